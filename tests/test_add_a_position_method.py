@@ -4,15 +4,12 @@ import csv
 import re
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.positions.maps import relative_positions
 from tests.recipes import (
     add_class,
     append,
-    class_in,
     code_in,
     commands_in,
     copy,
@@ -38,45 +35,8 @@ class Recipe:
         prose = self.text.replace("\n", " ")
         self.example = re.search(rf'`("{Path(self.file).stem}": .*?,)`', prose)[1]
 
-    def made(self):
-        """Return the class."""
-        names = {}
-        exec(self.code, names)
-        return names[class_in(self.code)]
-
 
 MAP, ENCODING = Recipe("Add a map"), Recipe("Add an encoding")
-
-
-def test_the_map_is_its_definition_and_reaches_what_its_test_says():
-    map_ = MAP.made()
-    names = {"parse": map_.model_validate, "pytest": pytest}
-    exec(MAP.test, names)
-    names["test_grouped_reaches_as_many_windows_as_a_group_has_tokens"]()
-    places = np.arange(40)
-    r = relative_positions(map_(group=4).bands(10, 40), places, places)
-    definition, settings, numbers = eval(f"{{{MAP.example}}}")["grouped"]
-    assert settings == {"group": 4}
-    for i in range(40):
-        for j in range(40):
-            wanted = definition(i, j, *numbers) if j <= i else np.nan
-            np.testing.assert_equal(r[i, j], wanted)
-    assert np.nanmax(r) == 9
-
-
-def test_the_encodings_scores_are_its_definition():
-    encoding = ENCODING.made()(reach=8.0)
-    rng = np.random.default_rng(0)
-    q, k = rng.standard_normal((2, 1, 2, 5, 4)), rng.standard_normal((2, 1, 7, 4))
-    wanted = np.einsum("bkgth,bksh->bkgts", q, k)
-    wanted -= (np.arange(100, 105)[:, None] - np.arange(96, 103)) / 8
-    single = (jnp.asarray(x, jnp.float32) for x in (q, k))
-    found = encoding.scores({}, *single, jnp.arange(100, 105), jnp.arange(96, 103))
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
-    # a static argument of the jitted model: one program for equal settings
-    again = type(encoding)(reach=8.0)
-    assert encoding.scores is again.scores is not type(encoding)(reach=9.0).scores
 
 
 def follow(recipe, copy, example_in, examples, test_in):

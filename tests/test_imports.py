@@ -146,22 +146,6 @@ def assert_none(wrong: list[Import], rule: str) -> None:
     assert not wrong, "\n".join([f"{rule}:", *map(str, wrong)])
 
 
-@pytest.mark.parametrize(
-    ("statement", "names"),
-    [
-        ("import rope_jax.rope.angles as a, json", ["rope_jax.rope.angles", "json"]),
-        ("from rope_jax import plots", ["rope_jax.plots"]),
-        ("from rope_jax.rope import a, b", ["rope_jax.rope.a", "rope_jax.rope.b"]),
-        ("from . import journal", ["rope_jax.sweeps.journal"]),
-        ("from ..runs.files import replacing", ["rope_jax.runs.files.replacing"]),
-        ("def f():\n    import jax", ["jax"]),
-        ("if TYPE_CHECKING:\n    from jax import Array", ["jax.Array"]),
-    ],
-)
-def test_every_kind_of_import_is_seen(statement: str, names: list[str]) -> None:
-    assert [i.name for i in imports_of(statement, "rope_jax/sweeps/run.py")] == names
-
-
 def test_every_part_has_a_layer() -> None:
     assert parts() == set(HEIGHT), "LAYERS has to name every folder and module, and nothing else"
 
