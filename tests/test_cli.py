@@ -128,26 +128,13 @@ def test_a_path_with_an_equals_sign_is_not_an_override(parse, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "the following arguments are required: word; see prog --help"),
-        (["a", "b"], "b: unexpected; write key=value; see prog --help"),
-        (["a", "--swee", "b"], "--swee: unknown option; see prog --help"),
-        (["a", "--sweep"], "argument --sweep: expected one argument; see prog --help"),
-    ],
-)
-def test_bad_arguments_are_user_errors(parse, words, message):
-    with pytest.raises(UserError) as caught:
-        parse(*words)
-    assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
     ("raised", "status", "err"),
     [
         (None, 0, ""),
         (UserError("seed: \x1bis\nwrong\n"), 2, "thing.py: seed: \\x1bis\\nwrong\n"),
         (SystemExit(7), 7, ""),
+        (KeyboardInterrupt(), 130, "thing.py: stopped; run the same command again to resume\n"),
+        (Stopped("stopped after step 3", signal.SIGTERM), 143, "thing.py: stopped after step 3\n"),
     ],
 )
 def test_run_turns_the_outcome_into_a_status(monkeypatch, capsys, raised, status, err):
@@ -168,25 +155,6 @@ def test_run_shows_the_traceback_of_a_bug(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["thing.py"])
     with pytest.raises(ZeroDivisionError):
         cli.run(lambda _: 1 / 0)
-
-
-@pytest.mark.parametrize(
-    ("raised", "status", "message"),
-    [
-        (KeyboardInterrupt(), 130, "stopped; run the same command again to resume"),
-        (Stopped("stopped after step 3", signal.SIGTERM), 143, "stopped after step 3"),
-    ],
-)
-def test_run_turns_a_signal_into_a_status(monkeypatch, capsys, raised, status, message):
-    monkeypatch.setattr(sys, "argv", ["/some/where/thing.py"])
-
-    def main(arguments):
-        raise raised
-
-    with pytest.raises(SystemExit) as caught:
-        cli.run(main)
-    assert caught.value.code == status
-    assert capsys.readouterr() == ("", f"thing.py: {message}\n")
 
 
 def test_help_shows_brackets_and_backslashes_as_they_are(capsys):

@@ -73,7 +73,7 @@ def test_links_and_files_exist():
             headings = re.findall(r"^#+ (.*)$", (folder / target).read_text(), re.MULTILINE)
             anchors = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
             assert not anchor or anchor in anchors, (target, anchor)
-    for path in re.findall(r"`((?:rope_jax|scripts)/[\w/]+(?:\.py|/))`", PAGE):
+    for path in re.findall(r"`((?:rope_jax|scripts|tests)/[\w/]+(?:\.py|/))`", PAGE + ROPE_PAGE):
         recipe = path.endswith(("grouped.py", "recency.py"))
         assert recipe or (ROOT / path).exists(), path
 

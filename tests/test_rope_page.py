@@ -67,13 +67,6 @@ def test_every_figure_exists_below_the_command_that_draws_it():
     assert TurnsConfig().windows == 4
 
 
-def test_links_and_functions_exist():
-    for target in re.findall(r"\]\(([\w./-]+)\)", PAGE):
-        assert (ROOT / "docs" / target).exists(), target
-    for path in re.findall(r"`((?:rope_jax|tests|scripts)/[\w/]+\.py)`", PAGE):
-        assert (ROOT / path).is_file(), path
-
-
 def test_the_demo_has_the_geometry_of_its_config():
     config = load(Config, ROOT / "configs/demo.yaml")
     demo = KNOWN_MODELS[0]
