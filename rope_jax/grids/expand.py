@@ -76,8 +76,8 @@ def expand(grid: GridConfig) -> list[Job]:
     folders = [job.folder for job in jobs]
     for job in jobs:
         if folders.count(job.folder) > 1:
-            what = "a name= in its set" if isinstance(job, SweepJob) else "another name"
-            raise UserError(f"runs: {job.folder} is made twice; give one of the two {what}")
+            what = "name= in its set" if isinstance(job, SweepJob) else "name"
+            raise UserError(f"runs: {job.folder} is made twice; give one of the two another {what}")
     if grid.compare is not None:
         sweeps = [job for job in jobs if isinstance(job, SweepJob)]
         jobs.append(_comparison(grid.compare, sweeps))
