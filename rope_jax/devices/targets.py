@@ -129,12 +129,12 @@ def parse_target(text: str) -> Target:
         raise UserError(f"target: {name}:{size}: {is_like}, as in {_example(name, chip)}")
     shape = tuple(map(int, size.split("x")))
     if not chip.axes:
-        per_host = min(*shape, _HOST_GPUS)
-        hosts, left = divmod(*shape, per_host)
-        if left:
+        (count,) = shape
+        per_host = min(count, _HOST_GPUS)
+        if count % per_host:
             more = f"a host has {_HOST_GPUS} GPUs, so more are a multiple of that"
             raise UserError(f"target: {name}:{size}: {more}")
-        shape = (hosts, per_host)
+        shape = (count // per_host, per_host)
     return Target(f"{name}:{size}", chip, shape)
 
 
