@@ -112,9 +112,10 @@ def test_types_that_share_a_key_are_told_apart():
     lines = key_section(Config, "stages.0.scaling.factor", 120)
     assert lines == key_section(Config, "stages.N.scaling.factor", 120)
     shared = "s, how many times longer the context becomes"
-    assert lines[:4] == [
-        "stages.N.scaling.factor: float, required",
-        f"    {shared} [pi, ntk, ntk_by_parts, yarn, mixed_base]",
+    first, names, *others = lines[:4]
+    assert first == "stages.N.scaling.factor: float, required"
+    assert names.startswith(f"    {shared} [pi, ntk, ntk_by_parts, yarn, mixed_base")  # or more
+    assert others == [
         "stages.N.scaling.factor: float = 1.0",
         "    a, how fast s grows; 1: s = n/L [dynamic_ntk]",
     ]
