@@ -121,11 +121,10 @@ def test_a_failure_does_not_stop_the_others(run):
     assert len(Path("compared/comparison.csv").read_text().split()) == 2
 
 
-def test_a_grid_that_is_running_is_refused(run):
-    Path("runs/grids/small").mkdir(parents=True)
-    says = r"runs/grids/small: this grid is running in another process; wait for it"
-    with locked(Path("runs/grids/small/.lock")), pytest.raises(UserError, match=says):
-        run()
+def test_a_grid_that_is_running_is_refused(tmp_path):
+    says = rf"^{tmp_path}: this grid is running in another process; wait for it$"
+    with locked(tmp_path / ".lock"), pytest.raises(UserError, match=says):
+        run_jobs([], None, tmp_path, plain_console(quiet=True))
 
 
 def test_nothing_is_compared_if_every_sweep_failed(run):
