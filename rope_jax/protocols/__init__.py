@@ -7,21 +7,12 @@ docs/add-a-protocol.md shows how.
 from collections.abc import Mapping
 
 from rope_jax.protocols.base import Protocol, Tiles, TilingProtocol
-from rope_jax.protocols.per_position import PerPosition
 from rope_jax.protocols.same_tokens import SameTokens
-from rope_jax.protocols.sliding import Sliding
-from rope_jax.protocols.whole_window import WholeWindow
-from rope_jax.protocols.yarn_compat import YarnCompat
+from rope_jax.protocols.tiling import PerPosition, Sliding, WholeWindow, YarnCompat
 
 __all__ = ["BASELINE", "PROTOCOLS", "Protocol", "Tiles", "TilingProtocol"]
 
-_ALL: tuple[type[Protocol], ...] = (
-    SameTokens,
-    WholeWindow,
-    Sliding,
-    PerPosition,
-    YarnCompat,
-)
+_ALL: tuple[type[Protocol], ...] = (SameTokens, WholeWindow, Sliding, PerPosition, YarnCompat)
 PROTOCOLS: Mapping[str, type[Protocol]] = {protocol.name: protocol for protocol in _ALL}
 """The class of each protocol, by the name that a sweep's `protocols` gives it."""
 BASELINE = SameTokens.name

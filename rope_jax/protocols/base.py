@@ -11,8 +11,6 @@ from rope_jax.protocols.windows import RELIABLE_UNITS, Streams, Windows
 
 TOKEN_BUDGET = 2**14
 """How many tokens `max_blocks: auto` scores per protocol, if the documents have as many."""
-
-
 Tiles = tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]
 """By window: the index of its first input, and the position of the first target that it scores."""
 
@@ -30,10 +28,8 @@ class Protocol(ABC):
     """What follows the caption where a table has to explain itself: which targets are scored."""
     axis_label: ClassVar[str] = "context length (tokens)"
     by_position: ClassVar[bool] = False
-    """Whether the lengths divide the positions of the longest windows among them: windows begin at
-    the same places at every length and score the positions past the previous length. A causal
-    model's pass over the longest windows then gives them all.
-    """
+    """Whether windows begin at the same places at every length and score the positions past the
+    previous length, so that a causal model's pass over the longest windows gives them all."""
     uses_stride: ClassVar[bool] = False
     """Whether windows advance by the sweep's `stride`."""
 
@@ -50,21 +46,18 @@ class Protocol(ABC):
         """lengths: ascending. targets, max_blocks, stride, seed: as in a sweep's config."""
         self.streams, self.lengths, self.longest = streams, lengths, lengths[-1]
         self.targets, self.stride, self.seed = targets, stride, seed
-        self.blocks = self._blocks_per_document() if max_blocks == "auto" else max_blocks
+        if max_blocks == "auto":
+            documents = len(streams.tokens)
+            max_blocks = -(-TOKEN_BUDGET // (documents * self.tokens_per_block))
+            if streams.units == "blocks":
+                max_blocks = max(max_blocks, -(-RELIABLE_UNITS // documents))
+        self.blocks = max_blocks
         """The most blocks per document."""
 
     @property
     def tokens_per_block(self) -> int:
         """How many targets of a document are a block, of which `max_blocks` are scored."""
         return self.longest
-
-    def _blocks_per_document(self) -> int:
-        """How many blocks score `TOKEN_BUDGET` tokens, and if units, are `RELIABLE_UNITS`."""
-        documents = len(self.streams.tokens)
-        needed = -(-TOKEN_BUDGET // (documents * self.tokens_per_block))
-        if self.streams.units == "documents":
-            return needed
-        return max(needed, -(-RELIABLE_UNITS // documents))
 
     @abstractmethod
     def windows(self, length: int) -> Windows:
@@ -75,10 +68,7 @@ class Protocol(ABC):
         return None
 
     def divisor(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"]:
-        """Return what the NLLs of a window are divided by before they are added up.
-
-        1 for a mean over all scored targets, their number for a mean of windows' means.
-        """
+        """Return what a window's NLLs are divided by: 1, or the targets for a mean of means."""
         return np.ones(len(windows.start))
 
 

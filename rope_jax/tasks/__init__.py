@@ -14,14 +14,7 @@ from rope_jax.tasks.passkey import Multikey, Passkey
 __all__ = ["TASKS", "Draws", "Question", "Request", "Sample", "Task", "Words"]
 
 _ALL: tuple[type[Task], ...] = (
-    Repeat,
-    Induction,
-    Passkey,
-    Multikey,
-    Chain,
-    MQAR,
-    PasskeyText,
-    RulerNeedle,
+    *(Repeat, Induction, Passkey, Multikey, Chain, MQAR, PasskeyText, RulerNeedle),
 )
 TASKS = {task.model_fields["task"].default: task for task in _ALL}
 """The class of each task, by its `task`."""

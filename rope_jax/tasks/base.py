@@ -32,14 +32,13 @@ class Words(NamedTuple):
         """Return what a sample begins with."""
         return np.array([] if self.bos_id is None else [self.bos_id], np.int32)
 
-    def ordinary(self, most: int | None = None) -> Int32[np.ndarray, " V"]:
-        """Return the tokens that random ones are drawn from, ascending, without the document start.
+    def ordinary(self, most: int = 2**31) -> Int32[np.ndarray, " V"]:
+        """Return the tokens below `most` that random ones are drawn from: no document start.
 
-        Of a byte model only bytes, because it may have another document start, which it does not
-        use. most: only those below it.
+        Of a byte model only bytes: it may have a document start that it does not use.
         """
-        count = self.vocab_size if self.has_words else min(256, self.vocab_size)
-        tokens = np.arange(count if most is None else min(most, count), dtype=np.int32)
+        count = min(self.vocab_size, most if self.has_words else min(256, most))
+        tokens = np.arange(count, dtype=np.int32)
         return tokens[tokens != self.bos_id]
 
     def random(self, draws: Draws, count: int) -> Int32[np.ndarray, " count"]:
@@ -67,9 +66,7 @@ class Request(NamedTuple):
     length: int
     """n, the number of targets."""
     depth: float
-    """Where what is asked for is placed, if the task `has_depth`: 0 at the start of the window, 1
-    before the question.
-    """
+    """Where what is asked for is placed: 0 at the start of the window, 1 before the question."""
     ablated: bool = False
     """Whether what is asked for is replaced by other text, for comparison."""
 
@@ -94,10 +91,7 @@ class Question(BaseModel):
 
     @property
     def chance(self) -> float | None:
-        """The share of exact answers from guessing well without finding what is asked for.
-
-        None: it depends on the text, the tokenizer or the length.
-        """
+        """The share of exact answers by guessing well; None: it depends on the text or length."""
         return None
 
     def distance(self, length: int) -> int | None:
@@ -139,8 +133,7 @@ def hide(
 
     Needles at the same place keep their order; ablated ones make room for more text.
     setting: what makes them long, as in "keys: 4"; the ValueError begins with it if the window is
-        too short for all of them.
-    start: None: the document-start token.
+        too short for all of them. start: default: the document-start token.
     """
     text, length = request.text, request.length
     start = request.words.start() if start is None else start

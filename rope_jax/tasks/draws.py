@@ -49,7 +49,7 @@ class Draws:
         self._bits = np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose,)))
 
     def part(self) -> "Draws":
-        """Return a sequence of its own: however much is drawn from it, this one goes on alike."""
+        """Return an independent sequence: whatever is drawn from it, this one goes on alike."""
         return Draws(int(self._bits.random_raw()), purpose=_PART)
 
     def below(self, bound: int) -> int:
@@ -67,12 +67,12 @@ class Draws:
     def different(self, bound: int, count: int) -> list[int]:
         """Return `count` different whole numbers below `bound`, in random order."""
         moved: dict[int, int] = {}  # the first places of a Fisher–Yates shuffle of range(bound)
-        found = []
+        drawn = []
         for place in range(count):
             other = place + self.below(bound - place)
-            found.append(moved.get(other, other))
+            drawn.append(moved.get(other, other))
             moved[other] = moved.get(place, place)
-        return found
+        return drawn
 
     def tokens(self, bound: int, count: int) -> Int32[np.ndarray, " count"]:
         """Return `count` independent tokens below `bound`."""
@@ -104,9 +104,7 @@ class Draws:
 
 def distinct(make: Callable[[], T], count: int) -> list[T]:
     """Return `count` values that differ; there have to be that many."""
-    found: list[T] = []
-    while len(found) < count:
-        value = make()
-        if value not in found:
-            found.append(value)
-    return found
+    values: dict[T, None] = {}  # in order
+    while len(values) < count:
+        values[make()] = None
+    return list(values)

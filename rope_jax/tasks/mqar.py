@@ -54,7 +54,7 @@ class MQAR(Task):
 
     def sample(self, request: Request) -> Sample:
         words, draws, length = request.words, request.draws, request.length
-        k = self._count(length)
+        k = self.pairs or _PAIRS if self.load is None else max(1, int(self.load * length))
         setting = "pairs" if self.load is None else "load"
         start, tokens = words.start(), words.ordinary(_VOCABULARY)
         half = len(tokens) // 2
@@ -84,18 +84,14 @@ class MQAR(Task):
         answers[len(start) + 2 * k + 2 * gaps] = np.arange(k)
         return Sample(np.concatenate([start, pairs, rest]).astype(np.int32), answers)
 
-    def _count(self, length: int) -> int:
-        """k, the number of pairs at a length."""
-        return self.pairs or _PAIRS if self.load is None else max(1, int(self.load * length))
-
 
 def _gaps(draws: Draws, places: int, count: int) -> Int64[np.ndarray, " count"]:
     """`count` different numbers below `places`, small ones much more often."""
     weights = np.arange(1, places + 1) ** (_POWER - 1)
-    found = np.zeros(count, np.int64)
+    gaps = np.zeros(count, np.int64)
     for number in range(count):
         cumulative = weights.cumsum()
         drawn = draws.fraction() * cumulative[-1]
-        found[number] = np.searchsorted(cumulative, drawn, side="right")
-        weights[found[number]] = 0
-    return found
+        gaps[number] = np.searchsorted(cumulative, drawn, side="right")
+        weights[gaps[number]] = 0
+    return gaps

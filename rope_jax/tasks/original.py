@@ -125,10 +125,9 @@ class RulerNeedle(Task):
         """What precedes and what follows the haystack."""
         *first, last = queries
         query = f"{', '.join(first)}, and {last}" if first else last
+        kind, some, be, be_all = self.kind, "Some", "are", "are all"
         if self.queries * self.values == 1:
-            kind, some, be, be_all = self.kind[:-1], "A", "is", "is"
-        else:
-            kind, some, be, be_all = self.kind, "Some", "are", "are all"
+            kind, some, be, be_all = kind[:-1], "A", "is", "is"
         task = (
             f"{some} special magic {kind} {be} hidden within the following text. Make sure to "
             f"memorize it. I will quiz you about the {kind} afterwards.\n"

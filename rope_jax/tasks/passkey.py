@@ -85,12 +85,12 @@ class Multikey(Task):
         end = words.encode(">>")
         questions = [words.encode(f"<<{name}:") for name in names]
         answers = [words.encode(value) for value in hidden]
-        needles = [
-            Needle(place, np.concatenate([question, answer, end]), asked=number == 0)
-            for number, (place, question, answer) in enumerate(
-                zip(places, questions, answers, strict=True)
-            )
-        ]
+        texts = map(np.concatenate, zip(questions, answers, [end] * self.keys, strict=True))
+        asked, *rest = map(Needle, places, texts)
         return hide(
-            needles, request, question=questions[0], answer=answers[0], setting=f"keys: {self.keys}"
+            [asked._replace(asked=True), *rest],
+            request,
+            question=questions[0],
+            answer=answers[0],
+            setting=f"keys: {self.keys}",
         )
