@@ -98,15 +98,28 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> tuple[Any, ...]:
     """Return the run's directory, its config and a console; a checkpoint is imported first."""
-    from rope_jax.checkpoints.files import run_of
+    from pathlib import Path
+
+    from rope_jax.checkpoints.files import is_checkpoint
+    from rope_jax.config.checkpoints import ImportConfig
     from rope_jax.console import plain_console
     from rope_jax.devices.malloc import keep_freed_memory
+    from rope_jax.runs.directory import RunDirectory
     from rope_jax.user_cache import keep_compiled_programs
 
     keep_freed_memory()
     keep_compiled_programs()
     console = plain_console()
-    directory = run_of(run, distributed, console)
+    directory = RunDirectory(Path(run))
+    if is_checkpoint(run):
+        if distributed is not None:
+            raise UserError(
+                f"distributed: import the checkpoint first, with scripts/import_hf.py {run}, and "
+                "name the run directory"
+            )
+        from rope_jax.checkpoints.importing import import_checkpoint
+
+        directory = import_checkpoint(run, ImportConfig(), console)
     training = directory.load_config()
     stopping.check()
     return directory, training, console

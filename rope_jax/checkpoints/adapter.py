@@ -8,9 +8,8 @@ Shapes: A [r, inputs], B [outputs, r], W [outputs, inputs].
 """
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,13 +38,15 @@ _READ_OR_IGNORED = {
 }
 
 
-@dataclass(frozen=True)
-class Adapter:
+Factors = dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+"""A and B by the name of the weight that they change."""
+
+
+class Adapter(NamedTuple):
     """A folder with adapter_config.json and adapter_model.safetensors.
 
-    base:     the model that it changes: a folder, or an id on the hub with a `revision`.
-    by_root:  whether alpha is divided by √r instead of r.
-    factors:  A and B by the name of the weight that they change.
+    base:    the model that it changes: a folder, or an id on the hub with a `revision`.
+    by_root: whether alpha is divided by √r instead of r.
     """
 
     folder: Path
@@ -53,7 +54,7 @@ class Adapter:
     revision: str | None
     alpha: float
     by_root: bool
-    factors: dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+    factors: Factors
 
     def merged(self, name: str, weight: NDArray[Any]) -> NDArray[Any]:
         """Return a tensor of the base model with what the adapter adds to it, in float32."""
@@ -107,7 +108,7 @@ def read_adapter(folder: Path) -> Adapter:
     return Adapter(folder, base, config.get("revision"), float(alpha), by_root, factors)
 
 
-def _factors(path: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
+def _factors(path: Path) -> Factors:
     if not path.is_file():
         raise UserError(f"{path}: no such file; save the adapter as safetensors")
     parts: dict[str, dict[str, NDArray[np.float32]]] = {}

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.config.model import ModelConfig
@@ -15,13 +15,6 @@ _WITHOUT_KEY = {"attention", "dtype", "initializer_range", "layers", "param_dtyp
                 "product_dtype", "remat"}  # fmt: skip
 
 
-class Written(NamedTuple):
-    """A family, and the keys of config.json that describe a model in it."""
-
-    family: Family
-    keys: dict[str, Any]
-
-
 def describe(
     training: Config,
     scaling: Scaling,
@@ -29,8 +22,8 @@ def describe(
     vocab_size: int,
     family: str | None = None,
     preferred: str | None = None,
-) -> Written:
-    """Return the config.json of a run's model with a scaling.
+) -> tuple[Family, dict[str, Any]]:
+    """Return the config.json of a run's model with a scaling, and the family that it is of.
 
     length: the longest text that the model is meant for. family: a model_type; None: the first
         that can express the model, beginning with the `preferred` one.
@@ -53,20 +46,16 @@ def describe(
     of_positions: list[str] = []
     candidates = sorted(FAMILIES.values(), key=lambda each: each.model_type != preferred)
     for candidate in candidates if family is None else [FAMILIES[family]]:
+        reasons = of_model
         try:
             keys = _model_keys(model, candidate)
+            reasons = of_positions
+            return candidate, keys | _position_keys(training, scaling, length, candidate)
         except ValueError as error:
-            of_model.append(f"{candidate.model_type}: {error}")
-            continue
-        try:
-            positions = _position_keys(training, scaling, length, candidate)
-        except ValueError as error:
-            of_positions.append(f"{candidate.model_type}: {error}")
-            continue
-        return Written(candidate, keys | positions)
+            reasons.append(f"{candidate.model_type}: {error}")
     # a family that has the architecture says best what is missing
-    reasons = of_positions or of_model
-    raise ValueError(f"family: none can express this model ({'; '.join(reasons)})")
+    why = "; ".join(of_positions or of_model)
+    raise ValueError(f"family: none can express this model ({why})")
 
 
 def _model_keys(model: ModelConfig, family: Family) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from rich.console import Console
 
-from rope_jax.checkpoints.describing import Written, describe
+from rope_jax.checkpoints.describing import describe
 from rope_jax.checkpoints.files import ACCOMPANYING, CONFIG, TOKENIZER
 from rope_jax.checkpoints.opening import read_json
 from rope_jax.checkpoints.weights import write_weights
@@ -47,14 +47,16 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     (step,), checkpoints = chosen_checkpoints(run, chosen, like, warn)
     if config.step == 0 and step:  # only an imported run has a checkpoint of step 0
         raise UserError(f"steps: {run.checkpoints} has no step 0; its newest is {step}")
-    stage = training.stage_at(step)
-    original = _original(run, training)
-    scaling, map_, length = _positions(training, config, stage)
-    length = max(length, *_declared(run, training, stage, original))
+    sources = list(_sources(run, training))
+    original = _original(sources)
+    scaling, map_, fitted = _positions(training, config, training.stage_at(step))
+    trained = (stage.length for _, source in sources for stage in source.stages)
+    declared = original.get(CONFIG, {}).get("max_position_embeddings") or 0
+    length = max(fitted, declared, *trained)
     scaling, lost = _without_what_is_lost(scaling, map_, lossy=config.lossy)
     own = original.get(CONFIG, {}).get("model_type")
     try:
-        written = describe(training, scaling, length, model.vocab_size, config.family, own)
+        family, keys = describe(training, scaling, length, model.vocab_size, config.family, own)
     except ValueError as error:
         raise UserError(str(error)) from None
     _, params = next(iter(checkpoints))
@@ -64,12 +66,12 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         f"export {training.name}",
         {
             "checkpoint": f"{run.path}, step {step}, {in_gib(size)} GiB",
-            "as": f"{written.family.architecture}, "
-            f"rope_parameters {json.dumps(written.keys['rope_parameters'])[:300]}",
+            "as": f"{family.architecture}, "
+            f"rope_parameters {json.dumps(keys['rope_parameters'])[:300]}",
             "folder": str(out),
         },
     )
-    longest = written.keys["max_position_embeddings"]
+    longest = keys["max_position_embeddings"]
     if longest < length:
         print_warning(
             console,
@@ -80,7 +82,8 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         print_warning(console, f"{out}: written without {what}: transformers has no form for it")
     try:
         with replacing_folder(out) as new:
-            _write(new, training, written, params, tokenizer, length, original)
+            write_weights(new, family.rows(training.model), params)
+            _write_texts(new, keys, training, tokenizer, length, original)
     except OSError as error:
         raise UserError(
             f"{error.filename or out}: cannot be written ({error.strerror or error})"
@@ -91,26 +94,14 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
 def _positions(
     training: Config, config: ExportConfig, stage: int
 ) -> tuple[Scaling, PositionMap | None, int]:
-    """Return the scaling and map to write, and the length that they are meant for."""
-    length = training.stages[stage].length
+    """Return the scaling and map to write, and the length that they were fitted at, or else 0."""
     if config.strategy is None:
-        return training.stage_scaling(stage), training.stage_map(stage), length
+        return training.stage_scaling(stage), training.stage_map(stage), 0
     try:
         strategy = read_strategy(config.strategy)
     except ValueError as error:
         raise UserError(f"strategy: {error}") from None
-    fitted = strategy.made_by.get("length", [length])
-    return strategy.scaling, strategy.map, max([length, *fitted])
-
-
-def _declared(
-    run: RunDirectory, training: Config, stage: int, original: dict[str, Any]
-) -> list[int]:
-    """Return the lengths that the model was trained at before, or that its source declared."""
-    lengths = [one.length for one in training.stages[: stage + 1]]
-    for _, earlier in _sources(run, training):
-        lengths += [one.length for one in earlier.stages]
-    return [*lengths, original.get(CONFIG, {}).get("max_position_embeddings") or 0]
+    return strategy.scaling, strategy.map, max(strategy.made_by.get("length", [0]))
 
 
 def _without_what_is_lost(
@@ -134,43 +125,37 @@ def _without_what_is_lost(
     return scaling, lost
 
 
-def _write(
+def _write_texts(
     folder: Path,
+    keys: dict[str, Any],
     training: Config,
-    written: Written,
-    params: Any,
     tokenizer: Tokenizer,
     length: int,
     original: dict[str, Any],
 ) -> None:
-    """Write all files of an export. original: as `_original` returns it."""
-    write_weights(folder, written.family.rows(training.model), params)
+    """Write all files but the weights. keys: of config.json."""
     bos, bos_id = training.tokenizer.start, tokenizer.bos_id
     ids = {"bos_token_id": bos_id, "eos_token_id": None, "pad_token_id": None}
     ids |= {key: value for key, value in original.get(CONFIG, {}).items() if key in ids}
     dtype = training.model.param_dtype
-    _write_json(folder / CONFIG, written.keys | ids | {"dtype": dtype, "torch_dtype": dtype})
-    own = {"bos_token_id": bos_id}
-    _write_json(folder / _GENERATION, original.get(_GENERATION, own))
-    (folder / TOKENIZER).write_text(tokenizer.json(), encoding="utf-8")
     settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
     settings |= {} if bos is None else {"bos_token": bos}
     settings = original.get(_TOKENIZER_CONFIG, settings) | {"model_max_length": length}
     settings.pop("auto_map", None)  # code that is not exported
-    _write_json(folder / _TOKENIZER_CONFIG, settings)
-    for name in original.keys() - {CONFIG, _GENERATION, _TOKENIZER_CONFIG}:
-        if name.endswith(".json"):
-            _write_json(folder / name, original[name])
-        else:
-            (folder / name).write_text(original[name], encoding="utf-8")
+    contents: dict[str, Any] = {_GENERATION: {"bos_token_id": bos_id}} | original
+    contents[CONFIG] = keys | ids | {"dtype": dtype, "torch_dtype": dtype}
+    contents |= {_TOKENIZER_CONFIG: settings, TOKENIZER: tokenizer.json()}
+    for name, content in contents.items():
+        text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+        (folder / name).write_text(text, encoding="utf-8")
 
 
-def _original(run: RunDirectory, training: Config) -> dict[str, Any]:
+def _original(sources: Sequence[tuple[RunDirectory, Config]]) -> dict[str, Any]:
     """Return what came with an imported checkpoint, by file: JSON objects, other files as text."""
-    source = next((run for run, config in _sources(run, training) if config.imported), None)
-    if source is None:
+    folder = next((run.huggingface for run, config in sources if config.imported), None)
+    if folder is None:
         return {}
-    paths = [path for name in ACCOMPANYING if (path := source.huggingface / name).is_file()]
+    paths = [path for name in ACCOMPANYING if (path := folder / name).is_file()]
     return {
         path.name: read_json(path) if path.suffix == ".json" else path.read_text(encoding="utf-8")
         for path in paths
@@ -186,7 +171,3 @@ def _sources(run: RunDirectory, training: Config) -> Iterator[tuple[RunDirectory
             return
         training = run.load_config()
         yield run, training
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -5,23 +5,18 @@ Imports no jax: a wrong argument of a command should be answered at once.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
-from rich.console import Console
-from safetensors import SafetensorError
 
 from rope_jax.checkpoints import adapter
 from rope_jax.checkpoints.adapter import Adapter, is_adapter, read_adapter
-from rope_jax.checkpoints.opening import damaged, opened, read_json, without_prefix
-from rope_jax.config.checkpoints import ImportConfig
-from rope_jax.config.devices import DistributedConfig
-from rope_jax.errors import UserError
-from rope_jax.runs.directory import RunDirectory
+from rope_jax.checkpoints.opening import opened, read_json, without_prefix
+from rope_jax.errors import UserError, errors_from
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -34,7 +29,7 @@ ACCOMPANYING = (
 )
 """Small files that an import keeps, for an export to give back."""
 # What a download needs: no code, no pickles, no second copy in another format.
-PATTERNS = (
+_PATTERNS = (
     *(*ACCOMPANYING, TOKENIZER, SENTENCEPIECE, INDEX, "model*.safetensors"),
     *(adapter.CONFIG, adapter.WEIGHTS),
 )
@@ -47,16 +42,16 @@ _LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_b
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
-@dataclass(frozen=True)
-class TensorInfo:
-    """Where a tensor is, and what its file says about it."""
+class TensorInfo(NamedTuple):
+    """Where a tensor is, and what its file says about it.
+
+    stored: its name there; ours has no prefix. dtype: numpy's name.
+    """
 
     file: Path
     stored: str
-    """Its name there; ours has no prefix."""
     shape: tuple[int, ...]
     dtype: str
-    """numpy's name: float64, float32, float16 or bfloat16."""
 
 
 class CheckpointFiles:
@@ -93,16 +88,18 @@ class CheckpointFiles:
     @property
     def remarks(self) -> list[str]:
         """What is special about the files, for the user to read."""
-        found = []
+        remarks = []
         changed = {n: info.stored for n, info in self.tensors.items() if info.stored != n}
         if changed:
             name, stored = next(iter(changed.items()))
-            found.append(f"{len(changed):,} names without their prefixes, {stored} as {name}")
+            remarks.append(f"{len(changed):,} names without their prefixes, {stored} as {name}")
         if self._shards[0].name == SINGLE and (self.folder / INDEX).is_file():
-            found.append(f"{SINGLE} read instead of the files that {INDEX} lists")
+            remarks.append(f"{SINGLE} read instead of the files that {INDEX} lists")
         if self.adapter:
-            found.append(f"{len(self.adapter.factors):,} of them changed by {self.adapter.folder}")
-        return found
+            remarks.append(
+                f"{len(self.adapter.factors):,} of them changed by {self.adapter.folder}"
+            )
+        return remarks
 
     @property
     def tokenizer(self) -> Path:
@@ -137,13 +134,9 @@ class CheckpointFiles:
         for path in self._shards:
             with opened(path) as file:
                 for name, info in self.tensors.items():
-                    if info.file != path or name not in names:
-                        continue
-                    try:
+                    if info.file == path and name in names:
                         tensor = file.get_tensor(info.stored)
-                    except (SafetensorError, OSError, ValueError, TypeError) as error:
-                        raise damaged(path, error) from None
-                    yield name, self.adapter.merged(name, tensor) if self.adapter else tensor
+                        yield name, self.adapter.merged(name, tensor) if self.adapter else tensor
 
 
 def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:
@@ -151,27 +144,22 @@ def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:
     folder = find_folder(model, revision)
     if not is_adapter(folder):
         return CheckpointFiles(folder)
-    found = read_adapter(folder)
-    try:
-        is_folder = Path(found.base).expanduser().is_dir()
-        base = find_folder(found.base, None if is_folder else found.revision)
-    except UserError as error:
-        raise UserError(f"{folder / adapter.CONFIG}: base_model_name_or_path: {error}") from None
-    return CheckpointFiles(base, found)
+    changes = read_adapter(folder)
+    with errors_from(f"{folder / adapter.CONFIG}: base_model_name_or_path"):
+        path = _path(changes.base)
+        is_folder = path is not None and path.is_dir()
+        base = find_folder(changes.base, None if is_folder else changes.revision)
+    return CheckpointFiles(base, changes)
 
 
 def find_folder(model: str, revision: str | None) -> Path:
     """Return the folder of a checkpoint: a local one, or that of a download from the hub."""
-    try:
-        folder = Path(model).expanduser()
-        is_folder, may_be_id = folder.is_dir(), _HUB_ID.fullmatch(model) and not folder.exists()
-    except (OSError, RuntimeError):  # a name that is too long, or the home of nobody
-        is_folder, may_be_id = False, False
-    if is_folder:
+    folder = _path(model)
+    if folder is not None and folder.is_dir():
         if revision is not None:
             raise UserError(f"revision: {model} is a local folder, which has no revisions")
         return folder
-    if not may_be_id:
+    if folder is None or folder.exists() or not _HUB_ID.fullmatch(model):
         raise UserError(
             f"{model}: is neither a folder with a {CONFIG} nor the id (owner/name) of a model on "
             "the Hugging Face hub"
@@ -179,7 +167,7 @@ def find_folder(model: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=list(PATTERNS)))
+        return Path(snapshot_download(model, revision=revision, allow_patterns=list(_PATTERNS)))
     except Exception as error:  # the network, the hub, a licence that is not accepted
         message = " ".join(str(error).split())
         raise UserError(f"{model}: cannot be downloaded from the hub: {message}") from error
@@ -187,33 +175,23 @@ def find_folder(model: str, revision: str | None) -> Path:
 
 def is_checkpoint(model: str) -> bool:
     """Whether a command's argument names a Hugging Face checkpoint instead of a run."""
-    try:
-        folder = Path(model).expanduser()
-        if (folder / "config.yaml").exists():
-            return False
-        if (folder / CONFIG).is_file() or is_adapter(folder):
-            return True
-        # runs/dmeo is a misspelt run, not a model of the owner "runs"
-        return bool(_HUB_ID.fullmatch(model)) and not folder.exists() and not folder.parent.exists()
-    except (OSError, RuntimeError):  # such as a name that is too long, or an unknown user's home
+    folder = _path(model)
+    if folder is None or (folder / "config.yaml").exists():
         return False
+    if (folder / CONFIG).is_file() or is_adapter(folder):
+        return True
+    # runs/dmeo is a misspelt run, not a model of the owner "runs"
+    return bool(_HUB_ID.fullmatch(model)) and not folder.exists() and not folder.parent.exists()
 
 
-def run_of(argument: str, distributed: DistributedConfig | None, console: Console) -> RunDirectory:
-    """Return the run directory that an argument names; a checkpoint is imported first.
-
-    UserError: it cannot be imported, or several processes would import it at once.
-    """
-    if not is_checkpoint(argument):
-        return RunDirectory(Path(argument))
-    if distributed is not None:
-        raise UserError(
-            f"distributed: import the checkpoint first, with scripts/import_hf.py {argument}, and "
-            "name the run directory"
-        )
-    from rope_jax.checkpoints.importing import import_checkpoint
-
-    return import_checkpoint(argument, ImportConfig(), console)
+def _path(model: str) -> Path | None:
+    """Return an argument as a path; None if no file can have that name."""
+    path = Path(os.path.expanduser(model))
+    try:
+        path.exists()
+    except OSError:  # it is too long
+        return None
+    return path
 
 
 def _shards(folder: Path) -> tuple[list[Path], Mapping[str, str]]:

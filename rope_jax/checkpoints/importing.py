@@ -19,7 +19,7 @@ from rope_jax.config.keys import different_keys
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
 from rope_jax.console import print_message, print_overview
-from rope_jax.data.tokenizers import JsonTokenizer, Tokenizer
+from rope_jax.data.tokenizers import JsonTokenizer, Tokenizer, describe_tokenizer
 from rope_jax.data.tokenizers.from_json import start_token
 from rope_jax.data.tokenizers.opening import read_content
 from rope_jax.devices.memory import check_fits, device_bytes, in_gib, shortage_as
@@ -164,31 +164,26 @@ def _import(
             f"{'; '.join([training.model.param_dtype, *files.remarks])}",
             "positions": f"base {training.rope.base:g}, scaling {training.rope.scaling.type}, "
             f"L {training.geometry.train_length:,}, window {training.stages[0].seq_len:,} tokens",
-            "tokenizer": f"{tokenizer.vocab_size:,} tokens; document start: "
-            f"{training.tokenizer.start or 'none'}; its own post-processor adds {tokenizer.added}",
+            "tokenizer": describe_tokenizer(training.tokenizer, tokenizer),
             "run": str(run.path),
         },
     )
     with console.status("reading the weights"):
         params = load_parameters(files, description.family.rows(training.model), like)
-    with console.status("writing the run"), replacing_folder(run.path) as new:
-        _write(RunDirectory(new), training, params, tokenizer, files.folder)
-
-
-def _write(
-    run: RunDirectory, training: Config, params: Any, tokenizer: Tokenizer, folder: Path
-) -> None:
-    write_text(run.config_file, dump(training))
-    write_text(run.tokenizer_file, tokenizer.json())
-    run.huggingface.mkdir()
-    for name in ACCOMPANYING:
-        if (folder / name).is_file():
-            (run.huggingface / name).write_bytes(read_limited(folder / name, _MOST_BYTES))
-    run.write_environment(tokenizer.name, None)
-    provenance = Provenance(None, training.model_dump(mode="json"))
-    with contextlib.closing(Checkpoints(run.checkpoints, 1, provenance, params)) as checkpoints:
-        checkpoints.save(0, TrainState(params, None))
-        checkpoints.wait()
+    with console.status("writing the run"), replacing_folder(run.path) as folder:
+        new = RunDirectory(folder)
+        write_text(new.config_file, dump(training))
+        write_text(new.tokenizer_file, tokenizer.json())
+        new.huggingface.mkdir()
+        for name in ACCOMPANYING:
+            if (files.folder / name).is_file():
+                content = read_limited(files.folder / name, _MOST_BYTES)
+                (new.huggingface / name).write_bytes(content)
+        new.write_environment(tokenizer.name, None)
+        provenance = Provenance(None, training.model_dump(mode="json"))
+        with contextlib.closing(Checkpoints(new.checkpoints, 1, provenance, params)) as checkpoints:
+            checkpoints.save(0, TrainState(params, None))
+            checkpoints.wait()
 
 
 @contextlib.contextmanager

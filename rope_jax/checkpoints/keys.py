@@ -86,7 +86,8 @@ def unread_keys(hf: Mapping[str, Any], known: Collection[str], pairs: int) -> li
         if is_off if not _ON.fullmatch(key) else value in (None, True):
             continue
         is_named = any(map(_CHANGES.search, _keys(key, value)))
-        if is_off or is_named or _has_numbers(value, (layers, pairs)):
+        is_list = isinstance(value, list) and len(value) in (layers, pairs)
+        if is_off or is_named or (is_list and all(isinstance(x, int | float) for x in value)):
             raise ValueError(
                 f"{key}: is {show_value(value)}, which nothing here reads for {hf['model_type']}, "
                 "and it may change the logits; if it does not, import the model with "
@@ -94,15 +95,6 @@ def unread_keys(hf: Mapping[str, Any], known: Collection[str], pairs: int) -> li
             )
         unread.append(key)
     return unread
-
-
-def _has_numbers(value: Any, counts: Collection[Any]) -> bool:
-    """Whether a value is a list of so many numbers."""
-    return (
-        isinstance(value, list)
-        and len(value) in counts
-        and all(isinstance(x, int | float) for x in value)
-    )
 
 
 def _keys(key: str, value: Any) -> Iterator[str]:

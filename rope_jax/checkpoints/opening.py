@@ -27,19 +27,15 @@ _PREFIXES = {
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """Open a safetensors file. UserError if it is truncated or damaged."""
+    """Open a safetensors file. UserError if it turns out to be truncated or damaged."""
     try:
-        opened = safe_open(path, framework="numpy")
-    except (SafetensorError, OSError, ValueError) as error:
-        raise damaged(path, error) from None
-    with opened as file:
-        yield file
-
-
-def damaged(path: Path, error: Exception) -> UserError:
-    """Return the error for a safetensors file that cannot be read."""
-    message = " ".join(str(error).split())
-    return UserError(f"{path}: is truncated or damaged ({message}); download the checkpoint again")
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        why = " ".join(str(error).split())
+        raise UserError(
+            f"{path}: is truncated or damaged ({why}); download the checkpoint again"
+        ) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -59,14 +55,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
     """Whether two arrays are equal bit for bit, NaNs and signs of zero included."""
-    return (
-        a.dtype == b.dtype
-        and a.shape == b.shape
-        and np.array_equal(
-            np.ascontiguousarray(a).reshape(-1).view(np.uint8),
-            np.ascontiguousarray(b).reshape(-1).view(np.uint8),
-        )
-    )
+    same_form = a.dtype == b.dtype and a.shape == b.shape
+    return same_form and np.array_equal(np.ravel(a).view(np.uint8), np.ravel(b).view(np.uint8))
 
 
 def without_prefix(name: str) -> str:

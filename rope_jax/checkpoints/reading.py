@@ -1,15 +1,14 @@
 """The decoder's config and positions in the config.json of a Hugging Face checkpoint."""
 
-import functools
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.checkpoints.keys import unread_keys
 from rope_jax.config.model import MOST_LAYERS
 from rope_jax.errors import UserError
-from rope_jax.rope import RotaryLayers, Scaling
+from rope_jax.rope import RotaryGeometry, Scaling
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.messages import show_value
 
@@ -73,7 +72,11 @@ def read_description(
     """
     try:
         given = _cleaned(hf, ignored_keys)
-        family = _family(given)
+        kind = given.get("model_type")
+        if not isinstance(kind, str) or kind not in FAMILIES:
+            code = "; code that comes with a model is never run" if given.get("auto_map") else ""
+            raise ValueError(f"model_type: {kind!r} is not one of {', '.join(FAMILIES)}{code}")
+        family = FAMILIES[kind]
         _check_types(given)
         if given.get("use_bidirectional_attention"):
             raise ValueError("use_bidirectional_attention: is not a causal model")
@@ -116,15 +119,6 @@ def _cleaned(hf: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
     return cleaned
 
 
-def _family(hf: Mapping[str, Any]) -> Family:
-    kind = hf.get("model_type")
-    if isinstance(kind, str) and kind in FAMILIES:
-        return FAMILIES[kind]
-    known = ", ".join(FAMILIES)
-    code = "; code that comes with a model is never run" if hf.get("auto_map") else ""
-    raise ValueError(f"model_type: {kind!r} is not one of {known}{code}")
-
-
 def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -> dict[str, Any]:
     """Return rope parameters without keys that transformers does not read for their type.
 
@@ -163,7 +157,7 @@ def _check_types(hf: Mapping[str, Any]) -> None:
     """ValueError for a key about layers or positions whose value is of the wrong type."""
 
     def check(
-        part: Mapping[str, Any], keys: Sequence[str], wanted: str, is_right: Callable[[Any], bool]
+        part: Mapping[str, Any], keys: Collection[str], wanted: str, is_right: Callable[[Any], bool]
     ) -> None:
         for key in keys:
             if (value := part.get(key)) is not None and not is_right(value):
@@ -173,31 +167,21 @@ def _check_types(hf: Mapping[str, Any]) -> None:
     if _is_number(layers, int) and layers > MOST_LAYERS:
         raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
     for key, least in _WHOLE.items():
+        whole = range(least, 2**31)
         wanted = f"a whole number of at least {least}"
-        whole = functools.partial(_is_whole, least=least)
-        check(hf, [key], wanted, whole)
+        check(hf, [key], wanted, lambda x, whole=whole: _is_number(x, int) and x in whole)
     check(hf, ("layer_types", "no_rope_layers"), "a list", lambda x: isinstance(x, list))
     check(hf, _ROPE, "a mapping", lambda x: isinstance(x, Mapping))
     given = [hf[key] for key in _ROPE if hf.get(key) is not None]
     nested = [part for value in given for part in value.values() if isinstance(part, Mapping)]
+    shares = ("partial_rotary_factor", "rotary_pct")
+    bases = ("rope_theta", "rope_local_base_freq", "rotary_emb_base")
     for part in (hf, *given, *nested):
         check(part, ("rope_type", "type"), "text", lambda x: isinstance(x, str))
-        check(
-            part,
-            ("partial_rotary_factor", "rotary_pct"),
-            "a number above 0 and at most 1",
-            lambda x: _is_number(x) and 0 < x <= 1,
-        )
-        check(
-            part,
-            ("rope_theta", "rope_local_base_freq", "rotary_emb_base"),
-            "a finite number of at least 1",
-            lambda x: _is_number(x) and 1 <= x <= sys.float_info.max,
-        )
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return _is_number(value, int) and least <= value < 2**31
+        wanted = "a number above 0 and at most 1"
+        check(part, shares, wanted, lambda x: _is_number(x) and 0 < x <= 1)
+        wanted = "a finite number of at least 1"
+        check(part, bases, wanted, lambda x: _is_number(x) and 1 <= x <= sys.float_info.max)
 
 
 def _is_number(value: Any, kind: Any = int | float) -> bool:
@@ -215,28 +199,29 @@ def _rope(
         completed["head_dim"] = model["head_dim"]
     layers, scaling = layers_from_hf(completed)
     # Where layers differ, those that see everything decide what a sweep scales.
-    global_layers = [
-        i
-        for i in range(count)
-        if windows[i] is None and layers.for_layer(i, scaling)[1].type != "drope"
-    ]
-    geometry, scaling_ = layers.for_layer(global_layers[0] if global_layers else 0, scaling)
-    if scaling_.type == "drope":
-        geometry, scaling_ = layers.geometry, scaling
+    of_layers = [layers.for_layer(i, scaling) for i in range(count)]
+    global_layers = (
+        layer
+        for layer, window in zip(of_layers, windows, strict=True)
+        if window is None and layer[1].type != "drope"
+    )
+    geometry, main = next(global_layers, of_layers[0])
+    if main.type == "drope":
+        geometry, main = layers.geometry, scaling
     pattern = [
-        _layer_settings(layers, scaling, i, geometry.base, scaling_)
+        _layer_settings(*layer, geometry.base, main)
         | ({} if window is None else {"sliding_window": window})
-        for i, window in enumerate(windows)
+        for layer, window in zip(of_layers, windows, strict=True)
     ]
     rope = {
         "base": geometry.base,
         "rotary_dim": geometry.rotary_dim,
         "train_length": geometry.train_length,
-        "scaling": scaling_.model_dump(mode="json", exclude_none=True),
+        "scaling": main.model_dump(mode="json", exclude_none=True),
     }
-    shortest = _shortest(pattern)
-    if shortest != [{}]:
-        rope["layer_pattern"] = shortest
+    period = next(n for n in range(1, count + 1) if pattern[n:] == pattern[: count - n])
+    if pattern[:period] != [{}]:
+        rope["layer_pattern"] = pattern[:period]
     longest = hf.get("max_position_embeddings")
     return rope, geometry.train_length if longest is None else int(longest)
 
@@ -273,24 +258,12 @@ def _completed(hf: Mapping[str, Any], family: Family, count: int) -> dict[str, A
 
 
 def _layer_settings(
-    layers: RotaryLayers, scaling: Scaling, layer: int, base: float, main: Scaling
+    geometry: RotaryGeometry, own: Scaling, base: float, main: Scaling
 ) -> dict[str, Any]:
     """Return the settings in which a layer differs from the model's base and scaling."""
-    geometry, own = layers.for_layer(layer, scaling)
-    settings: dict[str, Any] = {}
-    if own.type == "drope":
-        return {"scaling": own.model_dump(mode="json", exclude_none=True)}
-    if geometry.base != base:
-        settings["base"] = geometry.base
+    is_rotated = own.type != "drope"
+    settings = {"base": geometry.base} if is_rotated and geometry.base != base else {}
     # A layer with a base of its own keeps its scaling when a sweep replaces that of the others.
-    if own != main or settings:
-        settings["scaling"] = own.model_dump(mode="json", exclude_none=True)
-    return settings
-
-
-def _shortest(pattern: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the shortest pattern that repeats to this one."""
-    for period in range(1, len(pattern)):
-        if all(pattern[i] == pattern[i % period] for i in range(len(pattern))):
-            return pattern[:period]
-    return pattern
+    if own != main or settings or not is_rotated:
+        return settings | {"scaling": own.model_dump(mode="json", exclude_none=True)}
+    return {}

@@ -2,11 +2,8 @@
 
 A family's table is a list of rows, used in both directions. A tensor holds one or several of our
 parameters of one layer. Their outputs are the tensor's first axis, while a kernel's is its last.
-
-Shapes: L layers, O outputs, I inputs.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,8 +12,6 @@ from flax.traverse_util import flatten_dict
 from numpy.typing import NDArray
 
 from rope_jax.model.decoder import Params
-
-_LAYER = re.compile(r"\.(0|[1-9][0-9]{0,8})\.")
 
 
 class Row(NamedTuple):
@@ -31,69 +26,61 @@ class Row(NamedTuple):
     paths: tuple[str, ...]
     groups: int = 1
 
-    def split(self, tensor: NDArray[Any], outputs: Sequence[int]) -> list[NDArray[Any]]:
-        """Return the parameters in a tensor [ΣO, …]. outputs: O of each."""
+
+class Tensor(NamedTuple):
+    """A row's tensor in one model.
+
+    layer:  of the stacked parameters; None if it is outside the layers.
+    shapes: of its parameters, as the tensor has them: outputs first.
+    """
+
+    row: Row
+    layer: int | None
+    shapes: list[tuple[int, ...]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(shape[0] for shape in self.shapes), *self.shapes[0][1:])
+
+    def split(self, tensor: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the parameters in a tensor."""
         rest = tensor.shape[1:]
-        grouped = tensor.reshape(self.groups, -1, *rest)
-        ends = np.cumsum([count // self.groups for count in outputs])[:-1]
+        grouped = tensor.reshape(self.row.groups, -1, *rest)
+        ends = np.cumsum([shape[0] // self.row.groups for shape in self.shapes])[:-1]
         parts = [part.reshape(-1, *rest) for part in np.split(grouped, ends, axis=1)]
-        return [_transposed(path, part) for path, part in zip(self.paths, parts, strict=True)]
+        return self._transposed(parts)
 
     def join(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Return the tensor that holds these parameters: the inverse of `split`."""
-        own = [_transposed(path, part) for path, part in zip(self.paths, parts, strict=True)]
-        rest = own[0].shape[1:]
-        grouped = [part.reshape(self.groups, -1, *rest) for part in own]
+        rest = self.shapes[0][1:]
+        grouped = [part.reshape(self.row.groups, -1, *rest) for part in self._transposed(parts)]
         # a view that is not contiguous would be written to safetensors wrongly, without an error
         return np.ascontiguousarray(np.concatenate(grouped, axis=1).reshape(-1, *rest))
 
+    def _transposed(self, parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Turn weights [outputs, inputs] into kernels [inputs, outputs] or back."""
+        pairs = zip(self.row.paths, parts, strict=True)
+        return [part.T if path.endswith("/kernel") else part for path, part in pairs]
 
-def _transposed(path: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Turn a weight [O, I] into a kernel [I, O] or back; leave everything else as it is."""
-    return array.T if path.endswith("/kernel") else array
 
+def tensors_of(rows: Iterable[Row], like: Params) -> dict[str, Tensor]:
+    """Return a model's tensors by name, in the order in which they are written.
 
-class Table:
-    """The rows of a family that a model with these parameters has."""
+    rows: the family's; those of parameters that the model lacks are left out.
+    like: the shapes of the parameters.
+    """
+    shapes = {path: leaf.shape for path, leaf in flatten_dict(like, sep="/").items()}
+    present = [row for row in rows if shapes.keys() >= set(row.paths)]
+    if unknown := sorted(shapes.keys() - {path for row in present for path in row.paths}):
+        raise ValueError(f"the parameter {unknown[0]} has no tensor in this family")
+    stacked = [row for row in present if "{}" in row.name]
+    layers = max((shapes[row.paths[0]][0] for row in stacked), default=0)
 
-    def __init__(self, rows: Iterable[Row], like: Params) -> None:
-        """like: the shapes of the parameters."""
-        self.shapes = {path: leaf.shape for path, leaf in flatten_dict(like, sep="/").items()}
-        self._rows = {row.name: row for row in rows if set(row.paths) <= set(self.shapes)}
-        covered = {path for row in self._rows.values() for path in row.paths}
-        if unknown := sorted(set(self.shapes) - covered):
-            raise ValueError(f"the parameter {unknown[0]} has no tensor in this family")
+    def tensor(row: Row, layer: int | None) -> Tensor:
+        own = [(path, shapes[path][0 if layer is None else 1 :]) for path in row.paths]
+        outputs_first = [shape[::-1] if path.endswith("/kernel") else shape for path, shape in own]
+        return Tensor(row, layer, outputs_first)
 
-    def find(self, name: str) -> tuple[Row, int | None] | None:
-        """Return a tensor's row, and its layer if it is in one; None: it has no row."""
-        in_layer = _LAYER.search(name)
-        layer = None if in_layer is None else int(in_layer[1])
-        row = self._rows.get(name if layer is None else _LAYER.sub(".{}.", name, count=1))
-        if row is None or row.name.format(layer) != name:
-            return None
-        if layer is not None and layer >= self.shapes[row.paths[0]][0]:
-            return None
-        return row, layer
-
-    def names(self) -> list[tuple[str, Row, int | None]]:
-        """Return all tensors in the order in which they are written: name, row, layer."""
-        outside = [(name, row, None) for name, row in self._rows.items() if "{}" not in name]
-        stacked = [(name, row) for name, row in self._rows.items() if "{}" in name]
-        layers = max((self.shapes[row.paths[0]][0] for _, row in stacked), default=0)
-        return outside + [
-            (name.format(layer), row, layer) for layer in range(layers) for name, row in stacked
-        ]
-
-    def tensor_shape(self, row: Row, layer: int | None) -> tuple[int, ...]:
-        """Return the shape of a row's tensor."""
-        shapes = self._shapes(row, layer)
-        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
-
-    def outputs(self, row: Row, layer: int | None) -> list[int]:
-        """Return O of each of a row's parameters."""
-        return [shape[0] for shape in self._shapes(row, layer)]
-
-    def _shapes(self, row: Row, layer: int | None) -> list[tuple[int, ...]]:
-        """Return the shapes of a row's parameters in one layer, as the tensor has them."""
-        shapes = [(path, self.shapes[path][0 if layer is None else 1 :]) for path in row.paths]
-        return [shape[::-1] if path.endswith("/kernel") else shape for path, shape in shapes]
+    return {row.name: tensor(row, None) for row in present if row not in stacked} | {
+        row.name.format(layer): tensor(row, layer) for layer in range(layers) for row in stacked
+    }

@@ -6,7 +6,8 @@ their own type, so that the host never holds more than one tensor besides the fi
 
 import functools
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,22 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Int
-from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from rope_jax import stopping
 from rope_jax.checkpoints.files import INDEX, SINGLE, CheckpointFiles
 from rope_jax.checkpoints.opening import opened, same_bits
-from rope_jax.checkpoints.table import Row, Table
+from rope_jax.checkpoints.table import Row, Tensor, tensors_of
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
 
-MOST_OF_SHARD = 2**31
+_MOST_OF_SHARD = 2**31
 """Bytes of the largest file; a larger tensor gets a file of its own."""
+# The output matrix of a model whose embedding is also its output: left out, or written twice.
+_TIED = {
+    "lm_head.weight": "model.embed_tokens.weight",
+    "embed_out.weight": "gpt_neox.embed_in.weight",
+}
 
 
 def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -> Params:
@@ -37,78 +42,56 @@ def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -
     UserError, before anything is read: a tensor that no parameter takes, one that is missing, or
     one of another shape than the config says.
     """
-    table = Table(rows, like)
-    _check_tensors(files, table)
+    tensors = tensors_of(rows, like)
+    _check_tensors(files, tensors)
     leaves = flatten_dict(like, sep="/")
     filled: dict[str, Array] = {}
-    found = {name: place for name in files.tensors if (place := table.find(name))}
-    for name, tensor in files.read(found):
+    for name, array in files.read(tensors):
         stopping.check()
-        row, layer = found[name]
-        for path, part in zip(row.paths, row.split(tensor, table.outputs(row, layer)), strict=True):
-            _fill(filled, path, layer, part, leaves[path])
-    _check_tied(files, [head for head in _TIED if head not in found], filled)
+        tensor = tensors[name]
+        for path, part in zip(tensor.row.paths, tensor.split(array), strict=True):
+            leaf, part = leaves[path], part.astype(leaves[path].dtype)
+            if tensor.layer is None:
+                filled[path] = jax.device_put(part, leaf.sharding)
+                continue
+            if path not in filled:
+                filled[path] = jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
+            put = _put_into(leaf.sharding)
+            filled[path] = put(filled[path], part, jnp.int32(tensor.layer))
+    for head, array in files.read(_TIED.keys() - tensors.keys()):
+        embedding = np.asarray(filled["embed_tokens/embedding"])
+        if not same_bits(array.astype(embedding.dtype), embedding):
+            raise UserError(
+                f"{files.tensors[head].file}: {head} differs from {_TIED[head]}, but config.json "
+                "says tie_word_embeddings; set it to false"
+            )
     parameters: Params = unflatten_dict({path: filled[path] for path in leaves}, sep="/")
     return parameters
 
 
-def _check_tensors(files: CheckpointFiles, table: Table) -> None:
+def _check_tensors(files: CheckpointFiles, tensors: Mapping[str, Tensor]) -> None:
     """UserError unless the files hold exactly the tensors that the model needs."""
-    unread = []
-    for name, info in files.tensors.items():
-        if (place := table.find(name)) is None:
-            if name not in _TIED:
-                unread.append(name)
-        elif info.shape != (expected := table.tensor_shape(*place)):
+    for name, tensor in tensors.items():
+        info = files.tensors.get(name)
+        if info is not None and info.shape != tensor.shape:
             raise UserError(
                 f"{info.file}: {name} has shape {list(info.shape)}, but {files.folder}/config.json "
-                f"makes it {list(expected)}"
+                f"makes it {list(tensor.shape)}"
             )
 
     def first(names: list[str]) -> str:
         return names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
 
-    if missing := [name for name, _, _ in table.names() if name not in files.tensors]:
+    if missing := [name for name in tensors if name not in files.tensors]:
         raise UserError(
             f"{files.folder}: {first(missing)} is missing, and config.json says that the model "
             "has it"
         )
-    if unread:
+    if unread := [name for name in files.tensors if name not in {*tensors, *_TIED}]:
         raise UserError(
             f"{files.tensors[unread[0]].file}: nothing reads {first(unread)}; config.json "
             "describes a model without it"
         )
-
-
-# The output matrix of a model whose embedding is also its output: left out, or written twice.
-_TIED = {
-    "lm_head.weight": "model.embed_tokens.weight",
-    "embed_out.weight": "gpt_neox.embed_in.weight",
-}
-
-
-def _check_tied(files: CheckpointFiles, heads: list[str], filled: dict[str, Array]) -> None:
-    """UserError if a tied model's file holds another output matrix than its embedding."""
-    for head, tensor in files.read(heads):
-        embedding = np.asarray(filled["embed_tokens/embedding"])
-        if not same_bits(tensor.astype(embedding.dtype), embedding):
-            raise UserError(
-                f"{files.tensors[head].file}: {head} differs from {_TIED[head]}, but config.json "
-                "says tie_word_embeddings; set it to false"
-            )
-
-
-def _fill(
-    filled: dict[str, Array], path: str, layer: int | None, part: NDArray[Any], like: Any
-) -> None:
-    """Put one parameter where it belongs: into its layer of a stacked array, or alone."""
-    part = part.astype(like.dtype)
-    if layer is None:
-        filled[path] = jax.device_put(part, like.sharding)
-        return
-    if path not in filled:
-        filled[path] = jnp.zeros(like.shape, like.dtype, device=like.sharding)
-    filled[path] = _put_into(like.sharding)(filled[path], part, jnp.int32(layer))
 
 
 @functools.cache
@@ -122,50 +105,37 @@ def _put_into(sharding: Any) -> Any:
 
 
 def write_weights(
-    folder: Path, rows: Sequence[Row], params: Params, most: int = MOST_OF_SHARD
+    folder: Path, rows: Sequence[Row], params: Params, most: int = _MOST_OF_SHARD
 ) -> None:
     """Write the parameters to one file, or to several with an index, and read them back."""
-    table = Table(rows, params)
     leaves = flatten_dict(params, sep="/")
-    shards = _shards(table, leaves, most)
-    total = len(shards)
-    names = [f"model-{i + 1:05}-of-{total:05}.safetensors" for i in range(total)]
-    names = names if total > 1 else [SINGLE]
+    shards: list[dict[str, Tensor]] = [{}]
+    sizes = [0]
+    for name, tensor in tensors_of(rows, params).items():
+        size = math.prod(tensor.shape) * leaves[tensor.row.paths[0]].dtype.itemsize
+        if shards[-1] and sizes[-1] + size > most:
+            shards.append({})
+            sizes.append(0)
+        shards[-1][name] = tensor
+        sizes[-1] += size
     weight_map: dict[str, str] = {}
-    size = 0
-    for file, shard in zip(names, shards, strict=True):
+    for number, shard in enumerate(shards, 1):
         stopping.check()
-        tensors = {}
-        for name, row, layer in shard:
-            parts = (leaves[path] if layer is None else leaves[path][layer] for path in row.paths)
-            tensors[name] = row.join([jax.device_get(part) for part in parts])
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else SINGLE
+        arrays = {}
+        for name, tensor in shard.items():
+            whole = (leaves[path] for path in tensor.row.paths)
+            parts = whole if tensor.layer is None else (leaf[tensor.layer] for leaf in whole)
+            arrays[name] = tensor.join([jax.device_get(part) for part in parts])
         # older readers refuse a file that does not say from which library its layout is
-        save_file(tensors, folder / file, metadata={"format": "pt"})
+        save_file(arrays, folder / file, metadata={"format": "pt"})
         # the library makes it private; like the folder, it follows the umask instead
         (folder / file).chmod(folder.stat().st_mode & 0o666)
         with opened(folder / file) as written:
-            for name, tensor in tensors.items():
-                if not same_bits(written.get_tensor(name), tensor):
+            for name, array in arrays.items():
+                if not same_bits(written.get_tensor(name), array):
                     raise UserError(f"{folder / file}: {name} was not written correctly; try again")
-        weight_map |= dict.fromkeys(tensors, file)
-        size += sum(tensor.nbytes for tensor in tensors.values())
-    if total > 1:
-        index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+        weight_map |= dict.fromkeys(arrays, file)
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-
-
-def _shards(
-    table: Table, leaves: dict[str, Any], most: int
-) -> list[list[tuple[str, Row, int | None]]]:
-    """Distribute the tensors over files, in order."""
-    shards: list[list[tuple[str, Row, int | None]]] = [[]]
-    size = 0
-    for name, row, layer in table.names():
-        shape = table.tensor_shape(row, layer)
-        own = int(np.prod(shape)) * leaves[row.paths[0]].dtype.itemsize
-        if shards[-1] and size + own > most:
-            shards.append([])
-            size = 0
-        shards[-1].append((name, row, layer))
-        size += own
-    return shards

@@ -41,10 +41,9 @@ class Batch(NamedTuple):
 
 
 class ShortRows(NamedTuple):
-    """The rows that hold short windows: the first `rows` of a batch."""
+    """The first `rows` of a batch hold windows of `seq_len` tokens, a divisor of T."""
 
     seq_len: int
-    """Tokens of a short window; a divisor of T."""
     rows: int
 
 
@@ -179,13 +178,10 @@ def validation_batches(
         )
     windows = batches * batch_size
 
-    def batch(index: int) -> Batch:
-        # Python integers: windows · last may exceed 64 bits
-        chosen = range(index * batch_size, (index + 1) * batch_size)
-        offsets = [window * last // max(windows - 1, 1) for window in chosen]
-        return _windows(split, np.array(offsets, np.int64), seq_len, documents)
-
-    return map(batch, range(batches))
+    # Python integers: windows · last may exceed 64 bits
+    offsets = [window * last // max(windows - 1, 1) for window in range(windows)]
+    rows = np.array(offsets, np.int64).reshape(batches, batch_size)
+    return (_windows(split, row, seq_len, documents) for row in rows)
 
 
 def _uniform(seed: np.random.SeedSequence, choices: int, count: int) -> NDArray[np.int64]:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,25 +33,26 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
     UserError: a pattern in `data.files` matches nothing, or `data.cache_dir` is bad.
     """
     settings = data.model_dump(exclude={"cache_dir", "streaming", "mix", "files"})
-    files = dict[str, list[Path]]()
+    by_split = dict[str, list[Path]]()
     if isinstance(data, StdlibData):
-        files = {"all": source_files(stdlib_root())}
+        by_split = {"all": source_files(stdlib_root())}
     elif not isinstance(data, HubData):
-        files = matching_files(data)
+        by_split = matching_files(data)
     try:
-        status = [(split, path, path.stat()) for split in files for path in files[split]]
+        files = [
+            (
+                split,
+                str(path),
+                os.path.abspath(path),
+                (state := path.stat()).st_size,
+                state.st_mtime_ns,
+            )
+            for split, paths in by_split.items()
+            for path in paths
+        ]
     except OSError as error:  # such as a file that was deleted just now
         raise UserError(f"data: cannot read {error.filename}: {error.strerror}") from error
-    identity = {
-        "recipe": RECIPE,
-        "data": settings,
-        "tokenizer": tokenizer,
-        "files": [
-            (split, str(path), os.path.abspath(path), state.st_size, state.st_mtime_ns)
-            for split, path, state in status
-        ],
-        "only": only,
-    }
+    identity = dict(recipe=RECIPE, data=settings, tokenizer=tokenizer, files=files, only=only)
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     try:
         root = user_cache() if data.cache_dir is None else Path(data.cache_dir).expanduser()
@@ -80,8 +80,7 @@ def make_once(
             folder.parent.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(folder.parent)
             with contextlib.suppress(OSError):  # a file system without locks
-                lock = folder.with_name(f".{folder.name}.lock")
-                stack.enter_context(locked(lock))
+                stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
             if not _is_complete(folder, what, lambda _: None):  # it may have been made meanwhile
                 with replacing_folder(folder) as new:
                     make(new)
@@ -120,7 +119,7 @@ def cannot_read(what: str, error: OSError) -> UserError:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def writing_to(folder: Path, what: str) -> Iterator[None]:
     """Turn an OSError in the block into a UserError that names data.cache_dir."""
     try:

@@ -15,6 +15,7 @@ from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import (
     FileData,
     Record,
+    at_most,
     checked_text,
     matching_files,
     read_documents,
@@ -127,9 +128,7 @@ def _texts(rows: Any, split: str, data: HubData, skipped: dict[str, None]) -> It
     """Yield the documents of a split, which is a Dataset or an IterableDataset."""
     source = f"the {split} split of {data.id}"
     texts = with_text(_records(rows, split, data), skipped, data, source)
-    if (first := next(texts, None)) is None:
-        raise UserError(f"data.id: {source} has no documents")
-    yield from itertools.islice(itertools.chain([first], texts), data.max_documents)
+    return at_most(data.max_documents, texts, f"data.id: {source} has no documents")
 
 
 def _records(rows: Any, split: str, data: HubData) -> Iterator[Record]:
@@ -170,9 +169,7 @@ def _with_missing_splits(
     keys = np.fromiter((stable_key(document.text) for document in train()), np.uint64)
     distinct, names = len(np.unique(keys)), ("train", *missing)
     if distinct <= len(missing):
-        taken: dict[str, Split] = {
-            name: partial(_at_position, train, name, missing) for name in names
-        }
+        taken: dict[str, Split] = {n: partial(_at_position, train, n, missing) for n in names}
         shares = " and ".join(f"{100 * fraction:g}% {name}" for name, fraction in missing.items())
         what = "one document" if distinct == 1 else "few documents, each"
         note = f"{what} split by position: train is its beginning, then come {shares}"

@@ -26,7 +26,6 @@ from rope_jax.rope.messages import shorten
 FileData = TextData | JsonLinesData | ParquetData
 
 _PARQUET_ROWS = 256  # read at once; a row may be a book
-_MAX_COLUMNS = 20  # shown in an error
 _ARCHIVES = (".tar", ".tgz", ".zip", ".7z")
 
 
@@ -106,25 +105,16 @@ def read_documents(
 
     skipped: see `with_text`. UserError: a file cannot be read, or there are no documents.
     """
-    count = 0
-    for file in files:
-        try:
-            for row in with_text(_documents(file, data), skipped, data, str(file)):
-                yield row
-                count += 1
-                if count == data.max_documents:
-                    return
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"data.files: {file} is not UTF-8 (byte {error.start}); save it as UTF-8"
-            ) from error
-        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-            why = getattr(error, "strerror", None) or " ".join(str(error).split())
-            if file.suffix.lower() in _DECOMPRESSING and getattr(error, "errno", None) is None:
-                why += f"; it is damaged, or not what its name ({file.suffix}) says"
-            raise UserError(f"data.files: cannot read {file}: {why}") from error
-    if not count:
-        raise UserError(f"data.files: no documents in {', '.join(map(str, files))}")
+    by_file = (with_text(_documents(file, data), skipped, data, str(file)) for file in files)
+    none = f"data.files: no documents in {', '.join(map(str, files))}"
+    return at_most(data.max_documents, itertools.chain.from_iterable(by_file), none)
+
+
+def at_most(count: int | None, documents: Iterator[Document], none: str) -> Iterator[Document]:
+    """Yield the first `count` documents, or all. UserError `none` if there are none."""
+    if (first := next(documents, None)) is None:
+        raise UserError(none)
+    yield from itertools.islice(itertools.chain([first], documents), count)
 
 
 def with_text(
@@ -152,17 +142,30 @@ def with_text(
 
 
 def _documents(file: Path, data: FileData) -> Iterator[Record]:
-    if isinstance(data, ParquetData):
-        yield from _parquet_rows(file, data.column)
-        return
-    inner = Path(file.stem).suffix if file.suffix.lower() in _DECOMPRESSING else ""
-    if {file.suffix, inner} & set(_ARCHIVES):
-        raise UserError(f"data.files: {file} is an archive; unpack it, and name the files in it")
-    with _DECOMPRESSING.get(file.suffix.lower(), Path.open)(file, "rb") as opened:
-        if isinstance(data, JsonLinesData):
-            yield from _json_lines(opened, document_name(file), data.column)
-        else:
-            yield document_name(file), opened.read().decode("utf-8")
+    suffix = file.suffix.lower()
+    try:
+        if isinstance(data, ParquetData):
+            yield from _parquet_rows(file, data.column)
+            return
+        inner = Path(file.stem).suffix if suffix in _DECOMPRESSING else ""
+        if {file.suffix, inner} & set(_ARCHIVES):
+            raise UserError(
+                f"data.files: {file} is an archive; unpack it, and name the files in it"
+            )
+        with _DECOMPRESSING.get(suffix, Path.open)(file, "rb") as opened:
+            if isinstance(data, JsonLinesData):
+                yield from _json_lines(opened, document_name(file), data.column)
+            else:
+                yield document_name(file), opened.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"data.files: {file} is not UTF-8 (byte {error.start}); save it as UTF-8"
+        ) from error
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        why = getattr(error, "strerror", None) or " ".join(str(error).split())
+        if suffix in _DECOMPRESSING and getattr(error, "errno", None) is None:
+            why += f"; it is damaged, or not what its name ({file.suffix}) says"
+        raise UserError(f"data.files: cannot read {file}: {why}") from error
 
 
 def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Record]:
@@ -212,10 +215,7 @@ def _parquet_rows(file: Path, column: str) -> Iterator[Record]:
 def require_column(column: str, columns: list[str], where: str) -> None:
     """Raise UserError, listing `columns`, unless `column` is one of them."""
     if column not in columns:
-        shown = [shorten(name) for name in columns[:_MAX_COLUMNS]]
-        if len(columns) > _MAX_COLUMNS:
-            shown.append(f"{len(columns) - _MAX_COLUMNS} more")
-        names = ", ".join(shown) or "none"
+        names = ", ".join(map(shorten, columns)) or "none"
         raise UserError(f"data.column: {where} has no {column!r}; its columns: {names}")
 
 

@@ -131,34 +131,20 @@ def near_copies(texts: Sequence[Shingles]) -> set[int]:
     text kept earlier has CONTAINED of its shingles or more. Containment is never below Jaccard
     similarity, so the latter needs no test. Memory is O(N²).
     """
+    from scipy import sparse
+
     sizes = np.array([len(text) for text in texts], np.int64)
-    shared = _shared_counts(texts, sizes)
+    together = np.concatenate([np.zeros(0, np.uint64), *texts])
+    distinct = _distinct(texts)
+    columns, rows = np.searchsorted(distinct, together), np.append(0, np.cumsum(sizes))
+    ones = np.ones(len(together), np.int64)
+    has = sparse.csr_array((ones, columns, rows), shape=(len(texts), len(distinct)))
+    shared = (has @ has.T).toarray()  # shingles that two texts share
     kept: list[int] = []
     for i in np.argsort(-sizes, kind="stable").tolist():
         if not sizes[i] or shared[i, kept].max(initial=0) < CONTAINED * sizes[i]:
             kept.append(i)
     return set(range(len(texts))) - set(kept)
-
-
-def _shared_counts(texts: Sequence[Shingles], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of shingles that two texts share: int64 [N, N]; 0 on the diagonal."""
-    count = len(texts)
-    shingle = np.concatenate([np.zeros(0, np.uint64), *texts])
-    owner = np.repeat(np.arange(count), sizes)
-    order = np.argsort(shingle, kind="stable")
-    shingle, owner = shingle[order], owner[order]
-    pairs = np.zeros(count * count, np.int64)
-    first, distance = np.arange(len(shingle)), 0
-    # owners of one shingle are adjacent: pair each with the next one, then with the one after it…
-    while len(first):
-        distance += 1
-        first = first[first + distance < len(shingle)]
-        first = first[shingle[first] == shingle[first + distance]]
-        pairs += np.bincount(
-            owner[first] * count + owner[first + distance], minlength=count * count
-        )
-    above = pairs.reshape(count, count)
-    return above + above.T
 
 
 def share_seen(texts: Sequence[Shingles], seen: Sequence[Shingles]) -> float:

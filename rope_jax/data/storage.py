@@ -4,6 +4,7 @@ A split is one stream of tokens, in which every document begins with the tokeniz
 has one. Shapes: D documents, N tokens in all of them, document starts included.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -62,8 +63,12 @@ class TokenSplit:
         Raises UserError if the file was changed since it was mapped.
         """
         # Before reading: past the end of a file that was shortened, that would kill the process.
-        if self._is_changed():
-            self._fail("its size or time of modification is another")
+        with contextlib.suppress(OSError):  # it was deleted, but the map lasts
+            now, then = self.path.stat(), self.opened
+            is_same = (now.st_size, now.st_mtime_ns) == (then.st_size, then.st_mtime_ns)
+            # if another file has replaced it, the map is still of the old one
+            if os.path.samestat(now, then) and not is_same:
+                self._fail("its size or time of modification is another")
         tokens = np.array(self.tokens[begin:end])
         if tokens.size and tokens.max() >= self.vocab_size:
             self._fail(f"token {tokens.max()} is not in the vocabulary")
@@ -83,16 +88,6 @@ class TokenSplit:
     def lengths(self) -> NDArray[np.int64]:
         """Return the number of tokens in each document, any start token included: int64 [D]."""
         return np.diff(self.starts)
-
-    def _is_changed(self) -> bool:
-        try:
-            now = self.path.stat()
-        except OSError:  # it was deleted, but the map lasts
-            return False
-        # If it was replaced by another file, the map is still of the old one.
-        return os.path.samestat(now, self.opened) and (
-            (now.st_size, now.st_mtime_ns) != (self.opened.st_size, self.opened.st_mtime_ns)
-        )
 
     def _fail(self, how: str) -> NoReturn:
         raise UserError(

@@ -1,12 +1,14 @@
 """Folders of Hugging Face checkpoints for tests: golden models with a tokenizer of bytes."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -17,6 +19,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.training import Config
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
+from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params, language_model
 from rope_jax.model.resolve import resolve_run
 from tests.checkpoints.cases import Case, read_cases
@@ -83,6 +86,22 @@ def loaded(folder: Path, param_dtype: str = "float32") -> tuple[Config, Params]:
     model = language_model(resolve_run(config), description.model["vocab_size"])
     like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
     return config, load_parameters(files, description.family.rows(config.model), like)
+
+
+def described(family: str = "llama", ignored: tuple[str, ...] = (), **changes: Any) -> Description:
+    """Return what a golden config.json describes after changes; ... removes a key."""
+    content = json.loads(golden_case(family, "default").config) | changes
+    given = {key: value for key, value in content.items() if value is not ...}
+    return read_description(given, "config.json", ignored)
+
+
+def says(function: Callable[..., Any], *arguments: Any, **named: Any) -> str:
+    """Return the one line with which a call is refused."""
+    with pytest.raises(UserError) as caught:
+        function(*arguments, **named)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
 _COMPILED: dict[Any, Any] = {}

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,13 @@ from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
-from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.model.decoder import Params, language_model
 from rope_jax.model.resolve import resolve_run
 from rope_jax.rope import parse_scaling
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import params_at
-from tests.checkpoints.folders import byte_checkpoint
+from tests.checkpoints.folders import byte_checkpoint, says
 from tests.training.conftest import tiny
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -47,15 +45,6 @@ def exported(run: RunDirectory, out: Path, **settings: Any) -> str:
     console = plain_console(file=said, width=1000)
     export_run(run, validate(ExportConfig, settings, "test"), out, console)
     return " ".join(said.getvalue().split())
-
-
-def says(function: Callable[..., Any], *arguments: Any, **named: Any) -> str:
-    """Return the one line with which a call is refused."""
-    with pytest.raises(UserError) as caught:
-        function(*arguments, **named)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def read(folder: Path, name: str = "config.json") -> dict[str, Any]:
@@ -225,7 +214,7 @@ def test_a_checkpoint_is_chosen_by_its_step(whole: Run, tmp_path: Path) -> None:
 
 
 def keys_of(config: Config, scaling: dict[str, Any], length: int, **how: Any) -> dict[str, Any]:
-    return describe(config, parse_scaling(scaling), length, 257, **how).keys
+    return describe(config, parse_scaling(scaling), length, 257, **how)[1]
 
 
 def test_a_stage_extended_with_yarn(whole: Run, tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from rope_jax.checkpoints.families import FAMILIES
-from rope_jax.checkpoints.files import CheckpointFiles, find_folder, is_checkpoint, run_of
+from rope_jax.checkpoints.files import CheckpointFiles, find_folder, is_checkpoint
 from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.reading import read_description
+from rope_jax.cli import open_directory
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.console import plain_console
@@ -27,7 +28,14 @@ from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from tests.checkpoints.cases import FAMILIES as GOLDEN
-from tests.checkpoints.folders import byte_checkpoint, config_of, golden_case, loaded
+from tests.checkpoints.folders import (
+    byte_checkpoint,
+    config_of,
+    described,
+    golden_case,
+    loaded,
+    says,
+)
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 QUERY = "model.layers.0.self_attn.q_proj.weight"
@@ -37,15 +45,6 @@ QUERY = "model.layers.0.self_attn.q_proj.weight"
 def folder(tmp_path: Path) -> Path:
     """A tiny Llama that reads bytes."""
     return byte_checkpoint(tmp_path / "tiny")
-
-
-def says(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return the one line with which a call is refused."""
-    with pytest.raises(UserError) as caught:
-        function(*arguments)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def imported(folder: Path, **settings: Any) -> None:
@@ -91,11 +90,8 @@ def write_index(folder: Path, weight_map: Any) -> None:
     ("end", "reason"),
     [
         (0, "header too small"),
-        (4, "header too small"),
-        (8, "invalid header length"),
         (100, "invalid header length"),
         (-4, "incomplete metadata, file not fully covered"),
-        (-5000, "incomplete metadata, file not fully covered"),
     ],
 )
 def test_a_truncated_file(folder: Path, end: int, reason: str) -> None:
@@ -256,12 +252,6 @@ def test_a_config_that_is_not_an_object(folder: Path, content: str) -> None:
 # config.json
 
 
-def described(family: str = "llama", ignored: tuple[str, ...] = (), **changes: Any) -> Any:
-    content = json.loads(golden_case(family, "default").config) | changes
-    given = {key: value for key, value in content.items() if value is not ...}
-    return read_description(given, "config.json", ignored)
-
-
 KNOWN = ", ".join(FAMILIES)
 
 
@@ -330,11 +320,6 @@ def test_too_many_layers() -> None:
         (
             {"hidden_act": "relu"},
             "hidden_act: 'relu' is not one of silu, swish, gelu, gelu_python, gelu_pytorch_tanh, "
-            "gelu_new, gelu_fast, gelu_accurate, gelu_python_tanh",
-        ),
-        (
-            {"hidden_act": ["silu"]},
-            "hidden_act: ['silu'] is not one of silu, swish, gelu, gelu_python, gelu_pytorch_tanh, "
             "gelu_new, gelu_fast, gelu_accurate, gelu_python_tanh",
         ),
         (
@@ -616,8 +601,10 @@ def test_a_misspelt_run_is_no_id_on_the_hub(
     monkeypatch.chdir(tmp_path)
     Path("runs/demo").mkdir(parents=True)
     assert not is_checkpoint("runs/dmeo")
-    run = run_of("runs/dmeo", None, plain_console(quiet=True))
-    assert says(run.load_config) == "runs/dmeo: not a run directory (it has no config.yaml)"
+    assert (
+        says(open_directory, "runs/dmeo")
+        == "runs/dmeo: not a run directory (it has no config.yaml)"
+    )
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "o/" + "x" * 300, "~nobody-has-this-name/x"])
@@ -654,8 +641,7 @@ def test_a_local_folder_has_no_revisions(folder: Path) -> None:
 
 def test_several_processes_do_not_import_at_once(folder: Path) -> None:
     distributed = DistributedConfig(coordinator="a:1", num_processes=2, process_id=0)
-    said = says(run_of, str(folder), distributed, plain_console(quiet=True))
-    assert said == (
+    assert says(open_directory, str(folder), distributed) == (
         f"distributed: import the checkpoint first, with scripts/import_hf.py {folder}, and name "
         "the run directory"
     )

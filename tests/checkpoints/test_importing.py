@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
 
 from rope_jax.checkpoints import importing
-from rope_jax.checkpoints.files import run_of
 from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.checkpoints.opening import same_bits
+from rope_jax.cli import open_directory
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
@@ -29,7 +28,6 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.devices.mesh import Placement
-from rope_jax.errors import UserError
 from rope_jax.fitting.run import fit_run
 from rope_jax.model.decoder import Params, language_model
 from rope_jax.model.resolve import resolve_run
@@ -37,7 +35,7 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.run import sweep_run
 from rope_jax.training.checkpoints import newest_params
 from rope_jax.training.run import train
-from tests.checkpoints.folders import byte_checkpoint, loaded
+from tests.checkpoints.folders import byte_checkpoint, loaded, says
 from tests.training.conftest import tiny
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -84,15 +82,6 @@ def settings(folder: Path, **changes: Any) -> ImportConfig:
 def imported(folder: Path, **changes: Any) -> RunDirectory:
     """Import folder/tiny."""
     return import_checkpoint(str(folder / "tiny"), settings(folder, **changes), quiet())
-
-
-def says(function: Callable[..., Any], *arguments: Any, **named: Any) -> str:
-    """Return the one line with which a call is refused."""
-    with pytest.raises(UserError) as caught:
-        function(*arguments, **named)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def params_of(run: RunDirectory) -> Params:
@@ -169,7 +158,7 @@ def test_what_is_imported_is_printed(tmp_path: Path) -> None:
     shown = " ".join(said.getvalue().split())
     assert f"{tmp_path}/tiny, LlamaForCausalLM" in shown
     assert "base 10000, scaling none, L 128, window 128 tokens" in shown
-    assert "document start: <|begin_of_text|>; its own post-processor adds" in shown
+    assert "document start: <|begin_of_text|> (token 256); its own post-processor adds" in shown
 
 
 def contents(folder: Path) -> dict[Path, tuple[int, int]]:
@@ -335,7 +324,7 @@ def test_a_sweep_of_a_checkpoint_imports_it_once(
     monkeypatch.chdir(tmp_path)
     inodes = []
     for name in ("first", "second"):
-        run = run_of(str(tmp_path / "models" / "tiny"), None, quiet())
+        run, *_ = open_directory(str(tmp_path / "models" / "tiny"))
         assert run.path == Path("runs/tiny")
         config = validate(
             SweepConfig, SWEEP | {"lengths": [16], "name": name, "data": data}, "test"

@@ -10,17 +10,12 @@ from rope_jax.checkpoints.reading import POSITION_KEYS, read_description
 from rope_jax.errors import UserError
 from rope_jax.rope.messages import show_value
 from tests.checkpoints.cases import FOLDER
-from tests.checkpoints.folders import golden_case
+from tests.checkpoints.folders import described, golden_case
 
 READ_BY_TRANSFORMERS: dict[str, dict[str, Any]] = json.loads(
     (FOLDER / "config_keys.json").read_text()
 )
 OF_IMAGES = {"mm_tokens_per_image", "text_config", "vision_config"}  # in the same file of code
-
-
-def described(family: str = "llama", ignored: tuple[str, ...] = (), **changes: Any) -> Any:
-    content = json.loads(golden_case(family, "default").config) | changes
-    return read_description(content, "config.json", ignored)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

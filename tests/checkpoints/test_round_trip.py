@@ -16,7 +16,7 @@ from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import CheckpointFiles
 from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.reading import read_description
-from rope_jax.checkpoints.table import Table
+from rope_jax.checkpoints.table import tensors_of
 from rope_jax.checkpoints.weights import write_weights
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
@@ -113,9 +113,8 @@ def test_every_parameter_has_a_tensor(family: str) -> None:
         seen.add(config.model)
         model = language_model(resolve_run(config), config.model.vocab_size or 0)
         like = jax.eval_shape(lambda model=model: model.init(0))
-        table = Table(FAMILIES[family].rows(config.model), like)
-        shapes = {name: table.tensor_shape(row, layer) for name, row, layer in table.names()}
-        assert shapes == case.tensors, case.name
+        tensors = tensors_of(FAMILIES[family].rows(config.model), like)
+        assert {name: t.shape for name, t in tensors.items()} == case.tensors, case.name
 
 
 def meaning(config: Config) -> dict[str, Any]:
@@ -132,8 +131,8 @@ def assert_reads_back(case: Case, text: str) -> None:
     config = config_of(read_description(json.loads(text), "config.json"))
     assert config.model.vocab_size is not None
     window = config.stages[0].seq_len
-    written = describe(config, config.rope.scaling, window, config.model.vocab_size)
-    description = read_description(json.loads(json.dumps(written.keys)), case.name)
+    _, keys = describe(config, config.rope.scaling, window, config.model.vocab_size)
+    description = read_description(json.loads(json.dumps(keys)), case.name)
     again = config_of(description)
     assert description.window == window, case.name
     assert meaning(again) == meaning(config), case.name
@@ -166,9 +165,9 @@ def test_a_family_describes_its_own_models(family: str) -> None:
         config = config_of(read_description(content, "config.json"))
         assert config.model.vocab_size is not None
         window, vocab_size = config.stages[0].seq_len, config.model.vocab_size
-        written = describe(config, config.rope.scaling, window, vocab_size, family)
-        assert written.family.model_type == written.keys["model_type"] == family
-        again = config_of(read_description(written.keys, "config.json"))
+        own, keys = describe(config, config.rope.scaling, window, vocab_size, family)
+        assert own.model_type == keys["model_type"] == family
+        again = config_of(read_description(keys, "config.json"))
         assert meaning(again) == meaning(config), case.name
         assert_same_frequencies(config, again, case.name)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rope_jax.checkpoints.table import Row, Table
+from rope_jax.checkpoints.table import Row, Tensor, tensors_of
 
 QKV = ("self_attn/q_proj/kernel", "self_attn/k_proj/kernel", "self_attn/v_proj/kernel")
 
@@ -20,50 +20,50 @@ def numbered(*shape: int) -> NDArray[np.float32]:
 
 
 @st.composite
-def fused(draw: st.DrawFn) -> tuple[Row, list[int], tuple[int, ...]]:
-    """Draw a row, the outputs of each of its parameters, and the shape of its tensor."""
+def fused(draw: st.DrawFn) -> Tensor:
     groups = draw(st.integers(1, 4))
     outputs = draw(st.lists(st.integers(1, 5).map(lambda n: n * groups), min_size=1, max_size=4))
     kernel = draw(st.booleans())
     paths = tuple(f"{i}/{'kernel' if kernel else 'bias'}" for i in range(len(outputs)))
     inputs = (draw(st.integers(1, 5)),) if kernel else ()
-    return Row("fused", paths, groups), outputs, (sum(outputs), *inputs)
+    return Tensor(Row("fused", paths, groups), None, [(count, *inputs) for count in outputs])
 
 
 @given(fused())
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_joining_undoes_splitting(drawn: tuple[Row, list[int], tuple[int, ...]]) -> None:
-    row, outputs, shape = drawn
-    tensor = numbered(*shape)
-    parts = row.split(tensor, outputs)
-    assert [part.shape for part in parts] == [(*shape[1:], count) for count in outputs]
-    joined = row.join(parts)
+def test_joining_undoes_splitting(tensor: Tensor) -> None:
+    array = numbered(*tensor.shape)
+    parts = tensor.split(array)
+    assert [part.shape for part in parts] == [(*inputs, out) for out, *inputs in tensor.shapes]
+    joined = tensor.join(parts)
     assert joined.flags.c_contiguous  # safetensors writes other views wrongly, without an error
-    np.testing.assert_array_equal(joined, tensor)
-    for part, again in zip(parts, row.split(joined, outputs), strict=True):
+    np.testing.assert_array_equal(joined, array)
+    for part, again in zip(parts, tensor.split(joined), strict=True):
         np.testing.assert_array_equal(part, again)
 
 
 def test_a_single_kernel_is_a_transposed_weight() -> None:
-    row, weight = Row("w", ("o_proj/kernel",)), numbered(3, 5)
-    (kernel,) = row.split(weight, [3])
+    weight = numbered(3, 5)
+    tensor = Tensor(Row("w", ("o_proj/kernel",)), None, [weight.shape])
+    (kernel,) = tensor.split(weight)
     np.testing.assert_array_equal(kernel, weight.T)
-    joined = row.join([kernel])
+    joined = tensor.join([kernel])
     assert joined.flags.c_contiguous
     np.testing.assert_array_equal(joined, weight)
 
 
 def test_embeddings_and_norms_are_left_as_they_are() -> None:
-    for path, tensor in (("embed_tokens/embedding", numbered(7, 4)), ("norm/scale", numbered(4))):
-        (part,) = Row("t", (path,)).split(tensor, [tensor.shape[0]])
-        np.testing.assert_array_equal(part, tensor)
+    for path, array in (("embed_tokens/embedding", numbered(7, 4)), ("norm/scale", numbered(4))):
+        (part,) = Tensor(Row("t", (path,)), None, [array.shape]).split(array)
+        np.testing.assert_array_equal(part, array)
 
 
 def test_phi3s_qkv_has_all_queries_then_all_keys_then_all_values() -> None:
     """As in Phi3Attention.forward: 4 query heads and 2 key-value heads of 3 dimensions."""
     heads, kv_heads, head_dim, inputs = 4, 2, 3, 5
     tensor = numbered((heads + 2 * kv_heads) * head_dim, inputs)
-    q, k, v = Row("qkv", QKV).split(tensor, [12, 6, 6])
+    shapes = [(outputs, inputs) for outputs in (12, 6, 6)]
+    q, k, v = Tensor(Row("qkv", QKV), None, shapes).split(tensor)
     query_end = heads * head_dim
     key_end = query_end + kv_heads * head_dim
     np.testing.assert_array_equal(q.T, tensor[:query_end])
@@ -80,7 +80,7 @@ def test_gpt_neox_has_query_key_and_value_of_one_head_after_the_other(
     tensor = numbered(heads * 3 * head_dim, *inputs)
     kind = "kernel" if inputs else "bias"
     row = Row("qkv", tuple(f"{name}/{kind}" for name in ("q", "k", "v")), groups=heads)
-    parts = row.split(tensor, [heads * head_dim] * 3)
+    parts = Tensor(row, None, [(heads * head_dim, *inputs)] * 3).split(tensor)
     for which, part in enumerate(parts):
         for head in range(heads):
             for dim in range(head_dim):
@@ -115,9 +115,8 @@ def parameters() -> dict:
 
 
 def test_names_and_shapes_by_hand() -> None:
-    table = Table(rows(), parameters())
-    shapes = {name: table.tensor_shape(row, layer) for name, row, layer in table.names()}
-    assert list(shapes.items()) == [
+    tensors = tensors_of(rows(), parameters())
+    assert [(name, tensor.shape) for name, tensor in tensors.items()] == [
         ("model.embed_tokens.weight", (9, 6)),
         ("model.norm.weight", (6,)),
         ("model.layers.0.input_layernorm.weight", (6,)),
@@ -125,27 +124,10 @@ def test_names_and_shapes_by_hand() -> None:
         ("model.layers.1.input_layernorm.weight", (6,)),
         ("model.layers.1.self_attn.qkv_proj.weight", (24, 6)),
     ]
-    found = table.find("model.layers.1.self_attn.qkv_proj.weight")
-    assert found is not None
-    assert found == (rows()[2], 1)
-    assert table.outputs(*found) == [12, 6, 6]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "model.layers.2.input_layernorm.weight",  # the model has two layers
-        "model.layers.0.self_attn.qkv_proj.bias",  # it has no biases
-        "model.layers.input_layernorm.weight",
-        "model.layers.{}.input_layernorm.weight",
-        "model.layers.00.input_layernorm.weight",
-        "lm_head.weight",
-    ],
-)
-def test_a_tensor_without_a_place_has_no_row(name: str) -> None:
-    assert Table(rows(), parameters()).find(name) is None
+    found = tensors["model.layers.1.self_attn.qkv_proj.weight"]
+    assert found == Tensor(rows()[2], 1, [(12, 6), (6, 6), (6, 6)])
 
 
 def test_a_parameter_without_a_tensor_is_named() -> None:
     with pytest.raises(ValueError, match=r"^the parameter norm/scale has no tensor in this family"):
-        Table(rows()[:-1], parameters())
+        tensors_of(rows()[:-1], parameters())

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ _MOST_SHOWN = 5  # special tokens in an error
 # of memory for each.
 _MOST_CHARACTERS = 2**22
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_BYTE = re.compile("<0x..>")
 _ADVICE = "name a tokenizer that can"
 
 
@@ -70,7 +72,34 @@ class JsonTokenizer:
 
     @functools.cached_property
     def token_bytes(self) -> NDArray[np.int64]:
-        return _token_bytes(self._library, self.vocab_size)
+        """Bytes of UTF-8 of each token: int64 [V]; 0 for special tokens, which no text has.
+
+        Byte-level tokens have a character for each byte. Elsewhere "▁" is a space, and "<0x0A>" a
+        byte if the tokenizer falls back to bytes. So the tokens of a text add up to its bytes,
+        except for a space that the tokenizer puts before it and for what its normalizer changes.
+        """
+        content = json.loads(self._library.to_str())
+        parts = [content.get(key) for key in ("normalizer", "pre_tokenizer", "decoder")]
+        is_byte_level = '"ByteLevel"' in json.dumps(parts)
+        falls_back = content["model"].get("byte_fallback", False)
+        prefix = content["model"].get("continuing_subword_prefix") or ""
+
+        def count(spelled: str) -> int:
+            if is_byte_level:
+                return len(spelled)
+            if falls_back and _BYTE.fullmatch(spelled):
+                return 1
+            return len(spelled.removeprefix(prefix).replace(_SPACE, " ").encode())
+
+        counts = np.zeros(self.vocab_size, np.int64)
+        for spelled, token in self._library.get_vocab(with_added_tokens=False).items():
+            if token < self.vocab_size:
+                counts[token] = count(spelled)
+        for token, added in self._library.get_added_tokens_decoder().items():
+            if token < self.vocab_size:
+                text = added.content if is_byte_level else added.content.replace(_SPACE, " ")
+                counts[token] = 0 if added.special else len(text.encode())
+        return counts
 
     def json(self) -> str:
         return self._content
@@ -191,34 +220,3 @@ def _added_tokens(library: "Library") -> tuple[list[str], list[str]]:
     inner = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
     first, last = (inner[0], inner[-1] + 1) if inner else (len(encoding.ids), len(encoding.ids))
     return encoding.tokens[:first], encoding.tokens[last:]
-
-
-def _token_bytes(library: "Library", vocab_size: int) -> NDArray[np.int64]:
-    """Count the bytes of UTF-8 of each token: int64 [V]; 0 for special tokens, which no text has.
-
-    Byte-level tokens have a character for each byte. Elsewhere "▁" is a space, and "<0x0A>" a byte
-    if the tokenizer falls back to bytes. So the tokens of a text add up to its bytes, except for a
-    space that the tokenizer puts in front of it, and for what its normalizer changes.
-    """
-    content = json.loads(library.to_str())
-    parts = [content.get(key) for key in ("normalizer", "pre_tokenizer", "decoder")]
-    is_byte_level = '"ByteLevel"' in json.dumps(parts)
-    falls_back = content["model"].get("byte_fallback", False)
-    prefix = content["model"].get("continuing_subword_prefix") or ""
-
-    def count(spelled: str) -> int:
-        if is_byte_level:
-            return len(spelled)
-        if falls_back and len(spelled) == 6 and spelled.startswith("<0x") and spelled[-1] == ">":
-            return 1
-        return len(spelled.removeprefix(prefix).replace(_SPACE, " ").encode())
-
-    counts = np.zeros(vocab_size, np.int64)
-    for spelled, token in library.get_vocab(with_added_tokens=False).items():
-        if token < vocab_size:
-            counts[token] = count(spelled)
-    for token, added in library.get_added_tokens_decoder().items():
-        if token < vocab_size:
-            text = added.content if is_byte_level else added.content.replace(_SPACE, " ")
-            counts[token] = 0 if added.special else len(text.encode())
-    return counts

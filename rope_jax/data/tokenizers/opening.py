@@ -1,5 +1,6 @@
 """Open the tokenizer that a config describes: from a file, or trained and then cached."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,12 +48,7 @@ def open_tokenizer(
     if copy is not None and copy.exists():
         return read_tokenizer(copy, config.start, known)
     if isinstance(config, FileTokenizerConfig):
-        try:
-            path = Path(config.path).expanduser()
-        except RuntimeError:
-            user = config.path.partition("/")[0]
-            raise UserError(f"tokenizer.path: there is no user {user}; name another file") from None
-        return read_tokenizer(path, config.start, known)
+        return read_tokenizer(Path(os.path.expanduser(config.path)), config.start, known)
     folder = cache_folder(data, f"bpe {BPE_RECIPE} of {config.vocab_size} tokens")
 
     def train(new: Path) -> None:
