@@ -42,7 +42,7 @@ def import_checkpoint(model: str, config: ImportConfig, console: Console) -> Run
     """Import a checkpoint, a local folder or an id on the hub, and return its run directory.
 
     The run's only checkpoint is that of step 0. The same call does nothing for one that is already
-    imported. Raises UserError; nothing is left then.
+    imported. Raises UserError; no run is left then.
     """
     files = open_checkpoint(model, config.revision)
     description = read_description(
@@ -188,8 +188,7 @@ def _import(
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let only one process import into a folder. A parent made for it does not stay empty."""
-    is_new = not folder.parent.exists()
+    """Let only one process import into a folder."""
     busy = f"{folder}: another process is importing into it; wait for it, or choose another name"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +198,3 @@ def _locked(folder: Path) -> Iterator[None]:
         raise UserError(
             f"{error.filename or folder}: cannot be written ({error.strerror or error})"
         ) from error
-    finally:
-        if is_new:
-            with contextlib.suppress(OSError):  # it is not empty
-                folder.parent.rmdir()

@@ -74,21 +74,15 @@ def make_once(
     """
     if _is_complete(folder, what, warn):
         return
-    parent_existed = folder.parent.exists()
-    try:
-        with writing_to(folder.parent, what), contextlib.ExitStack() as stack:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(folder.parent)
-            with contextlib.suppress(OSError):  # a file system without locks
-                stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
-            if not _is_complete(folder, what, lambda _: None):  # it may have been made meanwhile
-                with replacing_folder(folder) as new:
-                    make(new)
-                    seal(new, sorted(path.name for path in new.iterdir()))
-    finally:
-        if not parent_existed:
-            with contextlib.suppress(OSError):  # it is not empty
-                folder.parent.rmdir()
+    with writing_to(folder.parent, what), contextlib.ExitStack() as stack:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder.parent)
+        with contextlib.suppress(OSError):  # a file system without locks
+            stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
+        if not _is_complete(folder, what, lambda _: None):  # it may have been made meanwhile
+            with replacing_folder(folder) as new:
+                make(new)
+                seal(new, sorted(path.name for path in new.iterdir()))
 
 
 def _remove_abandoned(parent: Path) -> None:

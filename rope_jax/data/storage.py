@@ -24,7 +24,7 @@ from rope_jax.data.cache import cache_folder, cannot_read, make_once
 from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.data.splits import SPLITS
 from rope_jax.data.tokenizers import Tokenizer
-from rope_jax.data.tokenizers.base import Tokens, token_dtype
+from rope_jax.data.tokenizers.base import token_dtype
 from rope_jax.errors import UserError
 
 _ABOUT = "corpus.json"
@@ -156,7 +156,8 @@ def open_corpus(
 
 def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new: Path) -> None:
     digest = hashlib.sha256(tokenizer.name.encode())
-    dtype, starts_with = token_dtype(tokenizer.vocab_size), int(tokenizer.bos_id is not None)
+    dtype = token_dtype(tokenizer.vocab_size)
+    start = b"" if tokenizer.bos_id is None else np.array(tokenizer.bos_id, dtype).tobytes()
     report: list[str] = []
     bytes_per_token: dict[str, float | None] = {}
     with TemporaryDirectory(dir=new) as scratch:
@@ -171,7 +172,7 @@ def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new:
                     for (document, text), tokens in zip(batch, encoded, strict=True):
                         ids.append(document)
                         text_bytes += len(text.encode())
-                        block = _with_start(tokens, document, tokenizer).astype(dtype).tobytes()
+                        block = start + tokens.astype(dtype).tobytes()
                         file.write(block)
                         digest.update(block)
                         starts.append(starts[-1] + len(block) // dtype.itemsize)
@@ -180,7 +181,7 @@ def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new:
             (new / f"{name}.ids.json").write_text(json.dumps(ids), "utf-8")
             if tokenizer.bos_id is None:  # then the tokens do not show where documents begin
                 digest.update(offsets)
-            without_starts = starts[-1] - starts_with * len(ids)
+            without_starts = starts[-1] - len(start) // dtype.itemsize * len(ids)
             bytes_per_token[name] = text_bytes / without_starts if without_starts else None
             plural = "" if len(ids) == 1 else "s"
             report.append(f"{name}: {len(ids):,} document{plural}, {starts[-1]:,} tokens")
@@ -190,18 +191,3 @@ def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new:
         "bytes_per_token": bytes_per_token,
     }
     (new / _ABOUT).write_text(json.dumps(about), "utf-8")
-
-
-def _with_start(tokens: Tokens, document: str, tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """Return a document's tokens, its start token first. UserError: one is not in the vocabulary.
-
-    Checked before they are narrowed to the width of the vocabulary, in which they could wrap.
-    """
-    start = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
-    joined = np.concatenate([np.array(start, np.int64), tokens.astype(np.int64)])
-    if joined.size and (joined.min() < 0 or joined.max() >= tokenizer.vocab_size):
-        raise UserError(
-            f"data: the tokenizer gives {document} tokens from {joined.min()} to {joined.max()}, "
-            f"outside its vocabulary of {tokenizer.vocab_size}"
-        )
-    return joined

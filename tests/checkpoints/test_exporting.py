@@ -13,8 +13,7 @@ from flax.traverse_util import flatten_dict
 from safetensors import safe_open
 
 from rope_jax.checkpoints import exporting
-from rope_jax.checkpoints.describing import describe
-from rope_jax.checkpoints.exporting import export_run
+from rope_jax.checkpoints.exporting import describe, export_run
 from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.checkpoints.opening import same_bits
 from rope_jax.config.checkpoints import ExportConfig, ImportConfig

@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from rope_jax.checkpoints.describing import describe
+from rope_jax.checkpoints.exporting import describe
 from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import CheckpointFiles
 from rope_jax.checkpoints.opening import same_bits

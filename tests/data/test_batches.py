@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 
 from rope_jax.config.windows import DocumentsConfig, PosePositions, RandomizedPositions
-from rope_jax.data.batches import Batch, ShortRows, training_batch, validation_batches
-from rope_jax.data.positions import position_functions
+from rope_jax.data.batches import (
+    Batch,
+    ShortRows,
+    position_functions,
+    training_batch,
+    validation_batches,
+)
 from rope_jax.data.storage import TokenSplit
 from rope_jax.errors import UserError
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rope_jax.config.windows import PlainPositions, PosePositions, RandomizedPositions
-from rope_jax.data.positions import pose, position_functions, randomized
+from rope_jax.data.batches import pose, position_functions, randomized
 
 
 def bits(*seed):

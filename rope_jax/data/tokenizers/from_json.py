@@ -147,8 +147,7 @@ class JsonTokenizer:
 
         UserError if it is more than `bos`: models trained so expect tokens that would be missing.
         """
-        with _library_errors(self._where, "cannot tokenize a text", _ADVICE):
-            before, after = _added_tokens(self._library)
+        before, after = _added_tokens(self._library, self._where)
         if not before and not after:
             return "nothing"
         shown = " and ".join(
@@ -159,13 +158,11 @@ class JsonTokenizer:
         if before == [bos] and not after:
             return shown
         put = "no token" if bos is None else repr(bos)
-        if after or len(before) > 1:
-            advice = "remove them from the file's post_processor"
-        else:
-            advice = f"give tokenizer.bos={before[0]}, or remove it from the file's post_processor"
+        is_one = len(before) == 1 and not after
+        what = f"give tokenizer.bos={before[0]}, or remove it" if is_one else "remove them"
         raise UserError(
             f"tokenizer.bos: puts {put} before a document, but the post-processor of {self._where} "
-            f"would add {shown}; {advice}"
+            f"would add {shown}; {what} from the file's post_processor"
         )
 
 
@@ -174,9 +171,7 @@ def start_token(content: str, where: str) -> str | None:
 
     where: the file, as errors name it. UserError: the content is damaged.
     """
-    library = _library_of(content, where)
-    with _library_errors(where, "cannot tokenize a text", _ADVICE):
-        before, _ = _added_tokens(library)
+    before, _ = _added_tokens(_library_of(content, where), where)
     return before[0] if len(before) == 1 else None
 
 
@@ -214,9 +209,10 @@ def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
         yield group
 
 
-def _added_tokens(library: "Library") -> tuple[list[str], list[str]]:
+def _added_tokens(library: "Library", where: str) -> tuple[list[str], list[str]]:
     """Return the tokens that a post-processor puts before and after a text."""
-    encoding = library.encode("a", add_special_tokens=True)
+    with _library_errors(where, "cannot tokenize a text", _ADVICE):
+        encoding = library.encode("a", add_special_tokens=True)
     inner = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
     first, last = (inner[0], inner[-1] + 1) if inner else (len(encoding.ids), len(encoding.ids))
     return encoding.tokens[:first], encoding.tokens[last:]
