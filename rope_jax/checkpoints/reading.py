@@ -167,9 +167,7 @@ def _check_types(hf: Mapping[str, Any]) -> None:
     if _is_number(layers, int) and layers > MOST_LAYERS:
         raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
     for key, least in _WHOLE.items():
-        whole = range(least, 2**31)
-        wanted = f"a whole number of at least {least}"
-        check(hf, [key], wanted, lambda x, whole=whole: _is_number(x, int) and x in whole)
+        check(hf, [key], f"a whole number of at least {least}", _is_whole_from(least))
     check(hf, ("layer_types", "no_rope_layers"), "a list", lambda x: isinstance(x, list))
     check(hf, _ROPE, "a mapping", lambda x: isinstance(x, Mapping))
     given = [hf[key] for key in _ROPE if hf.get(key) is not None]
@@ -182,6 +180,10 @@ def _check_types(hf: Mapping[str, Any]) -> None:
         check(part, shares, wanted, lambda x: _is_number(x) and 0 < x <= 1)
         wanted = "a finite number of at least 1"
         check(part, bases, wanted, lambda x: _is_number(x) and 1 <= x <= sys.float_info.max)
+
+
+def _is_whole_from(least: int) -> Callable[[Any], bool]:
+    return lambda x: _is_number(x, int) and least <= x < 2**31
 
 
 def _is_number(value: Any, kind: Any = int | float) -> bool:
