@@ -183,10 +183,13 @@ def validation_batches(
         )
     windows = batches * batch_size
 
-    # Python integers: windows · last may exceed 64 bits
-    offsets = [window * last // max(windows - 1, 1) for window in range(windows)]
-    rows = np.array(offsets, np.int64).reshape(batches, batch_size)
-    return (_windows(split, row, seq_len, documents) for row in rows)
+    def batch(index: int) -> Batch:
+        # Python integers: windows · last may exceed 64 bits
+        chosen = range(index * batch_size, (index + 1) * batch_size)
+        offsets = [window * last // max(windows - 1, 1) for window in chosen]
+        return _windows(split, np.array(offsets, np.int64), seq_len, documents)
+
+    return map(batch, range(batches))
 
 
 def _uniform(seed: np.random.SeedSequence, choices: int, count: int) -> NDArray[np.int64]:
