@@ -460,7 +460,7 @@ def test_an_export_that_fails_leaves_nothing(
     def fail(*arguments: Any) -> None:
         raise error
 
-    monkeypatch.setattr(exporting, "_write_json", fail)
+    monkeypatch.setattr(exporting, "_write_texts", fail)
     if isinstance(error, OSError):
         assert says(exported, whole[1], tmp_path / "new" / "out") == (
             "out/config.json: cannot be written (No space left on device)"
