@@ -135,11 +135,13 @@ def _read_table(
     """Return the lines of a CSV file as rows of this kind, whose fields are columns."""
     try:
         reader = csv.reader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
-        header, *lines = [line for line in reader if line] or [[]]
+        table: list[list[str]] = [line for line in reader if line]
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
-    defaults = {**_DEFAULTS, **(defaults or {})}
-    missing = [name for name in kind._fields if name not in {*header, *defaults, *_SAME_AS}]
+    header: list[str] = table[0] if table else []
+    lines = table[1:]
+    later = {**_DEFAULTS, **(defaults or {})}
+    missing = [name for name in kind._fields if name not in {*header, *later, *_SAME_AS}]
     if missing:
         raise UserError(
             f"{path}: has no column {', '.join(missing)}; it is damaged or was made by another "
@@ -149,7 +151,7 @@ def _read_table(
         if len(line) != len(header):
             raise UserError(f"{path}: line {number} is incomplete; sweep again")
     by_name: dict[str, Sequence[str]] = dict(zip(header, zip(*lines, strict=True), strict=False))
-    by_name = {name: [value] * len(lines) for name, value in defaults.items()} | by_name
+    by_name = {name: [value] * len(lines) for name, value in later.items()} | by_name
     by_name = {name: by_name.get(same, ()) for name, same in _SAME_AS.items()} | by_name
     columns = [
         _values(path, column, hint, by_name.get(column, ()))
