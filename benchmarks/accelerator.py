@@ -106,7 +106,7 @@ def training(shape: Shape) -> Side:
     from rope_jax.data.batches import Batch
     from rope_jax.devices.hardware import device_line, peak_flops
     from rope_jax.devices.mesh import Placement
-    from rope_jax.model.cost import utilization
+    from rope_jax.model.cost import flops_per_token
     from rope_jax.model.resolve import resolve_run
     from rope_jax.training.program import Program
 
@@ -137,7 +137,7 @@ def training(shape: Shape) -> Side:
     def facts() -> dict[str, Any]:
         used = [(device.memory_stats() or {}) for device in jax.local_devices()]
         peak, source = peak_flops()
-        per_token = utilization(config.model, shape.vocabulary, length, 1.0, peak)
+        per_token = flops_per_token(config.model, shape.vocabulary, length) / peak
         return {
             "devices": device_line("bfloat16"),
             "kernel": config.model.attention,

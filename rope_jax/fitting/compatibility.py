@@ -17,7 +17,7 @@ from rope_jax.config.types import errors_in
 from rope_jax.devices.memory import check_fits, in_gib
 from rope_jax.errors import UserError
 from rope_jax.evaluation.entries import check_entries
-from rope_jax.fitting.parameters import Parameters, parameters_of
+from rope_jax.fitting.parameters import parameters_of
 from rope_jax.fitting.start import default_start
 from rope_jax.model.memory import LARGEST_OVERESTIMATE
 from rope_jax.rope.messages import alternatives
@@ -55,7 +55,7 @@ def check_finished(summary: Path, run: RunDirectory, config: FitConfig) -> None:
         )
 
 
-def checked_start(training: Config, config: FitConfig, stage: int) -> tuple[SweepEntry, Parameters]:
+def checked_start(training: Config, config: FitConfig, stage: int) -> SweepEntry:
     """Return where a fit of a stage's checkpoint starts. UserError if it cannot start there."""
     window, scaling, map_ = training.trained(stage)
     with errors_in("", UserError):
@@ -66,7 +66,7 @@ def checked_start(training: Config, config: FitConfig, stage: int) -> tuple[Swee
     with renamed(scalings="start"):  # it is one that a sweep could read with
         asked = resolve_sweep(SweepConfig(scalings=(start,)), training)
         check_entries(asked, training.rotary_layers, scaling, window, config.length[-1], map_)
-    border = config.windows[0] if config.windows else None
+    border = next(iter(config.windows), None)
     parameters = parameters_of(training, config, start, border, stage)
     attention = training.model.attention
     needs_map = parameters.strategy(parameters.initial()).map is not None
@@ -75,7 +75,7 @@ def checked_start(training: Config, config: FitConfig, stage: int) -> tuple[Swee
             f"attention: {attention} cannot do the map that these numbers belong to; use "
             f"{alternatives(backend_names(interacts=True))}"
         )
-    return start, parameters
+    return start
 
 
 def check_memory(loaded: LoadedModel, config: FitConfig) -> None:

@@ -160,31 +160,31 @@ class FitProgress(StepProgress):
 
     def stepped(self, step: int, loss: float) -> None:
         """Show a step's loss."""
-        self._bar.update(self._task, completed=step, now=f"loss {loss:.3f}")
+        self.bar.update(self._task, completed=step, now=f"loss {loss:.3f}")
 
     def checked(self, step: int, nll: Mapping[int, float], *, is_best: bool) -> None:
         """Print one line for a check on the validation split."""
         values = ", ".join(f"{value:.4f} at {length:,}" for length, value in nll.items())
         best = "  (best so far)" if is_best and step else ""
-        left = self._bar.tasks[self._task].time_remaining if self._bar.disable else None
+        left = self.bar.tasks[self._task].time_remaining if self.bar.disable else None
         # in a few lines a minute it would be noise
         time_left = f"  {describe_duration(float(left))} left" if left and left >= 60 else ""
         self._console.print(f"step {step:>4}/{self._total}  validation {values}{best}{time_left}")
 
 
+@dataclass(frozen=True)
 class Fitter:
     """Runs one fit from its start, or from where an earlier process was stopped."""
 
-    def __init__(
-        self, parameters: Parameters, step: FitStep, validation: Validation, config: FitConfig
-    ) -> None:
-        self.parameters, self._step = parameters, step
-        self._validation, self._config = validation, config
+    parameters: Parameters
+    step: FitStep
+    validation: Validation
+    config: FitConfig
 
     def fresh(self) -> FitState:
         """Return the state before the first step."""
         free = self.parameters.initial()
-        return FitState(free, self._step.optimizer.init(free), 0, free, 0, math.inf)
+        return FitState(free, self.step.optimizer.init(free), 0, free, 0, math.inf)
 
     def run(
         self,
@@ -209,23 +209,19 @@ class Fitter:
 
         if state.step == 0:
             state = self._checked(state, log, progress)
-        config = self._config
         while state.step < last and not state.stopped:
             number = state.step + 1
-            free, opt_state, loss = self._step(state.free, state.opt_state, number)
+            free, opt_state, loss = self.step(state.free, state.opt_state, number)
             state = replace(state, free=free, opt_state=opt_state, step=number)
             value = float(loss)
-            wrong = "" if math.isfinite(value) else f"the loss is {value:g}"
-            if not wrong and not all(np.isfinite(x).all() for x in jax.tree.leaves(free)):
-                wrong = "numbers are not finite"
-            if wrong:
-                stopped = f"{wrong} at step {number}; lower learning_rate"
+            if not all(np.isfinite(x).all() for x in jax.tree.leaves((value, free))):
+                stopped = f"a number is not finite at step {number}; lower learning_rate"
                 state = replace(state, free=state.best, stopped=stopped)
                 break
-            if number % config.log_every_steps == 0:
+            if number % self.config.log_every_steps == 0:
                 log.write_exact(number, {"fit/loss": value})
             progress.stepped(number, value)
-            if number % config.check_every == 0 or number == last:
+            if number % self.config.check_every == 0 or number == last:
                 state = keep(self._checked(state, log, progress))
             if asked := stopping.requested():
                 keep(state)
@@ -236,15 +232,15 @@ class Fitter:
 
     def _checked(self, state: FitState, log: Log, progress: FitProgress) -> FitState:
         """Measure the state on validation, log and show it, and keep it if it is the best."""
-        nll = self._validation.nll(self.parameters.strategy(state.free))
-        value = self._validation.objective(nll)
+        nll = self.validation.nll(self.parameters.strategy(state.free))
+        value = self.validation.objective(nll)
         check = {"step": float(state.step), **{str(n): x for n, x in nll.items()}}
         state = replace(state, checks=(*state.checks, check))
         log.write_exact(state.step, {f"validation/nll_{n}": x for n, x in nll.items()})
         if value < state.best_nll:
             state = replace(state, best=state.free, best_step=state.step, best_nll=value)
         since = [c for c in state.checks if c["step"] > state.best_step]
-        if len(since) >= self._config.patience and state.step < self._config.steps:
+        if len(since) >= self.config.patience and state.step < self.config.steps:
             state = replace(state, stopped=f"no improvement in {len(since)} checks")
         progress.checked(state.step, nll, is_best=state.best_step == state.step)
         return state
@@ -299,10 +295,10 @@ class Fit:
         }
         identity, fresh = json.dumps(made_from, sort_keys=True), fitter.fresh()
         state = fresh.restored(path, identity) or fresh
-        log = Log()
+        log, progress = Log(), FitProgress(console, last, state.step, title)
         if trial is None:
             if state.step:
                 console.print(f"resuming after step {state.step}", style="dim")
             log.open(self.folder, state.step, timed=False)
-        with contextlib.closing(log), FitProgress(console, last, state.step, title) as progress:
+        with contextlib.closing(log), progress.bar:
             return fitter.run(state, last, lambda s: s.save(path, identity), log, progress)

@@ -27,7 +27,6 @@ from rope_jax.fitting.compatibility import (
 from rope_jax.fitting.fitter import Fit, FitState, Validation
 from rope_jax.fitting.parameters import Parameters
 from rope_jax.fitting.results import as_csv, draw_numbers, fit_rows, print_table
-from rope_jax.fitting.step import FitStep
 from rope_jax.model.cost import flops_per_token
 from rope_jax.plots.saving import save_figure
 from rope_jax.report.sweep import warn_of_chance
@@ -100,12 +99,11 @@ def _fit(folder: Path, session: Session, config: FitConfig) -> None:
     check_memory(loaded, config)
     step, params = loaded.one_checkpoint(config.step)
     training = loaded.training
-    start, parameters = checked_start(training, config, training.stage_at(step))
-    window = training.trained_at(step).window
-    # the texts are long enough: said now, not after the trials
-    fit_step = FitStep(loaded, params, parameters, config, window)
-    validation = Validation(loaded, params, step, config, window)
+    start = checked_start(training, config, training.stage_at(step))
+    validation = Validation(loaded, params, step, config, training.trained_at(step).window)
     fit = Fit(folder, config, loaded, params, step, start, validation)
+    # texts that are too short are refused now, not after the trials
+    parameters, fit_step = fit.from_border(next(iter(config.windows), None))
     _announce(fit, parameters)
     warn_of_chance(session.console, validation.nll_at_window(), loaded.model.vocab_size)
     seconds = 0.0
@@ -169,7 +167,7 @@ def _estimate_seconds(fit: Fit) -> float:
 
 
 def _conclude(fit: Fit, parameters: Parameters, state: FitState, minutes: float) -> None:
-    """Compare start, fitted and truncation on validation; write and show the outcome."""
+    """Write and show the outcome: start, fitted and truncation, on validation."""
     stopping.check()
     folder, session = fit.folder, fit.loaded.session
     if state.stopped:

@@ -6,7 +6,6 @@ size 1.
 """
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,14 +26,13 @@ from rope_jax.rope.geometry import Layout
 class LayerInputs(NamedTuple):
     """The inputs of the layers besides the residual stream.
 
-    Every leaf has a leading axis of size L, or of size 1 if all layers share it. `at` removes that
-    axis, which leaves the shapes below; axes marked # may have size 1.
+    Every leaf has a leading axis of size L, or of size 1 if all layers share it. `at` removes it.
 
     rotations:   how far queries and keys are rotated, one for each band of a position map.
     query_scale: multiplies the whole query, rotated or not; float32.
     encoding:    what the encoding needs inside attention; float32.
     segment_ids: which document a token belongs to; None if each window is one document.
-    bias:        added to the logits by head and distance; None: nothing.
+    bias:        added to the logits by head and distance.
     """
 
     rotations: tuple[Rotation, ...]
@@ -49,7 +47,6 @@ class LayerInputs(NamedTuple):
 
     @property
     def length(self) -> int:
-        """S."""
         return self.rotations[0].key_cos.shape[-3]
 
 
@@ -81,16 +78,14 @@ def attend(
     rounded: bool = False,
     over: Collectives = ALONE,
 ) -> Float[Array, "B T N V"]:
-    """Rotate queries and keys, once for every band, and attend from each query to what it sees.
-
-    Linear attention rotates its features of queries and keys instead.
+    """Rotate queries and keys (linear attention: their features), and attend to what is seen.
 
     The queries are the last T of the S tokens. Where devices share each window, q, k, v and inputs
     are of the S tokens of this device, except segment_ids; keys and values of the other devices are
     gathered.
 
     inputs:  without an axis of layers.
-    softcap: c, which bounds the logits to c·tanh(logits/c) before the mask; None: nothing.
+    softcap: c, which bounds the logits to c·tanh(logits/c) before the mask.
     rounded: round the factors of the products of queries, keys, values and weights to bfloat16;
         linear attention ignores it.
     over:    the devices that share each window.
@@ -124,13 +119,11 @@ def attend(
     if softcap is not None:
         scores, params = capped(scores), params | {"softcap": jnp.float32(softcap)}
     interaction = Interaction(kind.masks, scores, encoding.values)
-    compute: Callable[..., Array] = (
-        attention.attend if interaction.is_plain else attention.attend_bands
-    )
-    if rounded:
-        compute = (
-            functools.partial(compute, rounded=True) if attention.rounds else in_bfloat16(compute)
-        )
+    compute: Any = attention.attend if interaction.is_plain else attention.attend_bands
+    if rounded and attention.rounds:
+        compute = functools.partial(compute, rounded=True)
+    elif rounded:
+        compute = in_bfloat16(compute)
     interaction = interaction.within(kind.sliding_window)
     if interaction.is_plain:
         ((query, key),), (band,) = rotated, interaction.masks

@@ -36,10 +36,3 @@ def _forward_flops(model: ModelConfig, vocab_size: int, seq_len: int) -> tuple[f
     head = 2 * model.hidden_size * (model.vocab_size or vocab_size)
     pairs = model.num_hidden_layers * seq_len / 2
     return float(model.num_hidden_layers * layer + head), pairs * attention.flops_per_pair(model)
-
-
-def utilization(
-    model: ModelConfig, vocab_size: int, seq_len: int, tokens_per_second: float, peak_flops: float
-) -> float:
-    """Model FLOPs utilization of training (MFU): the model's FLOP/s as a share of the peak's."""
-    return tokens_per_second * flops_per_token(model, vocab_size, seq_len) / peak_flops

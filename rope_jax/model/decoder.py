@@ -27,7 +27,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
 from rope_jax.model.attention import LayerInputs, LayerKind
-from rope_jax.model.layers import DecoderLayer, Weights
+from rope_jax.model.layers import DecoderLayer, LayerContext, Weights
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.norms import norm
 from rope_jax.model.resolve import ResolvedModel, ResolvedRun
@@ -107,7 +107,7 @@ class LanguageModel:
         self._pattern = tuple(LayerKind(window) for window in sliding_windows)
         self._output: Any = {"softcap": config.logit_softcap, "over": over}
         self._new_outer = lambda rngs: EmbeddingAndHead(config, vocab_size, over, rngs)
-        self._new_layer = lambda rngs: DecoderLayer(config, encoding, layout, over, rngs)
+        self._new_layer = lambda rngs: DecoderLayer(config, rngs)
         self._outer_graph = _graph(self._new_outer)
         self._layer_graph = _graph(self._new_layer)
         self._layer = with_remat(self._apply_layer, config.remat, over.fsdp)
@@ -341,9 +341,9 @@ class LanguageModel:
     def _apply_layer(
         self, x: Float[Array, "tokens D"], params: Params, inputs: LayerInputs, kind: LayerKind
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
-        return nnx.merge(self._layer_graph, self.over.whole(params, self.config.dtype))(
-            x, inputs, kind
-        )
+        layer = nnx.merge(self._layer_graph, self.over.whole(params, self.config.dtype))
+        how = self.config, self.encoding, self._layout, self.over
+        return layer(x, LayerContext(*how, inputs, kind))
 
 
 def _graph(new: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:

@@ -122,15 +122,7 @@ class DecoderLayer(nnx.Module):
     and that of attention's output in an OLMo 2 (after) or Gemma 2 (both).
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        encoding: Encoding,
-        layout: Layout,
-        over: Collectives,
-        rngs: nnx.Rngs,
-    ) -> None:
-        self.config, self.encoding, self.layout, self.over = config, encoding, layout, over
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
         placement, width = config.norm_placement, config.hidden_size
         if placement != "after":
             self.input_layernorm = norm(config, width, rngs)
@@ -143,11 +135,10 @@ class DecoderLayer(nnx.Module):
             self.post_feedforward_layernorm = norm(config, width, rngs)
 
     def __call__(
-        self, x: Float[Array, "tokens D"], inputs: LayerInputs, kind: LayerKind
+        self, x: Float[Array, "tokens D"], layer: LayerContext
     ) -> tuple[Float[Array, "computed D"], Float[Array, ""] | None]:
         """Return the residual stream, and the feed-forward's auxiliary loss if it has one."""
-        config, placement = self.config, self.config.norm_placement
-        layer = LayerContext(config, self.encoding, self.layout, self.over, inputs, kind)
+        config, placement = layer.config, layer.config.norm_placement
         normed = x if placement == "after" else self.input_layernorm(x)
         attended = _ATTENTION.apply(config, self.self_attn, normed, layer)
         x = layer.computed(x)

@@ -11,23 +11,15 @@ from rope_jax.config.model import ModelConfig, NormName
 from rope_jax.kernels.norms import rms_norm
 
 
-class RMSNorm(nnx.RMSNorm):
+class RMSNorm(nnx.Module):
     """x / √(mean x² + ε) · scale over the last axis (Llama). A fresh scale is 1."""
 
     def __init__(self, config: ModelConfig, width: int, rngs: nnx.Rngs) -> None:
-        super().__init__(
-            width,
-            epsilon=config.rms_norm_eps,
-            dtype=jnp.float32,
-            param_dtype=config.param_dtype,
-            rngs=rngs,
-        )
+        self.epsilon = config.rms_norm_eps
+        ones = nnx.initializers.ones(rngs.params(), (width,), config.param_dtype)
+        self.scale = nnx.Param(ones)
 
-    def __call__(
-        self, x: Float[Array, "*batch width"], mask: Array | None = None
-    ) -> Float[Array, "*batch width"]:
-        del mask  # flax has it, our models do not
-        assert self.scale is not None  # flax's default
+    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
         wide = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
         scale = self.scale[...].astype(jnp.float32)
         return rms_norm(wide, scale, self.epsilon).reshape(x.shape).astype(x.dtype)

@@ -111,30 +111,26 @@ class Checkpoints:
         `warn`, and moved to damaged/ beside the folder, so that its step can be saved again.
         UserError, with nothing moved, if a checkpoint could not be read or if all are damaged.
         """
-        entries = _entries(self.directory)
-        damaged = [(int(p.name), "it is not a folder") for p in entries if not _is_folder(p)]
+        files = [int(path.name) for path in _entries(self.directory) if not path.is_dir()]
+        damaged = {step: self._damaged(step, "it is not a folder") for step in files}
         for step in self.steps():
             try:
                 state = self._restore(step, abstract)
                 break
             except DamagedCheckpoint as error:
                 if (self.directory / str(step)).exists():  # if not, training has just deleted it
-                    damaged.append((step, str(error)))
+                    damaged[step] = error
         else:
             if damaged:
                 raise DamagedCheckpoint(
-                    f"{self.directory}: every checkpoint is damaged; that of step {damaged[0][0]}: "
-                    f"{damaged[0][1]}; restore the folder from a copy, or delete the run and train "
-                    "it again"
+                    f"{next(iter(damaged.values()))}, and so is every other; restore the folder "
+                    "from a copy, or delete the run and train it again"
                 )
             return 0, None
-        for other, reason in damaged:
+        for other, error in damaged.items():
             if abstract.opt_state is not None:
                 self._move_away(other)
-            warn(
-                f"{self.directory}: the checkpoint of step {other} is damaged ({reason}); "
-                f"using step {step}"
-            )
+            warn(f"{error}; using step {step}")
         return step, state
 
     def restore(
@@ -167,12 +163,17 @@ class Checkpoints:
                     raise ValueError(f"the {name} are not those that were saved")
         except Exception as error:  # the type depends on which file is at fault, and how
             if shows_damage(error):
-                raise DamagedCheckpoint(brief_reason(error)) from error
+                raise self._damaged(step, brief_reason(error)) from error
             raise UserError(
                 f"{self.directory / str(step)}: the checkpoint could not be read "
                 f"({brief_reason(error)}); nothing was changed; try again"
             ) from error
         return TrainState(restored["params"], restored.get("opt_state"))
+
+    def _damaged(self, step: int, reason: str) -> DamagedCheckpoint:
+        return DamagedCheckpoint(
+            f"{self.directory}: the checkpoint of step {step} is damaged ({reason})"
+        )
 
     def _move_away(self, step: int) -> None:
         damaged = self.directory.parent / "damaged"
@@ -223,12 +224,7 @@ def newest_params(
 def params_at(directory: Path, step: int, abstract: Params) -> Params:
     """Return the parameters of one checkpoint; DamagedCheckpoint if it is damaged."""
     with contextlib.closing(Checkpoints(directory, like=abstract)) as checkpoints:
-        try:
-            return checkpoints.restore(step, TrainState(abstract, None), optimizer=False)[0].params
-        except DamagedCheckpoint as error:
-            raise DamagedCheckpoint(
-                f"{directory}: the checkpoint of step {step} is damaged ({error})"
-            ) from error
+        return checkpoints.restore(step, TrainState(abstract, None), optimizer=False)[0].params
 
 
 def saved_steps(directory: Path) -> list[int]:
@@ -245,7 +241,7 @@ def newest_step(directory: Path) -> int:
 
 
 def _steps_in(directory: Path) -> list[int]:
-    return sorted(int(path.name) for path in _entries(directory) if _is_folder(path))
+    return sorted(int(path.name) for path in _entries(directory) if path.is_dir())
 
 
 @contextlib.contextmanager
@@ -262,14 +258,6 @@ def _path_for_orbax(directory: Path) -> Iterator[Path]:
         alias = Path(folder) / "checkpoints"
         alias.symlink_to(path, target_is_directory=True)
         yield alias
-
-
-def _is_folder(path: Path) -> bool:
-    """Whether a path is a folder. UserError if that may not be known."""
-    try:
-        return path.is_dir()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _entries(directory: Path) -> list[Path]:

@@ -51,10 +51,7 @@ def start_from(
         except DamagedCheckpoint as error:
             others = ", ".join(str(step) for step in checkpoints.steps() if step != source.step)
             advice = f"name another step ({others})" if others else "train that run again"
-            raise DamagedCheckpoint(
-                f"init_from: {folder}: the checkpoint of step {source.step} is damaged ({error}); "
-                f"{advice}"
-            ) from error
+            raise DamagedCheckpoint(f"init_from: {error}; {advice}") from error
     like = program.abstract_state.params
     params = jax.tree.map(lambda leaf, own: leaf.astype(own.dtype), state.params, like)
     shardings = program.state_shardings().opt_state
@@ -97,11 +94,8 @@ def _check(
             "out, so that it is inherited"
         )
     record = recorded_provenance(source.checkpoint)
-    if record is not None and (different := record.differences(source.config, source.step)):
-        raise UserError(
-            f"init_from: {source.run / 'config.yaml'}: has another {', '.join(different)} than the "
-            f"one that the checkpoint of step {source.step} was trained with; put it back as it was"
-        )
+    if record is not None:
+        record.check(source.config, source.step, f"init_from: {source.run / 'config.yaml'}")
     if record is None or record.corpus != corpus.fingerprint:
         known = record is not None and record.corpus is not None
         trained = "was trained on another corpus" if known else "does not record its corpus"

@@ -7,12 +7,11 @@ import jax
 import numpy as np
 
 from rope_jax import stopping
-from rope_jax.config.sections import Span, StageConfig
+from rope_jax.config.sections import Span
 from rope_jax.data.batches import (
     Batch,
     ShortRows,
     training_batch,
-    training_offsets,
     validation_batches,
 )
 from rope_jax.data.distances import count_distances, distance_edges
@@ -21,7 +20,7 @@ from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.devices.memory import shortage_as
 from rope_jax.errors import Stopped, UserError
-from rope_jax.model.cost import utilization
+from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.training.checkpoints import Checkpoints
@@ -70,7 +69,7 @@ class Trainer:
 
     def run(self, done: int, state: TrainState) -> TrainState:
         """Train after step `done`; return the last state. UserError: a loss is not finite."""
-        with self._progress:
+        with self._progress.bar:
             if not done:
                 self._measure(0, self._spans[0], state.params)
             for span in self._spans:
@@ -132,27 +131,18 @@ class Trainer:
         """Wait for a step, check that its loss is finite, and log it if it is due."""
         metrics = jax.device_get(metrics)
         clock.tick()
-        self._check_finite(span, step, metrics)
+        self._check_finite(step, metrics)
         if span.is_due(step, self.config.log_every_steps):
             self._log_step(span, step, metrics, clock.tokens_per_second())
 
-    def _check_finite(self, span: Span, step: int, metrics: StepMetrics) -> None:
-        """UserError, naming the batch, if the loss or the gradient is not finite."""
+    def _check_finite(self, step: int, metrics: StepMetrics) -> None:
+        """UserError if the loss or the gradient is not finite."""
         if np.isfinite(metrics.sums.nll).all() and np.isfinite(metrics.grad_norm):
             return
-        index, seq_len, rows = step - 1 - span.begin, span.stage.seq_len, span.stage.batch_size
-        windows = training_offsets(
-            self._corpus.train, self.config.seed, span.number, index, seq_len, rows
-        )
-        if (short := _short_rows(span.stage)) is not None:  # whose windows are drawn otherwise
-            windows = windows[short.rows :]
         raise UserError(
             f"step {step}: the loss is {float(metrics.sums.mean()):g} and the gradient's norm "
-            f"{float(metrics.grad_norm):g}; training stops, and {self._kept()}. The batch: stage "
-            f"{span.number}, step {index} of it, windows of {seq_len} tokens from train token "
-            f"{', '.join(map(str, windows[:4]))}{'…' if len(windows) > 4 else ''}. Lower "
-            "optim.learning_rate, lengthen optim.warmup_steps or fix those texts, and train "
-            "under another name"
+            f"{float(metrics.grad_norm):g}; training stops, and {self._kept()}. Lower "
+            "optim.learning_rate or lengthen optim.warmup_steps, and train under another name"
         )
 
     def _kept(self) -> str:
@@ -170,7 +160,7 @@ class Trainer:
         )
         if speed is not None:
             about = self.config.model, self._program.vocab_size, span.stage.seq_len
-            mfu = utilization(*about, speed, self._peak_flops)
+            mfu = speed * flops_per_token(*about) / self._peak_flops
             self._log.write_timed(
                 step, {"throughput/tokens_per_second": speed, "throughput/mfu": mfu}
             )
@@ -224,6 +214,9 @@ class Trainer:
         self._progress.swept(step, scalars)
 
     def _training_rows(self, span: Span, step: int, rows: slice) -> Batch:
+        short, mixed = None, span.stage.mixed
+        if mixed is not None:
+            short = ShortRows(mixed.seq_len, mixed.rows_of(span.stage.batch_size))
         return training_batch(
             self._corpus.train,
             seed=self.config.seed,
@@ -234,15 +227,9 @@ class Trainer:
             rows=rows,
             positions=span.stage.positions,
             documents=span.stage.documents,
-            short=_short_rows(span.stage),
+            short=short,
             mix=self._mix,
         )
-
-
-def _short_rows(stage: StageConfig) -> ShortRows | None:
-    """Return which rows of a stage's batches hold short windows; None: none do."""
-    mixed = stage.mixed
-    return None if mixed is None else ShortRows(mixed.seq_len, mixed.rows_of(stage.batch_size))
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:

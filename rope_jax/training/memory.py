@@ -15,7 +15,7 @@ from rope_jax.model.memory import bytes_per_device, step_bound, validation_bound
 from rope_jax.training.program import Program
 
 # Compiling takes 0.3 to 0.4 seconds per unrolled layer on two CPU cores: this many, a minute.
-MOST_COMPILED_LAYERS = 128
+_MOST_UNROLLED = 128
 # On a CPU, measured: what writing a checkpoint takes, in times the state; and how far the memory
 # that a run takes in the end exceeds the compiler's figure and these copies.
 _COPIES, _LARGEST_UNDERESTIMATE = 2, 1.6
@@ -23,16 +23,17 @@ _LEAST_REMAT = get_args(RematName)[-1]
 
 
 class StageBytes(NamedTuple):
-    """Memory of a stage on each device, in bytes."""
+    """Memory of a stage on each device, in bytes.
+
+    saving: of the copies of the state while a checkpoint is written, on a CPU.
+    """
 
     step: int
     validation: int
     saving: int
-    """Of the copies of the state while a checkpoint is written, on a CPU."""
 
     @property
     def total(self) -> int:
-        """The peak."""
         return self.saving + max(self.step, self.validation)
 
 
@@ -154,17 +155,9 @@ def shortage(number: int) -> str:
 
 def check_compile_time(config: Config) -> None:
     """UserError if compiling a stage would take more than about a minute."""
-    layers, period = config.model.num_hidden_layers, len(config.sliding_windows)
-    if config.model.layers == "unrolled":
-        if layers > MOST_COMPILED_LAYERS:
-            raise UserError(
-                f"model.num_hidden_layers: {layers:,} unrolled layers would take minutes to "
-                "compile; set model.layers=scanned, which compiles one, or use at most "
-                f"{MOST_COMPILED_LAYERS}"
-            )
-    elif (compiled := period + layers % period) > MOST_COMPILED_LAYERS:
+    layers = config.model.num_hidden_layers
+    if config.model.layers == "unrolled" and layers > _MOST_UNROLLED:
         raise UserError(
-            f"rope.layer_pattern: with {period:,} elements for {layers:,} layers, {compiled:,} "
-            "layers would be compiled one by one, which would take minutes; use at most "
-            f"{MOST_COMPILED_LAYERS // 2}"
+            f"model.num_hidden_layers: {layers:,} unrolled layers would take minutes to compile; "
+            f"set model.layers=scanned, which compiles one, or use at most {_MOST_UNROLLED}"
         )

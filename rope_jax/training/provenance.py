@@ -41,16 +41,21 @@ class Provenance:
     config: dict[str, Any]
     """The config as JSON values. A later version of the package may not accept it."""
 
-    def differences(self, config: Config, step: int) -> list[str]:
-        """Return the keys in which `config` differs and that influence the parameters at a step."""
+    def check(self, config: Config, step: int, file: str | Path) -> None:
+        """UserError if `config` differs in keys that influence the parameters at a step.
+
+        file: where `config` was read.
+        """
         try:
             recorded = Config.model_validate(self.config)
         except ValueError:  # another version's config, whose keys cannot be compared
-            return []
+            return
         different = [key for key in different_keys(config, recorded) if not key.startswith(_FREE)]
-        if different and same_until(config, recorded, step, but_for=_FREE):
-            return []
-        return different
+        if different and not same_until(config, recorded, step, but_for=_FREE):
+            raise UserError(
+                f"{file}: has another {', '.join(different)} than the one that the checkpoint of "
+                f"step {step} was trained with; put it back as it was"
+            )
 
 
 def provenance_of(config: Config, corpus: Corpus) -> Provenance:
@@ -88,11 +93,7 @@ def check_provenance(
                 "another Python): its test split may hold what the model was trained on"
             )
     for path, record in records.items():
-        if different := record.differences(config, int(path.name)):
-            raise UserError(
-                f"{run.config_file}: has another {', '.join(different)} than the one that the "
-                f"checkpoint of step {path.name} was trained with; put it back as it was"
-            )
+        record.check(config, int(path.name), run.config_file)
 
 
 def recorded_provenance(checkpoint: Path) -> Provenance | None:
@@ -137,21 +138,19 @@ def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] 
     Configs may differ in later steps, if the schedule of the learning rate does not depend on them.
     but_for: beginnings of keys that may differ besides.
     """
+
+    def begun(config: Config) -> list[tuple[int, dict[str, Any]]]:
+        # without `learning_rate`, which is compared as a number for every step
+        return [
+            (min(span.end, step), span.stage.model_dump(exclude={"steps", "learning_rate"}))
+            for span in config.spans
+            if span.begin < step
+        ]
+
     different = (key for key in _different(new, old) if not key.startswith(but_for))
     if not all(map(_PLANNED.fullmatch, different)):
         return False
-    begin = 0
-    for one, other in zip(new.stages, old.stages, strict=False):
-        if begin >= step:
-            break
-        # `learning_rate` is compared as a number for every step
-        settings = {"steps": 1, "learning_rate": None}
-        if one.model_copy(update=settings) != other.model_copy(update=settings):
-            return False
-        if min(begin + one.steps, step) != min(begin + other.steps, step):
-            return False
-        begin += one.steps
-    if begin < step:
+    if new.last_step < step or begun(new) != begun(old):
         return False
     steps = np.arange(step, dtype=np.float32)
     return bool(np.array_equal(*(jax.vmap(learning_rate(c))(steps) for c in (new, old))))
@@ -171,41 +170,42 @@ def explain_other(new: Config, old: Config, step: int) -> str | None:
         return None
     if not all(_STEPS.fullmatch(key) for key in different):
         return "give this one another name, or delete that folder"
-    steps, planned = (sum(stage.steps for stage in config.stages) for config in (new, old))
-    if steps < step:
+    if new.last_step < step:
         return f"it has been trained to step {step:,} already"
-    if step and len(old.stages) == 1:
-        warmup = old.optim.warmup(planned)
-        optim = new.optim.model_copy(update={"warmup_steps": warmup})
-        if same_until(new.model_copy(update={"optim": optim}), old, step):
-            return f"with the warm-up that it had, optim.warmup_steps={warmup}, it goes on"
     return (
-        f"its learning rate is planned for {planned:,} steps ({old.optim.schedule}), and {steps:,} "
-        "would change the steps it has trained; keep them and give its config another stage, with "
-        "a learning_rate of its own, or start a new run: name=NEW "
+        f"its learning rate is planned for {old.last_step:,} steps ({old.optim.schedule}), and "
+        f"{new.last_step:,} would change the steps it has trained; keep them and give its config "
+        "another stage, with a learning_rate of its own, or start a new run: name=NEW "
         f"init_from={Path(new.runs_dir) / new.name}"
     )
 
 
 def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: bool) -> str | None:
     """Return one line that names the steps missing from metrics.jsonl up to `done`, if any."""
-    if not done:
-        return None
-    due = {"train/loss": _due_steps(config, config.log_every_steps, done)}
+
+    def due(every_steps: int) -> list[int]:
+        return [
+            step
+            for span in config.spans
+            for step in range(span.begin + 1, min(span.end, done) + 1)
+            if span.is_due(step, every_steps)
+        ]
+
+    steps = {"train/loss": due(config.log_every_steps)}
     if has_validation:
-        due["validation/loss"] = _due_steps(config, config.validation.every_steps, done)
+        steps["validation/loss"] = due(config.validation.every_steps)
     window = config.sweep_window  # always measured, unless the model cannot read that far
-    if config.sweep is not None and window <= (config.encoding.longest or window):
+    if config.sweep is not None and done and window <= (config.encoding.longest or window):
         tag = sweep_tag(config.sweep.scalings[0], "nll", window)
-        due[tag] = [0, *_due_steps(config, config.sweep.every_steps, done)]
+        steps[tag] = [0, *due(config.sweep.every_steps)]
     missing = []
-    for name, steps in due.items():
+    for name, due_steps in steps.items():
         logged = logged_steps(run.metrics_file, name)
-        if absent := [step for step in steps if step not in logged]:
+        if absent := [step for step in due_steps if step not in logged]:
             shown = f"{absent[0]} to {absent[-1]}"
             if len(absent) <= 3:
                 shown = ", ".join(map(str, absent))
-            missing.append(f"{name} of {len(absent)} of {len(steps)} steps ({shown})")
+            missing.append(f"{name} of {len(absent)} of {len(due_steps)} steps ({shown})")
     if not missing:
         return None
     return (
@@ -213,13 +213,3 @@ def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: 
         "was cut, deleted or damaged; the parameters are not affected, and TensorBoard's event "
         "files may still hold the values"
     )
-
-
-def _due_steps(config: Config, every_steps: int, done: int) -> list[int]:
-    """Return the steps up to `done` at which something is logged."""
-    return [
-        step
-        for span in config.spans
-        for step in range(span.begin + 1, min(span.end, done) + 1)
-        if span.is_due(step, every_steps)
-    ]

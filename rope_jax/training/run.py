@@ -44,7 +44,7 @@ def train(config: Config, console: Console) -> RunDirectory:
     Raises UserError for bad input, a full disk, damage, or a loss that is not finite; Stopped if
     a signal ended it.
     """
-    _check_weights(config)
+    _check_config(config)
     run = RunDirectory(Path(config.runs_dir) / config.name)
     out_of_memory = (
         f"{run.path}: there is not enough memory; end other programs, and the same command "
@@ -60,23 +60,15 @@ def train(config: Config, console: Console) -> RunDirectory:
 
 def _train(session: Session) -> None:
     """Check everything that can be refused; only then create the run's folder, and train."""
-    run, config, console = session.run, session.config, session.console
-    last = config.spans[-1].end
-    placement = Placement(config.mesh)
-    placement.check_stages(config.stages)
-    files = getattr(config.data, "files", None)
-    if isinstance(files, dict) and files and "train" not in files:
-        raise UserError(f"data.files: there are no files for train, only for {' and '.join(files)}")
+    run, config = session.run, session.config
     newest = int(processes.from_first(lambda: str(newest_step(run.checkpoints))))
 
     def explain(old: Config) -> str | None:
         return explain_other(session.recorded, old, newest)
 
     processes.on_first(lambda: run.check_available(session.recorded, explain))
-    program = Program(config, session.tokenizer.vocab_size, placement)
-    check_size(program)
-    corpus = session.open_corpus()
-    _check_texts(config, corpus)
+    program = _checked_program(session)
+    corpus = _checked_corpus(session)
     sweep = None if config.sweep is None else TrainingSweep(program, corpus, config.sweep)
     start = None
     if config.init_from is not None and not newest:
@@ -96,27 +88,15 @@ def _train(session: Session) -> None:
         processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done, start))
         if gaps := describe_gaps(run, config, done, len(corpus.validation) > 0):
             session.warn(gaps)
-        peak, peak_source = peak_flops()
-        announce(
-            console,
-            config,
-            run_directory=str(run.path),
-            devices=session.describe_devices(),
-            corpus=corpus.report,
-            tokenizer=session.describe_tokenizer(),
-            parameters=sum(leaf.size for leaf in jax.tree.leaves(like.params)),
-            peak=f"{peak / 1e9:,.0f} GFLOP/s ({peak_source})",
-            seconds=flops_after(done, config, program.vocab_size) / reached_flops(peak),
-            done=done,
-        )
-        if done >= last:
+        peak = _announce(session, program, corpus, done)
+        if done >= config.last_step:
             return
         log = Log()
         stack.callback(log.close)
         text = yaml_block(dump(config))
         # a run that starts again repeats what was logged before its first step
         processes.on_first(lambda: log.open(run.path, done or -1).text(0, "config", text))
-        progress = TrainingProgress(console, last, done)
+        progress = TrainingProgress(session.console, config.last_step, done)
         trainer = Trainer(program, corpus, checkpoints, log, progress, peak, sweep)
         began = time.perf_counter()
         stopping.check()
@@ -125,16 +105,56 @@ def _train(session: Session) -> None:
         trainer.run(done, state)
         checkpoints.wait()
         minutes = (time.perf_counter() - began) / 60
-        conclude(console, last, minutes, trainer.validation_loss)
+        conclude(session.console, config.last_step, minutes, trainer.validation_loss)
 
 
-def flops_after(done: int, config: Config, vocab_size: int) -> float:
-    """Return the FLOPs of the training steps after step `done`. vocab_size: the tokenizer's."""
-    total = 0.0
-    for span in config.spans:
-        tokens = max(0, span.end - max(done, span.begin)) * span.tokens_per_step
-        total += tokens * flops_per_token(config.model, vocab_size, span.stage.seq_len)
-    return total
+def _check_config(config: Config) -> None:
+    """UserError for what cannot be trained: an imported checkpoint, bfloat16, no training texts.
+
+    AdamW's steps are a thousandth of a weight or less, and bfloat16 would round them away.
+    """
+    if config.imported is not None:
+        folder = Path(config.runs_dir) / config.name
+        raise UserError(
+            f"imported: {folder} is a checkpoint of {config.imported.model}, which is not trained "
+            f"itself; start another run from it with init_from={folder}"
+        )
+    if config.model.param_dtype != "float32":
+        raise UserError(
+            f"model.param_dtype: {config.model.param_dtype} is for models that are not trained "
+            "any more; training needs float32 (model.dtype=bfloat16 computes in 16 bits)"
+        )
+    files = getattr(config.data, "files", None)
+    if isinstance(files, dict) and files and "train" not in files:
+        raise UserError(f"data.files: there are no files for train, only for {' and '.join(files)}")
+
+
+def _checked_program(session: Session) -> Program:
+    """Return the run's programs. UserError if they do not fit the devices or their memory."""
+    placement = Placement(session.config.mesh)
+    placement.check_stages(session.config.stages)
+    program = Program(session.config, session.tokenizer.vocab_size, placement)
+    check_size(program)
+    return program
+
+
+def _checked_corpus(session: Session) -> Corpus:
+    """Open the texts. UserError now, not when training reaches it, if a stage's exceed them."""
+    config, corpus = session.config, session.open_corpus()
+    if not len(corpus.train):
+        raise UserError(
+            "data: there is nothing to train on, because this source has no train split; name "
+            "another, or only sweep with it"
+        )
+    mix = mix_of(config.data.mix, corpus.tokenizer)
+    for index, stage in enumerate(config.stages):
+        if mix is not None:
+            mix.check(stage.seq_len, index)
+        one: Any = {"seq_len": stage.seq_len, "batch_size": 1}
+        training_batch(corpus.train, seed=0, stage=index, step=0, **one)
+        if len(corpus.validation):
+            validation_batches(corpus.validation, batches=1, **one)
+    return corpus
 
 
 def _compile_after(done: int, program: Program, corpus: Corpus, session: Session) -> None:
@@ -162,36 +182,28 @@ def _prepare_to_resume(
     run.write_environment(corpus.tokenizer.name, corpus, None if start is None else start.origin)
 
 
-def _check_weights(config: Config) -> None:
-    """UserError for an imported checkpoint, or unless the weights are kept in float32.
+def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> float:
+    """Print an overview of the run after step `done`; return the peak FLOP/s of all devices."""
+    peak, source = peak_flops()
+    announce(
+        session.console,
+        session.config,
+        run_directory=str(session.run.path),
+        devices=session.describe_devices(),
+        corpus=corpus.report,
+        tokenizer=session.describe_tokenizer(),
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params)),
+        peak=f"{peak / 1e9:,.0f} GFLOP/s ({source})",
+        seconds=flops_after(done, session.config, program.vocab_size) / reached_flops(peak),
+        done=done,
+    )
+    return peak
 
-    AdamW's steps are a thousandth of a weight or less, and bfloat16 would round them away.
-    """
-    if config.imported is not None:
-        folder = Path(config.runs_dir) / config.name
-        raise UserError(
-            f"imported: {folder} is a checkpoint of {config.imported.model}, which is not trained "
-            f"itself; start another run from it with init_from={folder}"
-        )
-    if config.model.param_dtype != "float32":
-        raise UserError(
-            f"model.param_dtype: {config.model.param_dtype} is for models that are not trained "
-            "any more; training needs float32 (model.dtype=bfloat16 computes in 16 bits)"
-        )
 
-
-def _check_texts(config: Config, corpus: Corpus) -> None:
-    """UserError now, not when training reaches it, if a stage's windows exceed the text."""
-    if not len(corpus.train):
-        raise UserError(
-            "data: there is nothing to train on, because this source has no train split; name "
-            "another, or only sweep with it"
-        )
-    mix = mix_of(config.data.mix, corpus.tokenizer)
-    for index, stage in enumerate(config.stages):
-        if mix is not None:
-            mix.check(stage.seq_len, index)
-        one: Any = {"seq_len": stage.seq_len, "batch_size": 1}
-        training_batch(corpus.train, seed=0, stage=index, step=0, **one)
-        if len(corpus.validation):
-            validation_batches(corpus.validation, batches=1, **one)
+def flops_after(done: int, config: Config, vocab_size: int) -> float:
+    """Return the FLOPs of the training steps after step `done`. vocab_size: the tokenizer's."""
+    total = 0.0
+    for span in config.spans:
+        tokens = max(0, span.end - max(done, span.begin)) * span.tokens_per_step
+        total += tokens * flops_per_token(config.model, vocab_size, span.stage.seq_len)
+    return total

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn
@@ -110,25 +109,14 @@ def _describe_windows(stage: StageConfig) -> list[str]:
     return lines
 
 
-# Not typing.Self, which the run-time checks of types in the tests cannot resolve.
-ProgressT = TypeVar("ProgressT", bound="StepProgress")
-
-
 class StepProgress:
-    """Shows the steps done while entered: a bar in a terminal, lines elsewhere."""
+    """Shows the steps done: while `bar` is entered a bar in a terminal, lines elsewhere."""
 
     def __init__(self, console: Console, total: int, done: int, title: str, now: str = "") -> None:
         self._console, self._total = console, total
-        self._bar = progress_bar(console, MofNCompleteColumn())
-        self._bar.disable = not console.is_terminal  # it cannot be redrawn there
-        self._task = self._bar.add_task(title, total=total, completed=done, now=now)
-
-    def __enter__(self: ProgressT) -> ProgressT:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self.bar = progress_bar(console, MofNCompleteColumn())
+        self.bar.disable = not console.is_terminal  # it cannot be redrawn there
+        self._task = self.bar.add_task(title, total=total, completed=done, now=now)
 
 
 class TrainingProgress(StepProgress):
@@ -164,9 +152,9 @@ class TrainingProgress(StepProgress):
 
     def _show(self, step: int, news: str) -> None:
         now = ", ".join(filter(None, (self._training, self._validation)))
-        self._bar.update(self._task, completed=step, now=now)
-        if self._bar.disable:  # print lines
-            left = self._bar.tasks[self._task].time_remaining
+        self.bar.update(self._task, completed=step, now=now)
+        if self.bar.disable:  # print lines
+            left = self.bar.tasks[self._task].time_remaining
             if left and step < self._total and news is self._training:
                 news += f", {describe_duration(float(left))} left"
             self._console.print(f"step {step}/{self._total}  {news}")

@@ -22,7 +22,6 @@ from rope_jax.training.checkpoints import (
     Checkpoints,
     DamagedCheckpoint,
     newest_params,
-    newest_step,
     params_at,
     saved_steps,
 )
@@ -153,7 +152,7 @@ def test_if_all_are_damaged_training_does_not_start_over(copy: Path) -> None:
     for step in (2, 3, 4):
         shutil.rmtree(copy / str(step) / "params")
     with pytest.raises(
-        UserError, match=r"every checkpoint is damaged; that of step 4: .*delete the run"
+        UserError, match=r"of step 4 is damaged \(.*\), and so is every other; .*delete the run"
     ):
         restore(copy)
     assert sorted(path.name for path in copy.iterdir()) == ["2", "3", "4"]
@@ -196,21 +195,6 @@ def test_a_link_in_place_of_a_leftover_is_removed_and_not_followed(
     assert restore(copy)[0] == 4
     assert not left.is_symlink()
     assert (tmp_path / "mine" / "file").read_text() == "mine"
-
-
-def test_a_folder_that_may_only_be_listed_is_one_line(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stat = Path.stat
-
-    def denied(self: Path, **options: bool) -> object:
-        if self.parent == copy:
-            raise PermissionError(errno.EACCES, "Permission denied", str(self))
-        return stat(self, **options)
-
-    monkeypatch.setattr(Path, "stat", denied)
-    with pytest.raises(UserError, match=r"checkpoints/\d: cannot be read \(Permission denied\)"):
-        newest_step(copy)
 
 
 def test_reading_the_parameters_changes_nothing(copy: Path) -> None:

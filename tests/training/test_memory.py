@@ -7,7 +7,6 @@ import jax
 import pytest
 
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.model import RopeConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.devices.mesh import Placement
@@ -122,20 +121,6 @@ def test_validation_counts_only_if_there_may_be_text_for_it(check):
     large = sized({"batch_size": 2**19, "grad_accumulation": 2**10})
     without = large.data.model_copy(update={"validation_fraction": 0.0})
     check(large.model_copy(update={"data": without}))
-
-
-def test_a_pattern_is_compiled_layer_by_layer(check):
-    def patterned(elements, layers):
-        pattern = {"layer_pattern": [{"base": 1e4 + i} for i in range(elements)]}
-        return sized(layers="scanned", num_hidden_layers=layers).model_copy(
-            update={"rope": RopeConfig.model_validate(pattern)}
-        )
-
-    check(patterned(128, 128))
-    with pytest.raises(UserError, match=r"^rope\.layer_pattern: with 200 elements for 200 layers"):
-        check(patterned(200, 200))
-    with pytest.raises(UserError, match=r", 199 layers would be compiled one by one"):
-        check(patterned(100, 199))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.program import Program
-from rope_jax.training.provenance import explain_other, provenance_of, same_until
+from rope_jax.training.provenance import provenance_of, same_until
 from rope_jax.training.run import train
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -113,16 +113,3 @@ def test_the_first_steps_are_the_same_or_not(config: Callable[..., Config], tmp_
     assert not same_until(base, more, 21)
     # without a rate of its own a stage lengthens the schedule before it
     assert not same_until(base, made(20, 5), 20)
-
-
-def test_a_tenth_of_more_steps_is_another_warm_up_which_may_be_given(
-    config: Callable[..., Config], tmp_path: Path
-) -> None:
-    constant = {"final_lr_fraction": 1}
-    short = config(tmp_path, stages=stages(20), optim=constant)
-    long = config(tmp_path, stages=stages(40), optim=constant)
-    assert explain_other(long, short, 20) == (
-        "with the warm-up that it had, optim.warmup_steps=2, it goes on"
-    )
-    given = config(tmp_path, stages=stages(40), optim=constant | {"warmup_steps": 2})
-    assert explain_other(given, short, 20) is None

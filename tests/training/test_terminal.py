@@ -128,7 +128,8 @@ def test_start_up_facts_fit_80_columns():
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_final_output_shows_the_last_validation(terminal):
     out = console(terminal)
-    with TrainingProgress(out, total=4, done=0) as progress:
+    progress = TrainingProgress(out, total=4, done=0)
+    with progress.bar:
         progress.trained(2, loss=2.0, tokens_per_second=None)
         progress.validated(2, loss=1.5)
         progress.trained(4, loss=1.75, tokens_per_second=14_321.0)
