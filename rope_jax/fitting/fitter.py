@@ -1,6 +1,7 @@
 """One fit: steps, checks on the validation split, and the state that survives a kill."""
 
 import contextlib
+import functools
 import json
 import math
 import time
@@ -257,7 +258,10 @@ class Fit:
     step: int
     """Of the checkpoint."""
     start: SweepEntry
-    validation: Validation
+
+    @functools.cached_property
+    def validation(self) -> Validation:
+        return Validation(self.loaded, self.params, self.step, self.config, self.window)
 
     @property
     def window(self) -> int:

@@ -24,7 +24,7 @@ from rope_jax.fitting.compatibility import (
     checked_start,
     renamed,
 )
-from rope_jax.fitting.fitter import Fit, FitState, Validation
+from rope_jax.fitting.fitter import Fit, FitState
 from rope_jax.fitting.parameters import Parameters
 from rope_jax.fitting.results import as_csv, draw_numbers, fit_rows, print_table
 from rope_jax.model.cost import flops_per_token
@@ -100,12 +100,11 @@ def _fit(folder: Path, session: Session, config: FitConfig) -> None:
     step, params = loaded.one_checkpoint(config.step)
     training = loaded.training
     start = checked_start(training, config, training.stage_at(step))
-    validation = Validation(loaded, params, step, config, training.trained_at(step).window)
-    fit = Fit(folder, config, loaded, params, step, start, validation)
+    fit = Fit(folder, config, loaded, params, step, start)
     # texts that are too short are refused now, not after the trials
     parameters, fit_step = fit.from_border(next(iter(config.windows), None))
     _announce(fit, parameters)
-    warn_of_chance(session.console, validation.nll_at_window(), loaded.model.vocab_size)
+    warn_of_chance(session.console, fit.validation.nll_at_window(), loaded.model.vocab_size)
     seconds = 0.0
     if len(config.windows) > 1:
         border, seconds = _best_border(fit)

@@ -86,9 +86,8 @@ class EmbeddingAndHead(nnx.Module):
 class LanguageModel:
     """The decoder as pure functions of its parameters.
 
-    sliding_windows: how many keys each query of a layer sees; None: all up to its own. The sequence
-    repeats: layer i has element i mod its length. It is static, unlike rotary frequencies.
-    encoding: what tells the model the order of its tokens.
+    sliding_windows: how many keys each query of a layer sees; None: all up to its own. Layer i has
+        element i mod its length.
     over: what the model exchanges with other devices. Its methods take whole windows and whole
         losses come back on any mesh, but parameters are one device's shards.
     """
@@ -114,8 +113,8 @@ class LanguageModel:
 
     def on(self, over: Collectives) -> "LanguageModel":
         """Return the same model as it runs on each device of a mesh."""
-        own = self._layout, self._sliding_windows, self.encoding
-        return LanguageModel(self.config, self.vocab_size, *own, over)
+        how = self._layout, self._sliding_windows, self.encoding
+        return LanguageModel(self.config, self.vocab_size, *how, over)
 
     def init(self, seed: int) -> Params:
         """Draw fresh parameters, of dtype `param_dtype`; those of the position encoding float32.
@@ -182,22 +181,16 @@ class LanguageModel:
     def nll_and_auxiliary(
         self, params: Params, *given: Any
     ) -> tuple[Float[Array, "B scored"], Auxiliary]:
-        """Return `nll`, and what training adds to its mean; None if no block has such a loss.
-
-        given: as for `nll`.
-        """
+        """Return `nll`, given the same, and what training adds to its mean, if anything."""
 
         def nll(hidden: Array, kernel: Array, targets: Array) -> tuple[Array, ...]:
             return (token_nll(hidden, kernel, targets, **self._output),)
 
-        (found,), auxiliary = self._of_targets(nll, params, *given)
-        return found, auxiliary
+        (values,), auxiliary = self._of_targets(nll, params, *given)
+        return values, auxiliary
 
     def scores(self, params: Params, *given: Any) -> Scores:
-        """Return `nll`, and whether each target is the model's first choice, each [B, scored].
-
-        given: as for `nll`.
-        """
+        """Return `nll`, given the same, and whether each target is the model's first choice."""
 
         def scores(hidden: Array, kernel: Array, targets: Array) -> tuple[Array, ...]:
             nll, is_top1 = token_scores(hidden, kernel, targets, **self._output)
@@ -226,8 +219,8 @@ class LanguageModel:
         if computed is not None:
             targets = targets[:, -computed:]
         targets = self.over.own_tokens(targets, 1)
-        found = function(hidden, self._outer(params).output_kernel(), targets.reshape(-1))
-        whole = [self.over.all_tokens(x.reshape(targets.shape), 1) for x in found]
+        values = function(hidden, self._outer(params).output_kernel(), targets.reshape(-1))
+        whole = [self.over.all_tokens(x.reshape(targets.shape), 1) for x in values]
         return (whole if last is None else [x[:, -last:] for x in whole]), auxiliary
 
     def _outer(self, params: Params) -> EmbeddingAndHead:
@@ -276,10 +269,7 @@ class LanguageModel:
         kinds: Sequence[LayerKind],
         first: int | Int[Array, ""] = 0,
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
-        """Apply consecutive layers, one per kind, beginning with layer `first`.
-
-        params: stacked parameters of only these layers.
-        """
+        """Apply consecutive layers, one per kind, from layer `first`; params: stacked, of these."""
         # split, not indexing: its gradient is one concatenation instead of L padded sums
         auxiliary = None
         slices = jax.tree.map(lambda leaf: jax.lax.split(leaf, [1] * len(kinds)), params)
@@ -296,41 +286,32 @@ class LanguageModel:
         inputs: LayerInputs,
         kinds: Sequence[LayerKind],
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
-        """Apply all layers: scan over repeats of the pattern, and unroll the layers within each.
+        """Scan over repeats of the pattern, and unroll the layers within each.
 
-        Layers after the last complete repeat are unrolled too, as is a last layer that computes
-        fewer tokens than the pattern's.
+        Layers after the last complete repeat are unrolled too, and a last one of fewer tokens.
         """
-        period, count = len(self._pattern), len(kinds)
-        repeats = (count if kinds[-1].last is None else count - 1) // period
-        scanned = repeats * period
-
+        period, count, computes_all = len(self._pattern), len(kinds), kinds[-1].last is None
+        scanned = (count if computes_all else count - 1) // period * period
         pattern = [replace(kind, last=None) for kind in kinds[:period]]
 
         def apply_pattern(
-            x: Float[Array, "tokens D"], repeat: tuple[Params, Int[Array, ""]]
+            x: Float[Array, "tokens D"], repeat: tuple[Params | None, Int[Array, ""]]
         ) -> tuple[Float[Array, "tokens D"], Auxiliary]:
             own, first = repeat
+            if own is None:
+                own = jax.tree.map(
+                    lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, period), params
+                )
             return self._unrolled(x, own, inputs, pattern, first)
 
-        def apply_pattern_at(
-            x: Float[Array, "tokens D"], first: Int[Array, ""]
-        ) -> tuple[Float[Array, "tokens D"], Auxiliary]:
-            own = jax.tree.map(
-                lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, period), params
-            )
-            return apply_pattern(x, (own, first))
-
-        firsts = jnp.arange(0, scanned, period)
-        if kinds[-1].last is None:
+        stacked = None
+        # Without this, gradients of weights take time quadratic in the number of layers. Nobody
+        # asks for them where a layer is left over, and there it would copy nearly all weights.
+        if computes_all:
             stacked = jax.tree.map(
                 lambda leaf: leaf[:scanned].reshape(-1, period, *leaf.shape[1:]), params
             )
-            x, each = jax.lax.scan(apply_pattern, x, (stacked, firsts))
-        else:
-            # The slice above would be a copy of nearly all weights. Without it, their gradients
-            # take time quadratic in the number of layers, but here nobody asks for them.
-            x, each = jax.lax.scan(apply_pattern_at, x, firsts)
+        x, each = jax.lax.scan(apply_pattern, x, (stacked, jnp.arange(0, scanned, period)))
         auxiliary = None if each is None else each.sum()
         if scanned == count:
             return x, auxiliary

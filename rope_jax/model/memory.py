@@ -51,7 +51,7 @@ def step_bound(
     """Lower bound on the memory of a training step: state, batch, and gradients or activations.
 
     Clipping needs all gradients at once. The backward pass needs the input of every layer, whatever
-    is recomputed, and one layer's scores. Python integers, so that no size overflows.
+    is recomputed, and one layer's scores.
 
     params, state: bytes of the parameters, and of these with the optimizer's state.
     tokens: in a batch, on each device. accumulation: micro-batches per step.
@@ -75,7 +75,7 @@ class WindowBytes(NamedTuple):
 
     activations: the residual stream, twice, and the results of attention or of the feed-forward,
         whichever are more; without the rest below.
-    cache: keys and values of one layer: nothing is generated, so a layer's are dropped after it.
+    cache: keys and values of one layer.
     scores, logits: of attention, and of the output, that exist at once.
     """
 
@@ -86,7 +86,7 @@ class WindowBytes(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The peak. Scores and logits do not exist at the same time."""
+        """The peak: scores and logits do not exist at the same time."""
         return self.activations + self.cache + max(self.scores, self.logits)
 
 
@@ -94,8 +94,6 @@ def window_bytes(
     model: ModelConfig, vocab_size: int, length: int, *, context: int = 1, tensor: int = 1
 ) -> WindowBytes:
     """Estimate the memory of a forward pass over one window of `length` tokens, all scored.
-
-    Good enough to choose a batch size before compiling.
 
     vocab_size: the tokenizer's; it counts if the model's own is null.
     context, tensor: how many devices share the window and the heads. Each has the keys and values

@@ -23,8 +23,8 @@ from rope_jax.sealed import finish_replacing, locked, write_text
 
 RUN_CONFIG = "run.yaml"
 """In a sweep's folder: the config of the run that was swept."""
-# Left by a process killed before it had written the config (the last one by old versions).
-_BEFORE_CONFIG = {".lock", ".config.tmp.yaml", "config.yaml.tmp"}
+# Left by a process killed before it had written the config.
+_BEFORE_CONFIG = {".lock", ".config.tmp.yaml"}
 _OTHER = "give this one another name, or delete that folder"
 _MOST_BYTES = 2**24  # of environment.json
 _PACKAGES = (
@@ -95,26 +95,22 @@ class RunDirectory:
     def lock_sweep(self, name: str) -> Iterator[None]:
         """Lock a sweep until the context exits, which leaves nothing if nothing was written."""
         folder = self.evals / name
-        with contextlib.ExitStack() as stack:
-            with _file_errors(self.evals, "written"):
-                self.evals.mkdir(exist_ok=True)
-                stack.push(self._remove_empty_evals)
-                busy = (
-                    f"{folder}: another process is sweeping under this name; wait for it, or "
-                    "choose another with name="
-                )
-                stack.enter_context(locked(self.evals / f".{name}.lock", busy))
-            with _file_errors(folder, "replaced"):
+        busy = (
+            f"{folder}: another process is sweeping under this name; wait for it, or choose "
+            "another with name="
+        )
+        self.evals.mkdir(exist_ok=True)
+        try:
+            with locked(self.evals / f".{name}.lock", busy):
                 finish_replacing(folder)
                 if folder.exists() and not folder.is_dir():
                     raise UserError(f"{folder}: is a file; choose another name with name=")
                 if folder.exists() and not os.access(folder, os.W_OK):
                     raise UserError(f"{folder}: is read-only; choose another name with name=")
-            yield
-
-    def _remove_empty_evals(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # it is not empty
-            self.evals.rmdir()
+                yield
+        finally:
+            with contextlib.suppress(OSError):  # it is not empty
+                self.evals.rmdir()
 
     def sweep_journal(self, name: str, step: int) -> Path:
         """Path of what sweeps of this name have measured of one checkpoint."""
@@ -125,8 +121,7 @@ class RunDirectory:
         for path in self.evals.glob(".*.journal"):
             step = path.name.removeprefix(f".{name}.").removesuffix(".journal")
             if step.isdigit() and int(step) not in keep:
-                with _file_errors(path, "deleted", "; delete it, as nothing needs it"):
-                    path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Unlock the folder. Exiting the process does so too."""
@@ -192,12 +187,12 @@ class RunDirectory:
 
 
 @contextlib.contextmanager
-def _file_errors(path: Path, what: str, advice: str = "") -> Iterator[None]:
-    """Turn an OSError into one line: PATH: cannot be WHAT (why)ADVICE."""
+def _file_errors(path: Path, what: str) -> Iterator[None]:
+    """Turn an OSError into one line: PATH: cannot be WHAT (why)."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path}: cannot be {what} ({error.strerror}){advice}") from None
+        raise UserError(f"{path}: cannot be {what} ({error.strerror})") from None
 
 
 def _commit() -> str | None:

@@ -131,19 +131,14 @@ class Trainer:
         """Wait for a step, check that its loss is finite, and log it if it is due."""
         metrics = jax.device_get(metrics)
         clock.tick()
-        self._check_finite(step, metrics)
+        if not (np.isfinite(metrics.sums.nll).all() and np.isfinite(metrics.grad_norm)):
+            raise UserError(
+                f"step {step}: the loss is {float(metrics.sums.mean()):g} and the gradient's norm "
+                f"{float(metrics.grad_norm):g}; training stops, and {self._kept()}. Lower "
+                "optim.learning_rate or lengthen optim.warmup_steps, and train under another name"
+            )
         if span.is_due(step, self.config.log_every_steps):
             self._log_step(span, step, metrics, clock.tokens_per_second())
-
-    def _check_finite(self, step: int, metrics: StepMetrics) -> None:
-        """UserError if the loss or the gradient is not finite."""
-        if np.isfinite(metrics.sums.nll).all() and np.isfinite(metrics.grad_norm):
-            return
-        raise UserError(
-            f"step {step}: the loss is {float(metrics.sums.mean()):g} and the gradient's norm "
-            f"{float(metrics.grad_norm):g}; training stops, and {self._kept()}. Lower "
-            "optim.learning_rate or lengthen optim.warmup_steps, and train under another name"
-        )
 
     def _kept(self) -> str:
         saved = self._checkpoints.steps()
