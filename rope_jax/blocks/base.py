@@ -27,7 +27,7 @@ FSDP, TENSOR = "fsdp", "tensor"
 class Sharding(NamedTuple):
     """How a parameter is split, without its axis of layers.
 
-    axes:       the mesh axis that splits each of its axes; None: not split.
+    axes:       the mesh axis that splits each of its axes, if any.
     added_once: a bias that is added to a sum over "tensor", so only one device may add it.
     """
 
@@ -35,7 +35,7 @@ class Sharding(NamedTuple):
     added_once: bool = False
 
     def axis_over(self, mesh_axis: str) -> int | None:
-        """Return which of the parameter's axes is split over a mesh axis; None: none is."""
+        """Return which of the parameter's axes is split over a mesh axis, if any."""
         return self.axes.index(mesh_axis) if mesh_axis in self.axes else None
 
 

@@ -197,7 +197,7 @@ class Fitter:
     ) -> FitState:
         """Fit until step `last`, or until checks stop improving; return the last state.
 
-        save: called after every check, and at a signal, which raises Stopped.
+        It is saved after every check, and at a signal, which raises Stopped.
         """
         if state.step and (state.step >= last or state.stopped):
             return state
@@ -284,10 +284,10 @@ class Fit:
     def run(self, parameters: Parameters, step: FitStep, trial: int | None = None) -> FitState:
         """Fit, or try a border for trial_steps, from where an earlier process was stopped."""
         config, console = self.config, self.loaded.session.console
-        path, last, title = self.folder / "state.npz", config.steps, "fitting"
+        name, last, title = "state", config.steps, "fitting"
         if trial is not None:
-            path, last = self.folder / f"trial-{trial}.npz", config.trial_steps
-            title = f"trying {trial}"
+            name, last, title = f"trial-{trial}", config.trial_steps, f"trying {trial}"
+        path = self.folder / f"{name}.npz"
         fitter = Fitter(parameters, step, self.validation, config)
         start = jax.tree.map(lambda x: np.asarray(x).tolist(), parameters.start._asdict())
         made_from = {

@@ -117,9 +117,8 @@ class LayerContext:
 class DecoderLayer(nnx.Module):
     """Attention and feed-forward, each added to the residual stream.
 
-    Their norms are named as in Hugging Face's models of that placement. So
-    `post_attention_layernorm` is the norm before the feed-forward in a Llama (placement before),
-    and that of attention's output in an OLMo 2 (after) or Gemma 2 (both).
+    Norms are named as in Hugging Face's models: `post_attention_layernorm` is before the
+    feed-forward in a Llama (placement before), and of attention's output in OLMo 2 and Gemma 2.
     """
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:

@@ -131,8 +131,6 @@ def _itemsize(model: ModelConfig) -> int:
 class MemoryPlan:
     """What determines the memory of a forward pass that reads one window at a time.
 
-    Parameters are split as in training, and each device, or group of devices, reads its own window.
-
     like: shapes, dtypes and shardings of the parameters.
     tensor, context: how many devices share the heads, and each window.
     copies: of the parameters. That many devices can share a window.
@@ -151,10 +149,8 @@ class MemoryPlan:
     def weights(self) -> int:
         """Bytes of the parameters: exact, except on a CPU.
 
-        There, XLA computes bfloat16 in float32, and a float32 copy of all weights exists beside
-        them, because it converts the whole stack of layers at once, scanned or not (measured).
-        Unrolled layers are copied in float32 as well: the stack is split into all of its layers
-        before the first is used.
+        There, XLA computes bfloat16 in float32, and converts the whole stack of layers at once
+        (measured). Unrolled layers are copied in float32 as well, before the first is used.
         """
         weights, model = bytes_per_device(self.like), self.model
         is_converted = {model.dtype, model.param_dtype} != {"float32"}
@@ -217,7 +213,6 @@ def check_window(
     """UserError, naming the key to change, if a window of the longest length cannot fit.
 
     lengths: ascending. available: bytes of a device. memory_gib: as in a sweep's config.
-    imported: as in `check_weights`.
     """
     longest, attention = lengths[-1], plan.model.attention
     shared = plan.sharing(longest, available, memory_gib)
@@ -262,8 +257,7 @@ def memory_table(
 ) -> Table | None:
     """Return a table of the memory by kind of array with one row per length.
 
-    None if the longest window takes so little that one line says enough. imported: as in
-    `check_weights`.
+    None if the longest window takes so little that one line says enough.
     """
     plans = {length: plan.sharing(length, available, memory_gib) for length in lengths}
     largest = plans[lengths[-1]].total(lengths[-1])

@@ -29,9 +29,8 @@ def resolve_run(
 ) -> ResolvedRun:
     """Return a run's config with choices in place of `auto`; see also `check_backend`.
 
-    platform: "cpu", "tpu" or "gpu"; None: that of this machine.
-    attention: backend in place of the run's own; None: as in training. UserError if the model was
-        trained to compute something else.
+    platform: "cpu", "tpu" or "gpu"; None: that of this machine. attention: backend in place of the
+    run's own; UserError if the model was trained to compute something else.
     """
     asked = config.model if attention is None else _with_attention(config, attention)
     # published models have long windows, whose scores take too much memory all at once
@@ -42,10 +41,7 @@ def resolve_run(
 def resolve_model(
     model: ModelConfig, platform: str | None = None, otherwise: AttentionName = "xla"
 ) -> ResolvedModel:
-    """Return a model's config with choices in place of `auto`: attention `cpu` where it can run.
-
-    platform: as in `resolve_run`. otherwise: the backend where `cpu` cannot run.
-    """
+    """Return a model's config without `auto`: attention `cpu` where it can run, or `otherwise`."""
     platform, fields = platform or jax.default_backend(), dict(model)
     if model.attention == "auto":
         on_cpu = model.model_copy(update={"attention": "cpu"})

@@ -56,7 +56,7 @@ class RunDirectory:
 
         explain_other: returns what is wrong with going on from another config; None: nothing is.
         """
-        with _file_errors(self.path, "read"):
+        with _reading(self.path):
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(f"{self.path}: is a file; choose another name")
             if self.config_file.exists():
@@ -76,20 +76,19 @@ class RunDirectory:
         explain_other: Callable[[Config], str | None] | None = None,
     ) -> None:
         """Create the folder with its config and tokenizer; lock others out until `release`."""
-        with _file_errors(self.path, "written"):
-            self.path.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock.acquire()
-            except Timeout:
-                raise UserError(
-                    f"{self.path}: another process is training in it; wait for it, or choose "
-                    "another name"
-                ) from None
-            # another process may have created it meanwhile
-            self.check_available(config, explain_other)
-            write_text(self.config_file, dump(config))
-            if config.tokenizer.type != "bytes":
-                write_text(self.tokenizer_file, tokenizer.json())
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise UserError(
+                f"{self.path}: another process is training in it; wait for it, or choose another "
+                "name"
+            ) from None
+        # another process may have created it meanwhile
+        self.check_available(config, explain_other)
+        write_text(self.config_file, dump(config))
+        if config.tokenizer.type != "bytes":
+            write_text(self.tokenizer_file, tokenizer.json())
 
     @contextlib.contextmanager
     def lock_sweep(self, name: str) -> Iterator[None]:
@@ -129,7 +128,7 @@ class RunDirectory:
 
     def load_config(self) -> Config:
         """Return the run's config. UserError if this is not a run directory."""
-        with _file_errors(self.path, "read"):  # such as a name that is too long
+        with _reading(self.path):  # such as a name that is too long
             if not self.config_file.is_file():
                 raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
         return load(Config, self.config_file)
@@ -187,12 +186,11 @@ class RunDirectory:
 
 
 @contextlib.contextmanager
-def _file_errors(path: Path, what: str) -> Iterator[None]:
-    """Turn an OSError into one line: PATH: cannot be WHAT (why)."""
+def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path}: cannot be {what} ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _commit() -> str | None:

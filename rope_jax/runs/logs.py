@@ -132,7 +132,6 @@ class TensorBoardWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Flush and close."""
         self._file.close()
 
     def _write(self, step: int, **content: object) -> None:
@@ -167,17 +166,16 @@ class Log:
             writer.scalars(step, values)
 
     def write_histogram(self, *histogram: Any) -> None:
-        """Record how many values lie in each bucket, see `TensorBoardWriter.histogram`."""
+        """See `TensorBoardWriter.histogram`."""
         for events in self._events:
             events.histogram(*histogram)
 
     def flush(self) -> None:
-        """Hand all records to the operating system, so that they survive a kill."""
+        """See `TensorBoardWriter.flush`."""
         for events in self._events:
             events.flush()
 
     def close(self) -> None:
-        """Flush and close."""
         for events in self._events:
             events.close()
 

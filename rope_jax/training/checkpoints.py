@@ -51,7 +51,6 @@ class Checkpoints:
     ) -> None:
         """Open the folder; without `keep`, only for reading. UserError if that is impossible.
 
-        provenance: recorded in every checkpoint that is saved.
         like: shapes and dtypes of what is saved or restored, which bounds the memory for that.
         """
         options = ocp.CheckpointManagerOptions(
@@ -106,10 +105,10 @@ class Checkpoints:
     ) -> tuple[int, TrainState | None]:
         """Return (step, state) of the newest undamaged checkpoint; (0, None) if none was saved.
 
-        `abstract` gives shapes, dtypes and shardings; with None in place of the optimizer state,
-        only the parameters are read, and nothing is moved. A damaged checkpoint is reported to
-        `warn`, and moved to damaged/ beside the folder, so that its step can be saved again.
-        UserError, with nothing moved, if a checkpoint could not be read or if all are damaged.
+        Without an optimizer state in `abstract`, only the parameters are read, and nothing is
+        moved. A damaged checkpoint is reported to `warn`, and moved to damaged/ beside the folder,
+        so that its step can be saved again. UserError, with nothing moved, if a checkpoint could
+        not be read or if all are damaged.
         """
         files = [int(path.name) for path in _entries(self.directory) if not path.is_dir()]
         damaged = {step: self._damaged(step, "it is not a folder") for step in files}

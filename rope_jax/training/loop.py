@@ -128,7 +128,7 @@ class Trainer:
         return (asked or signal.SIGTERM) if processes.any_of(bool(asked)) else 0
 
     def _finish_step(self, span: Span, step: int, metrics: StepMetrics, clock: Clock) -> None:
-        """Wait for a step, check that its loss is finite, and log it if it is due."""
+        """Wait for a step and log it if it is due. UserError if its loss is not finite."""
         metrics = jax.device_get(metrics)
         clock.tick()
         if not (np.isfinite(metrics.sums.nll).all() and np.isfinite(metrics.grad_norm)):
@@ -200,7 +200,7 @@ class Trainer:
         self._progress.validated(step, self.validation_loss)
 
     def _measure(self, step: int, span: Span, params: Params) -> None:
-        """Log and show the losses at several lengths, if the config asks for them."""
+        """Log and show the sweep, if the config asks for one."""
         if self._sweep is None:
             return
         with shortage_as("sweep: there is not enough memory; lower sweep.memory_gib"):

@@ -65,12 +65,11 @@ class Program:
 
 
 class RowGroup(NamedTuple):
-    """Consecutive rows of a batch that share a scaling."""
+    """Consecutive rows of a batch that share a scaling, made for `length` tokens."""
 
     rows: int
     scaling: Scaling
     length: int
-    """The length that a length-dependent scaling is made for."""
 
 
 class StageProgram:

@@ -70,11 +70,9 @@ def bucket_edges(seq_len: int) -> list[int]:
 
 # Adds position-dependent parts (query scale, map bands) to the frequencies.
 Positioning = Callable[[Rotary, Int[Array, "B T"]], Rotary]
-# Turns loss(params, batch, rotary, tokens) -> (loss, sums) into its gradient w.r.t. params, and
-# sums.
-GradientOf = Callable[
-    [Callable[..., tuple[Any, "LossSums"]]], Callable[..., tuple[Any, "LossSums"]]
-]
+# Both return LossSums too: loss(params, batch, rotary, tokens), and its gradient w.r.t. params.
+WithSums = Callable[..., tuple[Any, LossSums]]
+GradientOf = Callable[[WithSums], WithSums]
 _gradient = functools.partial(jax.grad, has_aux=True)
 TrainStep = Callable[[TrainState, Batch, Rotary], tuple[TrainState, StepMetrics]]
 
@@ -106,12 +104,10 @@ def make_train_step(
 ) -> TrainStep:
     """Return the jitted step. It donates the state passed in, which must not be used again.
 
-    The batch [B, T] is split into `grad_accumulation` micro-batches, and with it the frequencies of
-    its rows. Each one's loss is divided by the number of tokens in the whole batch and the
-    gradients are summed, so the step does not depend on the split.
+    The batch [B, T] is split into `grad_accumulation` micro-batches. Each one's loss is divided by
+    the number of tokens in the whole batch, so the step does not depend on the split.
 
-    out_shardings: shardings of (state, metrics).
-    gradient_of: `Placement.gradient` of the mesh that the step runs on.
+    out_shardings: of (state, metrics). gradient_of: `Placement.gradient` of the step's mesh.
     """
 
     def loss_share(
@@ -242,7 +238,6 @@ class Clock:
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """Exclude the time spent inside the block."""
         start = time.perf_counter()
         yield
         self._since += time.perf_counter() - start
