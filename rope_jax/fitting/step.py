@@ -3,7 +3,6 @@
 Shapes: B windows, n context length; C windows of the model's own length L.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -53,7 +52,8 @@ class FitStep:
                 end_value=config.learning_rate * config.final_lr_fraction,
             )
         )
-        self._program = functools.cache(self._jitted)
+        options = compiler_options(jax.default_backend())
+        self._program: Any = jax.jit(self._step, compiler_options=options)
 
     def __call__(self, free: Free, opt_state: Any, step: int) -> tuple[Free, Any, Array]:
         """Return free parameters and optimizer state after step `step`, from 1, and its loss."""
@@ -64,7 +64,7 @@ class FitStep:
         arguments: tuple[Any, ...] = (self._params, free, opt_state, tokens, self._weights(tokens))
         if self._config.keep_short:
             arguments += (self._windows(self._window, step),)
-        after: tuple[Free, Any, Array] = self._program(length)(*arguments)
+        after: tuple[Free, Any, Array] = self._program(*arguments)
         return after
 
     def _windows(self, length: int, step: int) -> NDArray[np.int32]:
@@ -82,16 +82,16 @@ class FitStep:
         scored = length if self._config.objective == "all" else length - self._window
         return np.ones((len(tokens), scored), np.float32)
 
-    def _jitted(self, length: int) -> Any:
-        """Return the program for windows of one length."""
-
-        def loss(
-            free: Free,
-            params: Params,
-            tokens: Int[Array, "B n_plus_1"],
-            weights: Float[Array, "B scored"],
-            short: Int[Array, "C window_plus_1"] | None,
-        ) -> Float[Array, ""]:
+    def _step(
+        self,
+        params: Params,
+        free: Free,
+        opt_state: Any,
+        tokens: Int[Array, "B n_plus_1"],
+        weights: Float[Array, "B scored"],
+        short: Int[Array, "C window_plus_1"] | None = None,
+    ) -> tuple[Free, Any, Float[Array, ""]]:
+        def loss(free: Free) -> Float[Array, ""]:
             nll = self._nll(params, free, tokens, weights.shape[1])
             # a batch may hold no target that counts
             total = (nll * weights).sum() / jnp.maximum(weights.sum(), 1)
@@ -100,22 +100,12 @@ class FitStep:
                 total = total + np.float32(self._config.keep_short) * inside.mean()
             return total
 
-        def step(
-            params: Params,
-            free: Free,
-            opt_state: Any,
-            tokens: Int[Array, "B n_plus_1"],
-            weights: Float[Array, "B scored"],
-            short: Int[Array, "C window_plus_1"] | None = None,
-        ) -> tuple[Free, Any, Float[Array, ""]]:
-            value, gradient = jax.value_and_grad(loss)(free, params, tokens, weights, short)
-            # optax mixes its integer count with floats
-            with jax.numpy_dtype_promotion("standard"):
-                updates, opt_state = self.optimizer.update(gradient, opt_state, free)
-            free = self._parameters.projected(optax.apply_updates(free, updates))
-            return free, opt_state, value
-
-        return jax.jit(step, compiler_options=compiler_options(jax.default_backend()))
+        value, gradient = jax.value_and_grad(loss)(free)
+        # optax mixes its integer count with floats
+        with jax.numpy_dtype_promotion("standard"):
+            updates, opt_state = self.optimizer.update(gradient, opt_state, free)
+        free = self._parameters.projected(optax.apply_updates(free, updates))
+        return free, opt_state, value
 
     def _nll(
         self, params: Params, free: Free, tokens: Int[Array, "B n_plus_1"], last: int
