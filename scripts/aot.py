@@ -255,7 +255,6 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     from rope_jax.devices.memory import device_bytes
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.decoder import language_model
-    from rope_jax.model.memory import check_window
     from rope_jax.model.resolve import check_backend, resolve_run
     from rope_jax.planning.sweep import plan_readings
     from rope_jax.sweeps.model import memory_plan, mesh_for
@@ -274,8 +273,9 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     check_backend(config.model, placement.platform)
     model = language_model(resolve_run(config), config.model.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    memory = replace(memory_plan(model, placement, like), context=mesh.context)
-    check_window(memory, [READ], device_bytes(placement.device))
+    limits = {"available": device_bytes(placement.device)}
+    memory = memory_plan(model, placement, like, **limits)
+    replace(memory, context=mesh.context).check([READ])
     (plan,) = plan_readings(config, sweep, model, placement, like, READ)
     return figures(plan.bytes, plan.seconds, placement)
 

@@ -82,14 +82,14 @@ def check_memory(loaded: LoadedModel, config: FitConfig) -> None:
     """UserError if not even the forward pass of one step fits into memory beside the weights."""
     training, memory, length = loaded.training, loaded.memory, config.length[-1]
     count = max(1, config.batch_tokens // length)
-    loaded.check_memory()
+    memory.check_weights()
     quadratic = training.model.backend.quadratic_memory
     # an estimate may be too high; what passes, the compiler's own figure decides
     check_fits(
         f"{'length' if count == 1 else 'batch_tokens'}: a step reads {count:,} × {length:,} tokens "
         f"and, beside {in_gib(memory.weights)} GiB of weights, takes",
         memory.window(length).total * count / LARGEST_OVERESTIMATE,
-        loaded.available - memory.weights,
+        memory.available - memory.weights,
         "attention=blockwise takes less" if quadratic else "lower it",
     )
 

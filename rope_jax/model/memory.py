@@ -135,6 +135,8 @@ class MemoryPlan:
     tensor, context: how many devices share the heads, and each window.
     copies: of the parameters. That many devices can share a window.
     device: one of the devices; None: the first one here.
+    available: bytes of a device. memory_gib: what a sweep's config allows for a window.
+    imported: whether the run was imported, and may be again.
     """
 
     model: ModelConfig
@@ -144,6 +146,9 @@ class MemoryPlan:
     context: int = 1
     copies: int = 1
     device: Any = None
+    available: float | int = math.inf
+    memory_gib: float | int | None = None
+    imported: bool = False
 
     @property
     def weights(self) -> int:
@@ -171,121 +176,102 @@ class MemoryPlan:
         """Estimate the memory of reading a window together with the weights."""
         return self.weights + self.window(length).total
 
-    def fits(
-        self, length: int, available: float | int, memory_gib: float | int | None = None
-    ) -> bool:
-        """Whether a window may fit into `available` bytes, and what a sweep's config allows it."""
+    def fits(self, length: int) -> bool:
+        """Whether a window may fit on a device, and into what a sweep's config allows it."""
         window = self.window(length).total
-        allowed = memory_gib is None or window <= memory_gib * 2**30
-        return allowed and self.weights + window / LARGEST_OVERESTIMATE <= available
+        allowed = self.memory_gib is None or window <= self.memory_gib * 2**30
+        return allowed and self.weights + window / LARGEST_OVERESTIMATE <= self.available
 
-    def sharing(
-        self, length: int, available: float | int, memory_gib: float | int | None = None
-    ) -> "MemoryPlan":
+    def sharing(self, length: int) -> "MemoryPlan":
         """Return the plan in which the fewest devices share a window: 1, 2, 4, … until it fits."""
         plan = self
-        while not plan.fits(length, available, memory_gib):
+        while not plan.fits(length):
             if self.copies % (2 * plan.context) or not self.model.backend.splits_windows:
                 return plan
             plan = replace(plan, context=2 * plan.context)
         return plan
 
+    def check_weights(self) -> None:
+        """UserError if not even the weights fit on a device."""
+        advice = "split them over more devices with mesh.fsdp in the run's config.yaml"
+        if self.imported:
+            advice = "import the checkpoint with a larger mesh.fsdp, on more devices"
+            if self.model.param_dtype == "float32" and not is_host_memory(self.device):
+                advice += ", or with param_dtype=bfloat16"
+        with_copy = ", with XLA's float32 copy of them," if is_host_memory(self.device) else ""
+        what = f"mesh.fsdp: the weights{with_copy} take"
+        check_fits(what, self.weights, self.available, advice)
 
-def check_weights(plan: MemoryPlan, available: float | int, *, imported: bool) -> None:
-    """UserError if not even the weights fit on a device. imported: they may be imported again."""
-    advice = "split them over more devices with mesh.fsdp in the run's config.yaml"
-    if imported:
-        advice = "import the checkpoint with a larger mesh.fsdp, on more devices"
-        if plan.model.param_dtype == "float32" and not is_host_memory(plan.device):
-            advice += ", or with param_dtype=bfloat16"
-    with_copy = ", with XLA's float32 copy of them," if is_host_memory(plan.device) else ""
-    check_fits(f"mesh.fsdp: the weights{with_copy} take", plan.weights, available, advice)
+    def check(self, lengths: Sequence[int]) -> None:
+        """UserError, naming the key to change, if a window of the last length cannot fit.
 
+        lengths: ascending; without any, only the weights have to fit.
+        """
+        if not lengths:
+            self.check_weights()
+            return
+        longest, attention = lengths[-1], self.model.attention
+        shared = self.sharing(longest)
+        window = shared.window(longest).total
+        among = f" on each of {shared.context} devices" if shared.context > 1 else ""
+        reading = f"a window of {longest:,} tokens with attention {attention}"
+        less = "attention=blockwise takes less" if self.model.backend.quadratic_memory else ""
+        if self.memory_gib is not None:
+            allowed = self.memory_gib * 2**30
+            check_fits("memory_gib: it asks for", allowed, self.available, "lower it")
+            advice = less or "give shorter lengths"
+            check_fits(f"memory_gib: {reading} takes{among}", window, allowed, advice)
+        self.check_weights()
+        fitting = [length for length in lengths if self.sharing(length).fits(length)]
+        advice = f"give lengths shorter than {lengths[0]:,}"
+        if fitting:
+            advice = f"the longest of the lengths that may fit is {fitting[-1]:,}"
+        check_fits(
+            f"lengths: {reading}, beside {in_gib(shared.weights)} GiB of weights, takes{among}",
+            *(window / LARGEST_OVERESTIMATE, self.available - shared.weights),
+            less or advice,
+        )
 
-def check_window(
-    plan: MemoryPlan,
-    lengths: Sequence[int],
-    available: float | int,
-    memory_gib: float | int | None = None,
-    *,
-    imported: bool = False,
-) -> None:
-    """UserError, naming the key to change, if a window of the longest length cannot fit.
+    def describe(self, length: int) -> str:
+        """Describe the memory for a window, such as "0.02 of 15.3 GiB per device, at 64 tokens"."""
+        of = f" of {in_gib(self.available)}" if math.isfinite(self.available) else ""
+        plan = self.sharing(length)
+        sharing = f", which {plan.context} devices share" if plan.context > 1 else ""
+        return f"{in_gib(plan.total(length))}{of} GiB per device, at {length:,} tokens{sharing}"
 
-    lengths: ascending. available: bytes of a device. memory_gib: as in a sweep's config.
-    """
-    longest, attention = lengths[-1], plan.model.attention
-    shared = plan.sharing(longest, available, memory_gib)
-    window = shared.window(longest).total
-    among = f" on each of {shared.context} devices" if shared.context > 1 else ""
-    reading = f"a window of {longest:,} tokens with attention {attention}"
-    less = "attention=blockwise takes less" if plan.model.backend.quadratic_memory else ""
-    if memory_gib is not None:
-        allowed = memory_gib * 2**30
-        check_fits("memory_gib: it asks for", allowed, available, "lower it")
-        advice = less or "give shorter lengths"
-        check_fits(f"memory_gib: {reading} takes{among}", window, allowed, advice)
-    check_weights(plan, available, imported=imported)
-    fitting = [n for n in lengths if plan.sharing(n, available).fits(n, available)]
-    advice = f"give lengths shorter than {lengths[0]:,}"
-    if fitting:
-        advice = f"the longest of the lengths that may fit is {fitting[-1]:,}"
-    check_fits(
-        f"lengths: {reading}, beside {in_gib(shared.weights)} GiB of weights, takes{among}",
-        *(window / LARGEST_OVERESTIMATE, available - shared.weights),
-        less or advice,
-    )
+    def table(self, lengths: Sequence[int]) -> Table | None:
+        """Return a table of the memory by kind of array with one row per length.
 
-
-def describe_memory(
-    plan: MemoryPlan, length: int, available: float | int, memory_gib: float | int | None = None
-) -> str:
-    """Describe the memory for a window in one line, such as "0.02 of 15.3 GiB per device …"."""
-    of = f" of {in_gib(available)}" if math.isfinite(available) else ""
-    plan = plan.sharing(length, available, memory_gib)
-    sharing = f", which {plan.context} devices share" if plan.context > 1 else ""
-    return f"{in_gib(plan.total(length))}{of} GiB per device, at {length:,} tokens{sharing}"
-
-
-def memory_table(
-    plan: MemoryPlan,
-    lengths: Sequence[int],
-    available: float | int,
-    memory_gib: float | int | None = None,
-    *,
-    imported: bool = False,
-) -> Table | None:
-    """Return a table of the memory by kind of array with one row per length.
-
-    None if the longest window takes so little that one line says enough.
-    """
-    plans = {length: plan.sharing(length, available, memory_gib) for length in lengths}
-    largest = plans[lengths[-1]].total(lengths[-1])
-    devices_share = any(shared.context > 1 for shared in plans.values())
-    small = _SMALL_SHARE_IMPORTED if imported else _SMALL_SHARE
-    if not devices_share and largest < small * available:
-        return None
-    unit, size = ("GiB", 2**30) if largest >= 2**30 else ("MiB", 2**20)
-    there_are = f"; there are {available / size:,.1f}" if math.isfinite(available) else ""
-    notes = ["total: with the larger of scores and logits, one at a time"]
-    headings = ["length", "weights", "activations", "keys and values", "scores", "logits", "total"]
-    if is_host_memory(plan.device):
-        notes.append("weights: with the float32 copies that XLA makes on a CPU")
-    if devices_share:
-        notes.append("devices: how many share a window")
-        headings.append("devices")
-    table = Table(
-        *(Column(heading, justify="right", no_wrap=True) for heading in headings),
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title=Text(f"memory per device for one window, in {unit}{there_are}"),
-        title_justify="left",
-        title_style="bold",
-        caption=Text("\n".join(notes)),
-        caption_justify="left",
-    )
-    for length, shared in plans.items():
-        parts = (shared.weights, *shared.window(length), shared.total(length))
-        shared_by = [f"{shared.context}"] if devices_share else []
-        table.add_row(f"{length:,}", *(f"{part / size:,.2f}" for part in parts), *shared_by)
-    return table
+        None if the longest window takes so little that one line says enough.
+        """
+        plans = {length: self.sharing(length) for length in lengths}
+        largest = plans[lengths[-1]].total(lengths[-1])
+        devices_share = any(shared.context > 1 for shared in plans.values())
+        small = _SMALL_SHARE_IMPORTED if self.imported else _SMALL_SHARE
+        if not devices_share and largest < small * self.available:
+            return None
+        unit, size = ("GiB", 2**30) if largest >= 2**30 else ("MiB", 2**20)
+        limit = f"; there are {self.available / size:,.1f}" * math.isfinite(self.available)
+        notes = ["total: with the larger of scores and logits, one at a time"]
+        headings = ["length", "weights", "activations", "keys and values", "scores", "logits"]
+        headings.append("total")
+        if is_host_memory(self.device):
+            notes.append("weights: with the float32 copies that XLA makes on a CPU")
+        if devices_share:
+            notes.append("devices: how many share a window")
+            headings.append("devices")
+        table = Table(
+            *(Column(heading, justify="right", no_wrap=True) for heading in headings),
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            title=Text(f"memory per device for one window, in {unit}{limit}"),
+            title_justify="left",
+            title_style="bold",
+            caption=Text("\n".join(notes)),
+            caption_justify="left",
+        )
+        for length, shared in plans.items():
+            parts = (shared.weights, *shared.window(length), shared.total(length))
+            shared_by = [f"{shared.context}"] if devices_share else []
+            table.add_row(f"{length:,}", *(f"{part / size:,.2f}" for part in parts), *shared_by)
+        return table

@@ -23,7 +23,6 @@ from rope_jax.evaluation.plan import Job, Plan, sweep_lengths
 from rope_jax.evaluation.reader import Reader, structure_of
 from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model
-from rope_jax.model.memory import check_window, describe_memory, memory_table
 from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
 from rope_jax.planning.training import quantities
 from rope_jax.sweeps.compatibility import check_run_entries, check_texts, resolve_sweep
@@ -59,9 +58,13 @@ def plan_sweep(
     model = language_model(training, vocab_size)
     placement.check_vocabulary(model.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    available = device_bytes(placement.device)
-    memory, allowed = memory_plan(model, placement, like), config.memory_gib
-    table = memory_table(memory, read, available, allowed) if read else None
+    memory = memory_plan(
+        *(model, placement, like),
+        available=device_bytes(placement.device),
+        memory_gib=config.memory_gib,
+        imported=training.imported is not None,
+    )
+    table = memory.table(read) if read else None
     entries = [entry.label for entry in config.scalings]
     # each length of each entry reads the block with the text in front of it once
     tokens = len(entries) * sum(read)
@@ -81,16 +84,15 @@ def plan_sweep(
     if target is not None:
         facts["target"] = target.text
     if table is None and read:
-        facts["memory"] = describe_memory(memory, read[-1], available, allowed)
+        facts["memory"] = memory.describe(read[-1])
     print_overview(console, f"plan of the sweep {config.name} of {training.name}", facts)
     if table is not None:
         console.print(table)
     if not read:
         return
-    imported = training.imported is not None
-    check_window(memory, read, available, allowed, imported=imported)
+    memory.check(read)
     if target is not None:
-        shared = placement.sharing_windows(memory.sharing(read[-1], available, allowed).context)
+        shared = placement.sharing_windows(memory.sharing(read[-1]).context)
         with console.status("compiling"):
             programs = plan_readings(training, config, model, shared, like, read[-1])
         console.print(_reading_table(read[-1], programs))

@@ -7,7 +7,6 @@ from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.console import describe_duration, print_overview, print_wrapped
 from rope_jax.errors import UserError
-from rope_jax.model.memory import describe_memory, memory_table
 from rope_jax.rope.layers import describe_scaling
 from rope_jax.sweeps.compatibility import ResolvedSweep
 from rope_jax.sweeps.model import LoadedModel
@@ -31,11 +30,10 @@ def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
         title += f", window {training.trained(stage).window:,}" * bool(scalings)
         scalings[title] = _describe_scalings(training, config, longest, stage)
     trained, imported = training.trained_at(steps[-1]), training.imported is not None
-    limits = loaded.available, loaded.memory_gib
-    table = memory_table(loaded.memory, plans.readable, *limits, imported=imported)
+    table = loaded.memory.table(plans.readable)
     devices = session.describe_devices()
     if table is None:
-        devices += f"; {describe_memory(loaded.memory, plans.readable[-1], *limits)}"
+        devices += f"; {loaded.memory.describe(plans.readable[-1])}"
     # samples at each length
     counts = (task.samples * (len(task.places) + task.has_control) for task in config.tasks)
     named = zip(config.tasks, counts, strict=True)

@@ -24,7 +24,7 @@ from rope_jax.evaluation.decoder import DecoderNLL, nll_of_last, of_all, scores_
 from rope_jax.evaluation.plan import Plan
 from rope_jax.evaluation.sweep import measure
 from rope_jax.model.decoder import LanguageModel, Params, language_model
-from rope_jax.model.memory import MemoryPlan, check_weights, check_window
+from rope_jax.model.memory import MemoryPlan
 from rope_jax.model.resolve import ResolvedRun
 from rope_jax.results.rows import Origin
 from rope_jax.rope import Rotary
@@ -49,39 +49,20 @@ class LoadedModel:
     model: LanguageModel
     like: Params
     """Shapes, dtypes and shardings of the parameters."""
-    available: float | int
-    """Bytes of a device."""
-    memory_gib: float | int | None
-    """Memory that a sweep's config allows for its windows."""
+    memory: MemoryPlan
+    """Memory on each device for reading a window, weights included."""
 
     @property
     def training(self) -> ResolvedRun:
         """The run's config."""
         return self.session.config
 
-    @property
-    def memory(self) -> MemoryPlan:
-        """Memory on each device for reading a window, weights included."""
-        return memory_plan(self.model, self.placement, self.like)
-
-    def check_memory(self, lengths: Sequence[int] = ()) -> None:
-        """UserError if the weights, or a window of the longest length, do not fit into memory."""
-        imported = self.training.imported is not None
-        if lengths:
-            limits = self.available, self.memory_gib
-            check_window(self.memory, lengths, *limits, imported=imported)
-        else:
-            check_weights(self.memory, self.available, imported=imported)
-
-    def _memory_at(self, length: int) -> MemoryPlan:
-        return self.memory.sharing(length, self.available, self.memory_gib)
-
     def placement_at(self, length: int) -> Placement:
         """Return where windows of n tokens are read.
 
         The devices read different windows, unless one does not fit on a device: then they share it.
         """
-        return self.placement.sharing_windows(self._memory_at(length).context)
+        return self.placement.sharing_windows(self.memory.sharing(length).context)
 
     @property
     def nll_of_last(self) -> DecoderNLL:
@@ -130,7 +111,7 @@ class LoadedModel:
             of_all(of_last),
             params,
             nll_of_last=of_last,
-            row_bytes=lambda n: float(self._memory_at(n).window(n).total),
+            row_bytes=lambda n: float(self.memory.sharing(n).window(n).total),
             row_multiple=lambda n: self.placement_at(n).row_shards,
             **how,
         )
@@ -179,12 +160,22 @@ def load_model(
     placement = Placement(mesh_for(training, whole_heads=whole_heads))
     model = language_model(training, session.tokenizer.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    available = processes.smallest(device_bytes())
-    return LoadedModel(session, corpus, placement, model, like, available, memory_gib)
+    memory = memory_plan(
+        *(model, placement, like),
+        available=processes.smallest(device_bytes()),
+        memory_gib=memory_gib,
+        imported=training.imported is not None,
+    )
+    return LoadedModel(session, corpus, placement, model, like, memory)
 
 
-def memory_plan(model: LanguageModel, placement: Placement, like: Params) -> MemoryPlan:
-    """Return the memory for reading a window where `placement` puts the parameters."""
+def memory_plan(
+    model: LanguageModel, placement: Placement, like: Params, **limits: Any
+) -> MemoryPlan:
+    """Return the memory for reading a window where `placement` puts the parameters.
+
+    limits: `available`, `memory_gib` and `imported` of the plan.
+    """
     return MemoryPlan(
         model.config,
         model.vocab_size,
@@ -192,6 +183,7 @@ def memory_plan(model: LanguageModel, placement: Placement, like: Params) -> Mem
         tensor=placement.config.tensor,
         copies=placement.config.data or 1,
         device=placement.device,
+        **limits,
     )
 
 

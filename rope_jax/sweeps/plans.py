@@ -78,7 +78,7 @@ class SweepPlans:
         """UserError if a window of the longest of these lengths does not fit into memory."""
         # texts that are too short for the longest length are refused when it is planned
         is_long_enough = read and any(len(text) >= read[-1] for text in self._texts)
-        self._loaded.check_memory(read if is_long_enough else ())
+        self._loaded.memory.check(read if is_long_enough else ())
 
     def _flops(self, plan: Plan, done: Container[str] = ()) -> float:
         model = self._loaded.model

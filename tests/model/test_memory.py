@@ -18,10 +18,6 @@ from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.memory import (
     LARGEST_OVERESTIMATE,
     MemoryPlan,
-    check_weights,
-    check_window,
-    describe_memory,
-    memory_table,
 )
 from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
@@ -70,7 +66,7 @@ def test_llamas_in_bfloat16_fit_on_80_gib(fields, parameters, activations, cache
     parts = [part * MIB for part in (activations, cache, scores, 256)]
     assert found.window(32_768) == tuple(parts)
     assert found.total(32_768) == 2 * parameters + (activations + cache + 256) * MIB
-    check_window(found, [4096, 32_768], 80 * GIB)
+    replace(found, available=80 * GIB).check([4096, 32_768])
 
 
 def test_on_a_cpu_bfloat16_is_counted_in_float32():
@@ -100,9 +96,9 @@ def test_weights_are_divided_by_fsdp():
 
 @pytest.mark.usefixtures("accelerator")
 def test_the_table_of_a_large_model():
-    found = plan(LLAMA_8B | IN_BFLOAT16)
+    found = replace(plan(LLAMA_8B | IN_BFLOAT16), available=80 * GIB, imported=True)
     console = plain_console(file=io.StringIO(), width=80)
-    console.print(memory_table(found, [8192, 32_768], 80 * GIB, imported=True))
+    console.print(found.table([8192, 32_768]))
     assert [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()] == [
         "memory per device for one window, in GiB; there are 80.0",
         " length  weights  activations  keys and values  scores  logits  total",
@@ -116,12 +112,17 @@ def test_the_table_of_a_large_model():
 def test_a_model_that_fits_easily_has_one_line():
     found = plan({}, vocab_size=257)
     total = found.total(2048)
-    assert memory_table(found, [64, 2048], 2.1 * total) is None
-    assert memory_table(found, [64, 2048], 1.9 * total) is not None
+
+    def has_table(available: float, *, imported: bool = False) -> bool:
+        limited = replace(found, available=available, imported=imported)
+        return limited.table([64, 2048]) is not None
+
+    assert not has_table(2.1 * total)
+    assert has_table(1.9 * total)
     # one that was imported has other settings than its reader chose
-    assert memory_table(found, [64, 2048], 21 * total, imported=True) is None
-    assert memory_table(found, [64, 2048], 19 * total, imported=True) is not None
-    assert describe_memory(found, 2048, 16 * GIB) == (
+    assert not has_table(21 * total, imported=True)
+    assert has_table(19 * total, imported=True)
+    assert replace(found, available=16 * GIB).describe(2048) == (
         f"{total / GIB:.2g} of 16.0 GiB per device, at 2,048 tokens"
     )
 
@@ -132,16 +133,16 @@ def test_a_model_that_fits_easily_has_one_line():
 @pytest.mark.usefixtures("accelerator")
 def test_weights_that_do_not_fit_are_refused():
     found = plan(LLAMA_8B)
-    check_weights(found, 30 * GIB, imported=True)
+    replace(found, available=30 * GIB, imported=True).check_weights()
     with pytest.raises(UserError) as caught:
-        check_window(found, [64], 24 * GIB, imported=True)
+        replace(found, available=24 * GIB, imported=True).check([64])
     assert str(caught.value) == (
         "mesh.fsdp: the weights take at least 29.9 GiB per device, but there are only 24.0; "
         "import the checkpoint with a larger mesh.fsdp, on more devices, or with "
         "param_dtype=bfloat16"
     )
     with pytest.raises(UserError) as caught:
-        check_weights(found, 8 * GIB, imported=False)
+        replace(found, available=8 * GIB).check_weights()
     assert str(caught.value) == (
         "mesh.fsdp: the weights take at least 29.9 GiB per device, but there are only 8.0; "
         "split them over more devices with mesh.fsdp in the run's config.yaml"
@@ -155,23 +156,24 @@ def test_a_window_that_does_not_fit_beside_the_weights_is_refused():
         ("xla", 80, "92.2", "65.0", "attention=blockwise takes less"),
         ("blockwise", 16, "2.0", "1.0", "the longest of the lengths that may fit is 8,192"),
     ):
-        changed = replace(found, model=found.model.model_copy(update={"attention": attention}))
+        model = found.model.model_copy(update={"attention": attention})
+        changed = replace(found, model=model, available=there_are * GIB)
         with pytest.raises(UserError) as caught:
-            check_window(changed, [8192, 32_768], there_are * GIB)
+            changed.check([8192, 32_768])
         assert str(caught.value) == (
             f"lengths: a window of 32,768 tokens with attention {attention}, beside 15.0 GiB of "
             f"weights, takes at least {takes} GiB per device, but there are only {left}; {advice}"
         )
     with pytest.raises(UserError, match=r"; give lengths shorter than 32,768$"):
-        check_window(found, [32_768], 16 * GIB)
+        replace(found, available=16 * GIB).check([32_768])
 
 
 def test_only_the_window_may_be_overestimated():
     found = plan({}, vocab_size=257)
     least = found.weights + found.window(2048).total / LARGEST_OVERESTIMATE
-    check_window(found, [2048], least + 1)
+    replace(found, available=least + 1).check([2048])
     with pytest.raises(UserError, match=r"^lengths: "):
-        check_window(found, [2048], least - 1)
+        replace(found, available=least - 1).check([2048])
 
 
 # What XLA allocates
