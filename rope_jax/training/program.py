@@ -77,8 +77,13 @@ class StageProgram:
 
     def __init__(self, program: Program, number: int) -> None:
         self._program, self._placement, self._number = program, program.placement, number
-        self._stage = program.config.stages[number]
-        self._scaling = program.config.stage_scaling(number)
+        stage = self._stage = program.config.stages[number]
+        long = RowGroup(stage.batch_size, program.config.stage_scaling(number), stage.length)
+        # of a validation batch, none of whose rows hold short windows, and of a training batch
+        self._long_rows, self._row_groups = [long], [long]
+        if (mixed := stage.mixed) is not None:
+            short = RowGroup(mixed.rows_of(long.rows), mixed.scaling, mixed.seq_len)
+            self._row_groups = [short, long._replace(rows=long.rows - short.rows)]
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         """Return the state after a step, and its metrics. The state passed in is donated."""
@@ -128,20 +133,6 @@ class StageProgram:
         sums = jax.jit(completed_sums, out_shardings=self._placement.replicated)
         params = self._program.abstract_state.params
         return compiled(sums, params, self._batch(), self._rotary_of_long_rows)
-
-    @property
-    def _long_rows(self) -> list[RowGroup]:
-        """The rows of a validation batch, none of which hold short windows."""
-        return [RowGroup(self._stage.batch_size, self._scaling, self._stage.length)]
-
-    @property
-    def _row_groups(self) -> list[RowGroup]:
-        """The rows of a training batch."""
-        mixed, (long,) = self._stage.mixed, self._long_rows
-        if mixed is None:
-            return [long]
-        short = RowGroup(mixed.rows_of(long.rows), mixed.scaling, mixed.seq_len)
-        return [short, long._replace(rows=long.rows - short.rows)]
 
     @functools.cached_property
     def _rotary(self) -> Rotary:

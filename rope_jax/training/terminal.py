@@ -39,12 +39,18 @@ def announce(
     if done >= last:
         print_message(console, f"{run_directory}: already trained to step {last}")
         return
+    positions: str = model.position.type
+    if model.position.is_rotary:
+        positions += (
+            f": {geometry.rotary_dim // 2} pairs, base {geometry.base:,g}, "
+            f"trained window L {geometry.train_length:,}"
+        )
     rows: dict[str, str | list[str]] = {
         "run": run_directory,
         "model": f"{parameters:,} parameters: {model.num_hidden_layers} "
         f"layer{'s' * (model.num_hidden_layers != 1)}, width "
         f"{model.hidden_size}, {model.num_attention_heads} heads of {model.heads_width}",
-        "positions": model.position.type,
+        "positions": positions,
         "devices": f"{devices}; peak {peak}",
         "tokenizer": tokenizer,
         "corpus": list(corpus),
@@ -52,11 +58,6 @@ def announce(
     if config.data.mix:
         mix = (f"{100 * task.share:g}% {task.task}" for task in config.data.mix)
         rows["mix"] = ", ".join(mix)
-    if model.position.is_rotary:
-        rows["positions"] = (
-            f"{model.position.type}: {geometry.rotary_dim // 2} pairs, base {geometry.base:,g}, "
-            f"trained window L {geometry.train_length:,}"
-        )
     if config.init_from is not None:
         taken = "weights and AdamW's moments" if config.init_from.optimizer else "weights"
         step = config.init_from.step or "of the newest checkpoint"
