@@ -132,17 +132,19 @@ class Trainer:
         metrics = jax.device_get(metrics)
         clock.tick()
         if not (np.isfinite(metrics.sums.nll).all() and np.isfinite(metrics.grad_norm)):
-            raise UserError(
-                f"step {step}: the loss is {float(metrics.sums.mean()):g} and the gradient's norm "
-                f"{float(metrics.grad_norm):g}; training stops, and {self._kept()}. Lower "
-                "optim.learning_rate or lengthen optim.warmup_steps, and train under another name"
-            )
+            loss, norm = float(metrics.sums.mean()), float(metrics.grad_norm)
+            what = f"the loss is {loss:g} and the gradient's norm {norm:g}"
+            raise self._diverged(step, what, "lengthen optim.warmup_steps")
         if span.is_due(step, self.config.log_every_steps):
             self._log_step(span, step, metrics, clock.tokens_per_second())
 
-    def _kept(self) -> str:
+    def _diverged(self, step: int, what: str, advice: str) -> UserError:
         saved = self._checkpoints.steps()
-        return f"the checkpoint of step {saved[0]} is kept" if saved else "nothing was saved yet"
+        kept = f"the checkpoint of step {saved[0]} is kept" if saved else "nothing was saved yet"
+        return UserError(
+            f"step {step}: {what}; training stops, and {kept}. Lower optim.learning_rate or "
+            f"{advice}, and train under another name"
+        )
 
     def _log_step(self, span: Span, step: int, metrics: StepMetrics, speed: float | None) -> None:
         """Log and show a step. speed: tokens per second, if known."""
@@ -191,11 +193,8 @@ class Trainer:
         scalars = validation_scalars(total(parts), stage.seq_len)
         self.validation_loss = scalars["validation/loss"]
         if not np.isfinite(self.validation_loss):  # the last update, which no training loss shows
-            raise UserError(
-                f"step {step}: the validation loss is {self.validation_loss:g}; training stops, "
-                f"and {self._kept()}. Lower optim.learning_rate or optim.weight_decay, and train "
-                "under another name"
-            )
+            what = f"the validation loss is {self.validation_loss:g}"
+            raise self._diverged(step, what, "optim.weight_decay")
         self._log.write_exact(step, scalars)
         self._progress.validated(step, self.validation_loss)
 

@@ -196,7 +196,7 @@ def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: 
         steps["validation/loss"] = due(config.validation.every_steps)
     window = config.sweep_window  # always measured, unless the model cannot read that far
     if config.sweep is not None and done and window <= (config.encoding.longest or window):
-        tag = sweep_tag(config.sweep.scalings[0], "nll", window)
+        tag = sweep_tag(config.sweep.scalings[0].label, "nll", window)
         steps[tag] = [0, *due(config.sweep.every_steps)]
     missing = []
     for name, due_steps in steps.items():

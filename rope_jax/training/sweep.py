@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from rope_jax import stopping
-from rope_jax.config.entries import SweepEntry
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig, TrainingSweepConfig, check_targets
 from rope_jax.data.storage import Corpus
@@ -22,9 +21,9 @@ from rope_jax.training.program import Program
 _OWN = {"every_steps", "window"}
 
 
-def sweep_tag(entry: SweepEntry, quantity: str, length: int) -> str:
+def sweep_tag(label: str, quantity: str, length: int) -> str:
     """Return the name under which a value is logged, such as sweep/trained/nll_512."""
-    return f"sweep/{entry.label}/{quantity}_{length}"
+    return f"sweep/{label}/{quantity}_{length}"
 
 
 class TrainingSweep:
@@ -93,14 +92,13 @@ class TrainingSweep:
             programs=self._programs,
             progress=progress,
         )
-        entries, baseline = {e.label: e for e in result.config.scalings}, result.baseline
-        truncated = np.nan if baseline is None else baseline.sums.mean()
+        truncated = np.nan if result.baseline is None else result.baseline.sums.mean()
         scalars: dict[str, float] = {}
         for m in result.measurements:
             nll = m.sums.mean()
-            scalars[sweep_tag(entries[m.entry], "nll", m.length)] = nll
+            scalars[sweep_tag(m.entry, "nll", m.length)] = nll
             if m.length > result.window:
-                scalars[sweep_tag(entries[m.entry], "gain", m.length)] = truncated - nll
+                scalars[sweep_tag(m.entry, "gain", m.length)] = truncated - nll
         return scalars
 
     def _row_bytes(self, length: int) -> float:
