@@ -79,7 +79,7 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
         _check_written(path, settings)
         print_message(console, f"{path}: already written")
         return path
-    loaded.check_memory([window])
+    loaded.memory.check([window])
     bos_id = loaded.corpus.tokenizer.bos_id
     streams = make_streams(
         split.texts(),

@@ -111,14 +111,14 @@ class Checkpoints:
         not be read or if all are damaged.
         """
         files = [int(path.name) for path in _entries(self.directory) if not path.is_dir()]
-        damaged = {step: self._damaged(step, "it is not a folder") for step in files}
+        damaged = {step: str(self._damaged(step, "it is not a folder")) for step in files}
         for step in self.steps():
             try:
                 state = self._restore(step, abstract)
                 break
             except DamagedCheckpoint as error:
                 if (self.directory / str(step)).exists():  # if not, training has just deleted it
-                    damaged[step] = error
+                    damaged[step] = str(error)
         else:
             if damaged:
                 raise DamagedCheckpoint(
@@ -126,10 +126,10 @@ class Checkpoints:
                     "from a copy, or delete the run and train it again"
                 )
             return 0, None
-        for other, error in damaged.items():
+        for other, damage in damaged.items():
             if abstract.opt_state is not None:
                 self._move_away(other)
-            warn(f"{error}; using step {step}")
+            warn(f"{damage}; using step {step}")
         return step, state
 
     def restore(
