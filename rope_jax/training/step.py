@@ -85,8 +85,8 @@ def loss_sums(model: LanguageModel, params: Params, batch: Batch, rotary: Rotary
 
 def _sums(nll: Float[Array, "B T"], batch: Batch) -> LossSums:
     edges = jnp.asarray(bucket_edges(batch.tokens.shape[1]), jnp.int32)
-    places = document_positions(batch.segment_ids)
-    bucket = (places[..., None] >= edges[None, None]).sum(-1) - 1
+    positions = document_positions(batch.segment_ids)
+    bucket = (positions[..., None] >= edges[None, None]).sum(-1) - 1
     one_hot = jax.nn.one_hot(bucket, edges.size, dtype=jnp.float32)
     return LossSums(
         jnp.einsum("bt,btp->p", nll * batch.weights, one_hot),
