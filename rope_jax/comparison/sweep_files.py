@@ -140,7 +140,7 @@ def _read_table(
         raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
     header: list[str] = table[0] if table else []
     lines = table[1:]
-    later = {**_DEFAULTS, **(defaults or {})}
+    later: dict[str, str] = {**_DEFAULTS, **(defaults or {})}
     missing = [name for name in kind._fields if name not in {*header, *later, *_SAME_AS}]
     if missing:
         raise UserError(
