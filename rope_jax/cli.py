@@ -38,24 +38,18 @@ def parser(
 
     Without a schema there is no --print-config.
     """
-    name = program()
     made = _Parser(
-        prog=name,
-        usage=f"{name} {usage}",
+        usage=f"{program()} {usage}",
+        prog=program(),
         description=description,
         add_help=schema is None,
         allow_abbrev=False,
     )
     if schema is not None:
-        made.add_argument(
-            "--print-config", action="store_true", help="print the resolved config and exit"
-        )
-        made.add_argument(
-            *("-h", "--help"),
-            action=_Help,
-            const=schema,
-            help="print this, or all about a key or section, and exit",
-        )
+        about = "print the resolved config and exit"
+        made.add_argument("--print-config", action="store_true", help=about)
+        about = "print this, or all about a key or section, and exit"
+        made.add_argument("-h", "--help", action=_Help, const=schema, help=about)
     return made
 
 
@@ -65,13 +59,7 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
     A word with an equals sign is an override, in any position, unless it is a path.
     """
     overrides = [word for word in argv if _is_override(word)]
-    try:
-        arguments, extra = parser.parse_known_args([w for w in argv if not _is_override(w)])
-    except UserError as error:
-        if overrides and "required" in str(error):
-            word = overrides[0]
-            raise UserError(f"{error} ({word} is an override; write a path as ./{word})") from None
-        raise
+    arguments, extra = parser.parse_known_args([w for w in argv if not _is_override(w)])
     for word in extra:
         what = "unknown option" if word.startswith("-") else "unexpected; write key=value"
         raise UserError(f"{word or repr(word)}: {what}; see {parser.prog} --help")
@@ -86,12 +74,10 @@ def print_next(*lines: str) -> None:
 
 
 def add_config(parser: argparse.ArgumentParser, help: str = "these keys") -> None:
-    """Add the argument CONFIG.yaml, which may be left out."""
     parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help=help)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add the argument RUN."""
     about = "a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub"
     parser.add_argument("run", metavar="RUN", help=about)
 
@@ -152,7 +138,6 @@ def read_config(
 
 
 def print_and_exit(config: str) -> NoReturn:
-    """Print a resolved config, as YAML, and exit."""
     print(config, end="", flush=True)
     sys.exit()
 
@@ -167,8 +152,6 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
 
     Bad input gives one line on stderr and status 2; a signal, one line and status 128 + signal.
     """
-    if sys.stdout is None:  # closed by the caller
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (until the process ends)
     with stopping.listening():
         status = _call(main)
     # Python's handler would raise KeyboardInterrupt in the middle of the interpreter's clean-up.

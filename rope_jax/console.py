@@ -6,13 +6,7 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
@@ -55,7 +49,6 @@ def plain_console(**options: Any) -> Console:
 
 
 def print_warning(console: Console, message: str) -> None:
-    """Print a message in yellow, such as that a damaged file is left out."""
     print_message(console, message, "yellow")
 
 
@@ -115,7 +108,6 @@ class Column(NamedTuple):
 
     @property
     def width(self) -> int:
-        """The width of its widest cell or heading."""
         return max(cell_len(self.heading), *(cell.cell_len for cell in self.cells))
 
 
@@ -130,7 +122,10 @@ def print_columns(
     names, rest = list(columns[:repeated]), list(columns[repeated:])
     while rest:
         panel = [*names, *rest]
-        while len(panel) > len(names) + 1 and _width(panel, gap) > console.width:
+        while (
+            len(panel) > len(names) + 1
+            and sum(column.width + gap for column in panel) - gap > console.width
+        ):
             panel.pop()
         headings = [Text(column.heading, "bold") for column in panel]
         for cells in (headings, *zip(*(column.cells for column in panel), strict=True)):
@@ -144,10 +139,6 @@ def print_columns(
         rest = rest[len(panel) - len(names) :]
         if rest:
             console.print()
-
-
-def _width(columns: Sequence[Column], gap: int) -> int:
-    return sum(column.width for column in columns) + gap * (len(columns) - 1)
 
 
 def print_overview(console: Console, title: str, facts: Mapping[str, str | Sequence[str]]) -> None:

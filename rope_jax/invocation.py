@@ -50,14 +50,13 @@ def command_line(command: str, *words: str) -> str:
     if _is_module():
         start = [_python(), "-m", "rope_jax", command]
     elif root is None:
-        start = [tool(INSTALLED), command]
+        start = [_tool(INSTALLED), command]
     else:
-        start = [_python(), shlex.quote(_short(str(root / COMMANDS[command].script)))]
+        start = [_python(), _short(str(root / COMMANDS[command].script))]
     return " ".join([*start, *map(shlex.quote, words)])
 
 
 def browser_line(page: Path) -> str:
-    """Return a line of shell that opens a page in the browser."""
     return f"{_python()} -m webbrowser {shlex.quote(page.resolve().as_uri())}"
 
 
@@ -65,7 +64,7 @@ def tensorboard_line(folder: str) -> str:
     """Return a line of shell that shows a folder's event files; the Makefile's in its folder."""
     if repository() == Path.cwd() and shlex.quote(folder) == folder:
         return f"make tensorboard RUNS={folder}"
-    return f"{tool('tensorboard')} --logdir {shlex.quote(folder)}"
+    return f"{_tool('tensorboard')} --logdir {shlex.quote(folder)}"
 
 
 def repository() -> Path | None:
@@ -77,19 +76,16 @@ def repository() -> Path | None:
     return None
 
 
-def tool(name: str) -> str:
+def _tool(name: str) -> str:
     """Return the shell's word for a program beside this Python: its name if found, or its path."""
     path = os.path.join(os.path.dirname(sys.executable), name)
-    found = shutil.which(name)
-    if found is not None and os.path.abspath(found) == os.path.abspath(path):
-        return name
-    return shlex.quote(_short(path))
+    return name if os.path.abspath(shutil.which(name) or "") == path else _short(path)
 
 
 def _python() -> str:
     """Return the shell's word for this Python; "python" where that is the same program."""
     beside = os.path.join(os.path.dirname(sys.executable), "python")
-    return tool("python" if os.path.exists(beside) else os.path.basename(sys.executable))
+    return _tool("python" if os.path.exists(beside) else os.path.basename(sys.executable))
 
 
 def _is_module() -> bool:
@@ -98,5 +94,6 @@ def _is_module() -> bool:
 
 
 def _short(path: str) -> str:
+    """Return the shell's word for a path, relative if it is below the working directory."""
     relative = os.path.relpath(path)
-    return path if relative.startswith(os.pardir) else relative
+    return shlex.quote(path if relative.startswith(os.pardir) else relative)

@@ -19,7 +19,6 @@ from rope_jax.rope.files import read_limited
 
 CHECKSUMS = "SHA256SUMS"
 _OLD = ".old"
-_THREADS = 4
 _MOST_BYTES = 2**16  # of the checksums
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 
@@ -44,7 +43,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, complete or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -95,9 +93,7 @@ def finish_replacing(folder: Path) -> None:
 
 def unfinished_replacements(parent: Path) -> list[Path]:
     """Return the folders in `parent` that may need `finish_replacing`."""
-    siblings = (path.name for path in parent.iterdir())
-    names = [name for name in siblings if name.startswith(".") and name.endswith(_OLD)]
-    return sorted(parent / name[1:].removesuffix(_OLD) for name in names)
+    return sorted(parent / old.stem[1:] for old in parent.glob(f".*{_OLD}"))
 
 
 def _siblings(folder: Path) -> tuple[Path, Path]:
@@ -133,9 +129,8 @@ def locked(path: Path, busy: str = "") -> Iterator[None]:
 
 def seal(folder: Path, names: Sequence[str]) -> None:
     """Write the checksums of files in `folder` to a file beside them. Raises OSError."""
-    digests = _digests([folder / name for name in names])
-    lines = [f"{digest}  {name}\n" for digest, name in zip(digests, names, strict=True)]
-    write_text(folder / CHECKSUMS, "".join(lines))
+    digests = _digests(folder, names)
+    write_text(folder / CHECKSUMS, "".join(f"{digests[name]}  {name}\n" for name in names))
 
 
 def read_checksums(folder: Path) -> Mapping[str, str] | None:
@@ -168,19 +163,19 @@ def is_complete(folder: Path) -> bool:
     for path in folder.iterdir():  # what others keep beside the files is in folders
         if path.name not in {*checksums, CHECKSUMS} and not path.is_dir():
             raise Damaged(f"{path}: is not in {CHECKSUMS}")
-    paths = [folder / name for name in checksums]
-    if missing := [path for path in paths if not path.is_file()]:  # reading a pipe would never end
-        raise Damaged(f"{missing[0]}: is missing")
-    for path, digest in zip(paths, _digests(paths), strict=True):
-        if digest != checksums[path.name]:
-            raise Damaged(f"{path}: is damaged (its checksum is not that in {CHECKSUMS})")
+    for name in checksums:
+        if not (folder / name).is_file():  # reading a pipe would never end
+            raise Damaged(f"{folder / name}: is missing")
+    for name, digest in _digests(folder, list(checksums)).items():
+        if digest != checksums[name]:
+            raise Damaged(f"{folder / name}: is damaged (its checksum is not that in {CHECKSUMS})")
     return True
 
 
-def _digests(paths: Sequence[Path]) -> list[str]:
-    def digest(path: Path) -> str:
-        with path.open("rb") as file:
+def _digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    def digest(name: str) -> str:
+        with (folder / name).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    with ThreadPoolExecutor(_THREADS) as threads:  # hashing releases the interpreter's lock
-        return list(threads.map(digest, paths))
+    with ThreadPoolExecutor(4) as threads:  # hashing releases the interpreter's lock
+        return dict(zip(names, threads.map(digest, names), strict=True))

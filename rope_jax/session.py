@@ -97,7 +97,6 @@ class Session:
         return resolve_model(model).product_dtype or ""
 
     def warn(self, message: str) -> None:
-        """Print one line in yellow."""
         print_warning(self.console, message)
 
     @functools.cached_property

@@ -43,7 +43,6 @@ class _Request:
     acknowledged: bool = False  # whether the user has been told that the signal was heard
 
     def deadline(self) -> float:
-        """Return when the process is ended."""
         if self.uninterrupted:
             return math.inf
         return max(self.asked_at, self.seen_at) + max(GRACE, min(2 * self.unit, _LONGEST_GRACE))

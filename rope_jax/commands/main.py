@@ -12,7 +12,6 @@ _MODULES = {"import": "importing", "export": "exporting"}
 
 
 def run() -> None:
-    """Run the installed command."""
     cli.run(main)
 
 

@@ -74,16 +74,23 @@ _LONGEST_BLOCK, _SHORTEST_BLOCK = 512, 64
 
 def check_mesh(mesh: MeshConfig, model: ModelConfig, maps: Iterable[PositionMap | None]) -> None:
     """ValueError, which begins with a key, if devices cannot share a model's windows or heads."""
-    _check_divides("fsdp", mesh.fsdp, "model.hidden_size", model.hidden_size)
-    _check_divides("tensor", mesh.tensor, "model.num_attention_heads", model.num_attention_heads)
-    _check_divides("tensor", mesh.tensor, "model.num_key_value_heads", model.kv_heads)
-    _check_divides("tensor", mesh.tensor, "model.intermediate_size", model.intermediate_size)
+    _check_divides("fsdp", mesh.fsdp, "hidden_size", model.hidden_size)
+    _check_divides("tensor", mesh.tensor, "num_attention_heads", model.num_attention_heads)
+    _check_divides("tensor", mesh.tensor, "num_key_value_heads", model.kv_heads)
+    _check_divides("tensor", mesh.tensor, "intermediate_size", model.intermediate_size)
     if mesh.context > 1 and not model.backend.splits_windows:
         raise ValueError(
             f"mesh.context: attention {model.attention} needs whole windows, so {mesh.context} "
             "devices cannot share one; use blockwise, xla or splash, or mesh.context=1"
         )
-    if mesh.tensor > 1 and (reason := _reason_for_whole_heads(model, maps)):
+    reason = None
+    if model.position.differs_by_head:
+        reason = f"position {model.position.type} has numbers of its own for each head"
+    elif model.qk_norm == "all_heads":
+        reason = "model.qk_norm all_heads divides by the norm of all heads together"
+    elif differ_by_head(maps):
+        reason = "map fitted has numbers of its own for each head"
+    if mesh.tensor > 1 and reason is not None:
         raise ValueError(
             f"mesh.tensor: {reason}, so {mesh.tensor} devices cannot share the heads; use "
             "mesh.fsdp instead"
@@ -92,7 +99,7 @@ def check_mesh(mesh: MeshConfig, model: ModelConfig, maps: Iterable[PositionMap 
 
 def check_vocabulary(mesh: MeshConfig, vocab_size: int) -> None:
     """ValueError, which begins with a key, if devices cannot share a model's vocabulary."""
-    _check_divides("tensor", mesh.tensor, "model.vocab_size", vocab_size)
+    _check_divides("tensor", mesh.tensor, "vocab_size", vocab_size)
 
 
 def check_seq_len(mesh: MeshConfig, seq_len: int) -> None:
@@ -112,26 +119,16 @@ def check_seq_len(mesh: MeshConfig, seq_len: int) -> None:
 
 
 def differ_by_head(maps: Iterable[PositionMap | None]) -> bool:
-    """Whether any of these maps has numbers for each head; None: without a map."""
+    """Whether any of these maps has numbers for each head."""
     return any(map_ is not None and map_.differs_by_head for map_ in maps)
-
-
-def _reason_for_whole_heads(model: ModelConfig, maps: Iterable[PositionMap | None]) -> str | None:
-    if model.position.differs_by_head:
-        return f"position {model.position.type} has numbers of its own for each head"
-    if model.qk_norm == "all_heads":
-        return "model.qk_norm all_heads divides by the norm of all heads together"
-    if differ_by_head(maps):
-        return "map fitted has numbers of its own for each head"
-    return None
 
 
 def _check_divides(axis: str, devices: int, key: str, size: int) -> None:
     if size % devices:
         fewer = max(number for number in range(1, devices) if size % number == 0)
         raise ValueError(
-            f"mesh.{axis}: {key} {size:,} cannot be split over {devices:,} devices; "
-            f"{key}={_multiple(size, devices)} or mesh.{axis}={fewer} can"
+            f"mesh.{axis}: model.{key} {size:,} cannot be split over {devices:,} devices; "
+            f"model.{key}={_multiple(size, devices)} or mesh.{axis}={fewer} can"
         )
 
 

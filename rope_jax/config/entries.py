@@ -47,7 +47,6 @@ class SweepEntry(Frozen):
 
     @property
     def factor_is_auto(self) -> bool:
-        """Whether the factor follows from length and window."""
         return self._written_factor == "auto"
 
     @property
@@ -70,18 +69,16 @@ class SweepEntry(Frozen):
     def label(self) -> str:
         """The curve's name: its own, or what it reads with, such as "yarn-8-rerope-logn"."""
         scaling = "" if self.type == "none" and self.map else self.type
-        inner, map_, query_scale = (
-            getattr(getattr(self, key, None), "type", "") for key in ("inner", "map", "query_scale")
-        )
-        parts = (scaling, inner, self.factor_label, map_, query_scale)
-        return self.name or "-".join(part for part in parts if part)
+        return self._joined(scaling, "map", "query_scale")
 
     @property
     def earlier_label(self) -> str:
         """The curve's name in sweeps of earlier versions, without its query scale."""
-        inner = getattr(getattr(self, "inner", None), "type", "")
-        parts = (self.type, inner, self.factor_label, self.map.type if self.map else "")
-        return self.name or "-".join(part for part in parts if part)
+        return self._joined(self.type, "map")
+
+    def _joined(self, scaling: str, *keys: str) -> str:
+        inner, *others = (getattr(getattr(self, k, None), "type", "") for k in ("inner", *keys))
+        return self.name or "-".join(filter(None, (scaling, inner, self.factor_label, *others)))
 
     def at(self, length: int, window: int, trained: Scaling) -> Scaling:
         """Return the scaling to use at a length; `trained` is the checkpoint's own.
@@ -132,7 +129,6 @@ def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -
 
 
 def _entry_model(strategy: type[Scaling]) -> Any:
-    """Derive a strategy's entry: its own settings, "auto" as a factor, and a name."""
     fields = {}
     if strategy is ResonanceScaling:  # the factor of its inner strategy may be "auto" as well
         models = [_with_auto(inner, f"{inner.__name__}Inner") for inner in PLAIN]

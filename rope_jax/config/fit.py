@@ -20,6 +20,7 @@ from rope_jax.config.types import (
     Resamples,
     Seed,
     Step,
+    distinct,
 )
 from rope_jax.errors import UserError
 from rope_jax.rope.numbers import single_error
@@ -62,7 +63,7 @@ class FitConfig(Frozen):
         description="texts to fit on instead of the run's own: their train split is learned from, "
         "and validation checked on; null: those of the run",
     )
-    learn: Annotated[tuple[Learned, ...], Field(min_length=1, strict=False)] = Field(
+    learn: Annotated[tuple[Learned, ...], Field(min_length=1, strict=False), distinct(str)] = Field(
         ("query_scale", "far_phase", "far_amplitude", "bias"),
         description="what to learn: frequencies (λ of each pair), attention_factor (m), "
         "query_scale (s and p); of a map's far keys far_frequencies, far_phase, far_amplitude (a "
@@ -74,7 +75,7 @@ class FitConfig(Frozen):
     far_bands: Literal["one", "octaves"] = Field(
         "one", description="far keys as one band, or one for each doubling of the distance"
     )
-    windows: Annotated[tuple[PositiveInt, ...], Field(strict=False)] = Field(
+    windows: Annotated[tuple[PositiveInt, ...], Field(strict=False), distinct(str)] = Field(
         (),
         description="distances at which the far keys may begin: each is tried for trial_steps, and "
         "the best one is fitted; empty: that of the start",
@@ -127,9 +128,6 @@ class FitConfig(Frozen):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> "FitConfig":
-        for key, values in (("learn", self.learn), ("windows", self.windows)):
-            if len(set(values)) < len(values):
-                raise ValueError(f"{key}: {', '.join(map(str, values))} lists one twice")
         if {"far_divisor", "far_frequencies"} <= set(self.learn):
             raise ValueError("learn: far_divisor and far_frequencies exclude one another")
         if self.bounds[0] >= self.bounds[1]:

@@ -1,5 +1,6 @@
 """Schema of a grid: runs for every combination of settings, their sweeps, and one comparison."""
 
+import operator
 import re
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from rope_jax.config.types import (
     PathText,
     PositiveFloat,
     PositiveInt,
+    distinct,
 )
 from rope_jax.rope.messages import show_value
 from rope_jax.rope.numbers import single_error
@@ -25,7 +27,9 @@ AxisValue = Annotated[
     bool | int | Annotated[float, Field(allow_inf_nan=False)] | str,
     single_error("should be text, a number, true or false"),
 ]
-AxisValues = Annotated[tuple[AxisValue, ...], Field(min_length=1, strict=False)]
+AxisValues = Annotated[
+    tuple[AxisValue, ...], Field(min_length=1, strict=False), distinct(show_value)
+]
 
 
 class GridSweep(Frozen):
@@ -84,7 +88,7 @@ class RunTemplate(Frozen):
             raise ValueError("fit: cannot be given together with train; make two entries")
         if self.fit is not None and self.source is None:
             raise ValueError("source: is required with fit; name the entry with the runs to fit on")
-        for axis, values in self.axes.items():
+        for axis in self.axes:
             if not re.fullmatch(r"[A-Za-z_]\w*", axis):
                 raise ValueError(
                     f"axes.{axis}: the name of an axis consists of letters, digits and _"
@@ -93,10 +97,6 @@ class RunTemplate(Frozen):
                 raise ValueError(
                     f"axes.{axis}: {{{axis}}} has a meaning of its own; choose another name"
                 )
-            for value in values:
-                # 1 and true, or 1 and 1.0, would be equal as Python's keys
-                if [show_value(other) for other in values].count(show_value(value)) > 1:
-                    raise ValueError(f"axes.{axis}: lists {show_value(value)} twice")
         return self
 
 
@@ -128,9 +128,11 @@ class GridConfig(Frozen):
     tokens_per_step: PositiveInt | None = Field(
         None, description="tokens of a training step; {batch_size} is tokens_per_step / {length}"
     )
-    runs: Annotated[tuple[RunTemplate, ...], Field(min_length=1, strict=False)] = Field(
-        description="runs to make"
-    )
+    runs: Annotated[
+        tuple[RunTemplate, ...],
+        Field(min_length=1, strict=False),
+        distinct(operator.attrgetter("name"), "; choose another name"),
+    ] = Field(description="runs to make")
     compare: CompareConfig | None = Field(
         None, description="comparison of all sweeps at the end; null: none"
     )
@@ -145,21 +147,15 @@ class GridConfig(Frozen):
     )
 
     @model_validator(mode="after")
-    def _names_are_unique_and_sources_exist(self) -> "GridConfig":
-        names = [template.name for template in self.runs]
-        for number, name in enumerate(names):
-            if name in names[:number]:
-                raise ValueError(f"runs.{number}.name: {name} occurs twice; choose another")
+    def _sources_exist(self) -> "GridConfig":
         by_name = {template.name: template for template in self.runs}
         for number, template in enumerate(self.runs):
             key, source = f"runs.{number}.source", template.source
             if source is None:
                 continue
-            trained = [t.name for t in self.runs if t.train is not None and t is not template]
             if source not in by_name:
-                known = f"the others that train are {', '.join(trained)}"
                 raise ValueError(
-                    f"{key}: no entry is called {source}; {known if trained else 'add one'}"
+                    f"{key}: no entry is called {source}; there are {', '.join(by_name)}"
                 )
             if by_name[source].fit is not None and template.fit is not None:
                 raise ValueError(f"{key}: {source} is a fit as well; name an entry with train")

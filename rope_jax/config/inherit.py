@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import ValidationError
 
 from rope_jax.config.explain import validate
-from rope_jax.config.keys import models_in, type_tag
 from rope_jax.config.load import load, read_raw
-from rope_jax.config.model import ModelConfig, RopeConfig
 from rope_jax.config.sections import AnyInitFrom, InitFrom
 from rope_jax.config.tokenizer import START_TOKEN, BPETokenizerConfig, FileTokenizerConfig
 from rope_jax.config.training import Config
@@ -34,20 +32,19 @@ class Source:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint's folder."""
         return self.run / "checkpoints" / str(self.step)
 
     def check_model(self, config: Config) -> None:
         """UserError, naming the fields, unless this run's parameters mean the same in `config`."""
-        if differences := _model_differences(config, self.config):
-            raise self.refusal(differences)
+        self.refuse(_model_differences(config, self.config))
 
-    def refusal(self, differences: Sequence[str]) -> UserError:
-        """Return the error for a model that differs."""
-        return UserError(
-            f"init_from: the model of {self.run} differs: {'; '.join(differences)}; leave these "
-            "keys out, so that they are inherited"
-        )
+    def refuse(self, differences: Sequence[str]) -> None:
+        """UserError if there are differences between this run's model and another."""
+        if differences:
+            raise UserError(
+                f"init_from: the model of {self.run} differs: {'; '.join(differences)}; leave "
+                "these keys out, so that they are inherited"
+            )
 
 
 def load_training(path: Path | None, overrides: Sequence[str] = ()) -> Config:
@@ -113,8 +110,7 @@ def training_config(
         source = find(start)
         old, new = source.config.model.position.type, _at(raw, "model", "position", "type")
         if new not in (None, old):  # what is inherited would not even be valid with it
-            what = f"model.position.type is {old!r} there and {show_value(new)} here"
-            raise source.refusal([what])
+            source.refuse([f"model.position.type is {old!r} there and {show_value(new)} here"])
     config = validate(Config, _with_inherited(raw, start, source), origin)
     with errors_from(origin):
         source.check_model(config)
@@ -124,28 +120,21 @@ def training_config(
 class _Start(Frozen):
     """The part of a training config that has to be valid before the rest is complete."""
 
-    init_from: AnyInitFrom = Field()
+    init_from: AnyInitFrom
 
 
 def _is_complete(raw: dict[str, Any], start: InitFrom) -> bool:
     """Whether a raw config states every key that it could inherit, as a dumped one does."""
-    sections: dict[str, list[type[BaseModel]]] = {"model": [ModelConfig], "rope": [RopeConfig]}
-    for name in ("data", "tokenizer"):
-        section = raw.get(name)
-        if isinstance(section, dict):
-            models = models_in(Config.model_fields[name].annotation)
-            sections[name] = [m for m in models if type_tag(m) == section.get("type")]
-    sweep = raw.get("sweep")
-    return (
-        start.step is not None
-        and {"data", "tokenizer"} <= sections.keys()
-        and not (isinstance(sweep, dict) and sweep.get("window") is None)
-        and all(
-            isinstance(raw.get(name), dict)
-            and any(model.model_fields.keys() <= raw[name].keys() for model in models)
-            for name, models in sections.items()
-        )
-    )
+    if start.step is None or not {"model", "rope", "data", "tokenizer"} <= raw.keys():
+        return False
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError:  # perhaps because it lacks what it inherits
+        return False
+    sections = config.model, config.rope, config.data, config.tokenizer
+    if any(type(s).model_fields.keys() != s.model_fields_set for s in sections):
+        return False
+    return config.sweep is None or config.sweep.window is not None
 
 
 def _at(node: Any, *keys: str) -> Any:

@@ -9,15 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    TypeAdapter,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_validator
 
-from rope_jax.config.entries import ENTRIES, Entries, SweepEntry, TrainedEntry
+from rope_jax.config.entries import Entries, SweepEntry, TrainedEntry
 from rope_jax.config.explain import validate
 from rope_jax.config.inherit import training_config
 from rope_jax.config.load import dump, dump_yaml, read_raw
@@ -41,15 +35,12 @@ def _check_suffix(path: str) -> str:
     return path
 
 
-def _check_even(dim: int) -> int:
-    if dim % 2:
-        raise ValueError(f"{dim} is not an even number of at least 2")
-    return dim
-
-
 FigurePath = Annotated[PathText, AfterValidator(_check_suffix)]
-RotaryDim = Annotated[int, Field(ge=2, le=2**12), Whole, AfterValidator(_check_even)]
+RotaryDim = Annotated[int, Field(ge=2, le=2**12, multiple_of=2), Whole]
 DistanceCount = Annotated[int, Field(ge=2, le=MAX_DISTANCES), Whole]
+
+
+_ENTRIES: TypeAdapter[tuple[SweepEntry, ...]] = TypeAdapter(Entries)
 
 
 class InspectionConfig(Frozen):
@@ -71,17 +62,12 @@ class InspectionConfig(Frozen):
     output: FigurePath = Field("scaling.png", description="the figure: .png, .pdf or .svg")
 
 
-def _default_scalings() -> tuple[SweepEntry, ...]:
-    autos = [ENTRIES[name].model_validate({"factor": "auto"}) for name in ("pi", "ntk", "yarn")]
-    return (ENTRIES["none"].model_validate({}), *autos)
-
-
 class ScalingConfig(InspectionConfig):
     """Config of scripts/show_scaling.py."""
 
     scalings: Entries = Field(
         description=InspectionConfig.model_fields["scalings"].description,
-        default_factory=_default_scalings,
+        default_factory=lambda: _ENTRIES.validate_python(("none", "pi", "ntk", "yarn")),
     )
 
 
@@ -107,7 +93,6 @@ class DecayConfig(InspectionConfig):
 
     @property
     def bases_shown(self) -> tuple[float, ...]:
-        """The bases to draw: `bases`, or the default."""
         return self.bases or (() if self.scalings else DEFAULT_BASES)
 
 
@@ -121,7 +106,6 @@ class ModelGeometry(Frozen):
 
     @property
     def geometry(self) -> RotaryGeometry:
-        """d, b and L."""
         return RotaryGeometry(self.rotary_dim, self.base, self.train_length)
 
 
@@ -219,12 +203,10 @@ class MapsConfig(Frozen):
 
     @property
     def geometry(self) -> RotaryGeometry:
-        """d, b and L."""
         return RotaryGeometry(self.rotary_dim, self.base, self.window)
 
     @property
     def text_length(self) -> int:
-        """n: `length`, or its default."""
         return self.length or 4 * self.window
 
 
@@ -252,8 +234,7 @@ def load_inspection(
     raw, origin = read_raw(path, overrides)
     if "stages" in raw:
         own = {key: raw.pop(key) for key in _KEYS_BESIDE_TRAINING if key in raw}
-        inspection = validate(schema, own, origin)
-        return inspection, training_config(raw, origin)
+        return validate(schema, own, origin), training_config(raw, origin)
     inspection = validate(schema, raw, origin)
     if any(isinstance(entry, TrainedEntry) for entry in inspection.scalings):
         raise UserError(
@@ -275,9 +256,7 @@ def dump_inspection(inspection: InspectionConfig, training: Config | None) -> st
 def check_writable(*paths: Path) -> None:
     """UserError if one of these output files cannot be written; to call before computing them."""
     for path in paths:
-        if not os.path.isdir(path.parent):
-            raise UserError(f"output: {path.parent} is not a folder; create it, or name another")
         if os.path.isdir(path):
             raise UserError(f"output: {path} is a folder; name a file")
-        if not os.access(path.parent, os.W_OK):
-            raise UserError(f"output: {path.parent} is not writable; name another folder")
+        if not (os.path.isdir(path.parent) and os.access(path.parent, os.W_OK)):
+            raise UserError(f"output: {path.parent} is not a writable folder; name another")

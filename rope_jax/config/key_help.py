@@ -42,7 +42,6 @@ def key_overview(schema: type[BaseModel], program: str, width: int) -> list[str]
 def _overview(
     schema: type[BaseModel], prefix: str, width: int, listed: dict[tuple[str, ...], str]
 ) -> Iterator[str]:
-    """Yield the lines of the keys below `prefix`; add its unions to `listed`."""
     indent = _INDENT * len([part for part in prefix.split(".") if part not in ("", "N")])
     for name, field in schema.model_fields.items():
         models, about = models_in(field.annotation), field.description or ""

@@ -3,7 +3,6 @@
 1e-4 is a number, as in YAML 1.2, and a date is text.
 """
 
-import errno
 import itertools
 import math
 import re
@@ -43,23 +42,15 @@ def dump(config: BaseModel) -> str:
 def read_yaml(path: Path) -> dict[Any, Any]:
     """Return the content of a YAML file. Raises UserError."""
     try:
-        content = read_limited(path, _MAX_BYTES)
+        loaded = parse_yaml(read_limited(path, _MAX_BYTES).decode("utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory, not a YAML file") from None
-    except (OSError, ValueError) as error:
-        problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-        if getattr(error, "errno", None) == errno.EFBIG:
-            problem = f"is larger than {_MAX_BYTES:,} bytes, the limit for a config"
-        raise UserError(f"{path}: {problem}") from None
-    try:
-        loaded = parse_yaml(content.decode("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
-        advice = "save the YAML as UTF-8"
-        raise UserError(f"{path}: is not UTF-8 (byte {error.start}); {advice}") from None
+        raise UserError(f"{path}: is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     except NotYamlError as error:
-        raise UserError(f"{path}: {error.where}not valid YAML ({error.problem})") from None
+        raise UserError(f"{path}: {error.where}not valid YAML ({error})") from None
     if loaded is not None and not isinstance(loaded, dict):
         raise UserError(f"{path}: should contain `key: value` lines")
     return loaded or {}
@@ -76,16 +67,11 @@ def apply_overrides(raw: dict[Any, Any], overrides: Sequence[str]) -> None:
         key, equals, written = text.partition("=")
         if not equals or not key or key.startswith("-"):
             raise UserError(f"{text}: not an override; write key=value (see --help)")
-        if "" in key.split("."):
-            raise UserError(
-                f"{text}: a part of the key is empty; write key=value or section.key=value"
-            )
         try:
             value = parse_yaml(written)
         except NotYamlError as error:
-            raise UserError(
-                f"{key}: the value {show_value(written)} is not valid YAML ({error.problem})"
-            ) from None
+            shown = show_value(written)
+            raise UserError(f"{key}: the value {shown} is not valid YAML ({error})") from None
         _set(raw, key, value, given)
         given.add(key)
 
@@ -113,10 +99,7 @@ def _part(node: Any, name: str, key: str, above: str) -> str | int:
     """Return one part of a dotted key as an index of `node`, to which the parts `above` lead."""
     if isinstance(node, list):
         if name not in map(str, range(len(node))):
-            valid = {0: "it is empty", 1: "its only element is 0"}.get(
-                len(node), f"its elements are 0 to {len(node) - 1}"
-            )
-            raise UserError(f"{key}: {above} has no element {name}; {valid}")
+            raise UserError(f"{key}: {above} has no element {name}; it has {len(node)}, from 0")
         return int(name)
     if not isinstance(node, dict):
         raise UserError(f"{key}: {above} is {show_value(node)}, which has no keys")
@@ -125,7 +108,6 @@ def _part(node: Any, name: str, key: str, above: str) -> str | int:
 
 _MAX_DEPTH = 50  # nested sections; PyYAML crashes at about ten thousand
 _MAX_VALUES = _MAX_BYTES  # aliases of aliases can stand for billions
-_TEXT = "tag:yaml.org,2002:str"
 _AS_TEXT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
 
 
@@ -134,7 +116,7 @@ class NotYamlError(Exception):
 
     def __init__(self, problem: str, line: int | None = None) -> None:
         super().__init__(problem)
-        self.problem, self.where = problem, "" if line is None else f"line {line}: "
+        self.where = "" if line is None else f"line {line}: "
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -178,11 +160,8 @@ def parse_yaml(text: str) -> Any:
         raise NotYamlError(str(error).strip().splitlines()[0]) from None
     except RecursionError:  # an alias inside of what it repeats
         raise NotYamlError("nested too deeply") from None
-    except AttributeError:  # PyYAML's reading of `!!timestamp x`
-        raise NotYamlError("a value does not fit its tag") from None
-    except (ValueError, LookupError, OverflowError) as error:  # as above, or thousands of digits
-        problem = str(error).partition(";")[0]
-        raise NotYamlError(f"a value cannot be read: {problem}") from None
+    except (AttributeError, ValueError, LookupError, OverflowError):
+        raise NotYamlError("a value does not fit its tag, or has thousands of digits") from None
 
 
 def _check(text: str) -> None:
@@ -207,38 +186,24 @@ def _unshared(node: Any, count: Iterator[int]) -> Any:
     return [_unshared(value, count) for value in node] if isinstance(node, list) else node
 
 
-def dump_yaml(content: Any) -> str:
-    """Return plain values as YAML text that `parse_yaml` reads as the same values."""
-    return _dump(content)
+def dump_yaml(content: Any, **style: Any) -> str:
+    """Return plain values as YAML text, in ASCII, that `parse_yaml` reads as the same values."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, **style)
 
 
 def flow_yaml(value: Any) -> str:
     """Return a plain value as one line of YAML, as for an override: {type: yarn, factor: 4.0}."""
     # inside a list: PyYAML ends the text of a value that stands by itself with a line "..."
-    return _dump([value], default_flow_style=True, width=math.inf).strip()[1:-1]
-
-
-def _dump(content: Any, **style: Any) -> str:
-    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **style)
-    return text if text.isascii() else "".join(map(_visible, text))
+    return dump_yaml([value], default_flow_style=True, width=math.inf).strip()[1:-1]
 
 
 class _Dumper(yaml.SafeDumper):
     """Quotes text that `parse_yaml` would read as a number: PyYAML leaves 1e3 unquoted."""
 
 
-def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = None if text[:1].isalpha() else "'"
-    if not text.isprintable():  # only double quotes allow the escapes of `_visible`
-        style = '"'
-    return dumper.represent_scalar(_TEXT, text, style=style)
-
-
-_Dumper.add_representer(str, _represent)
-
-
-def _visible(character: str) -> str:
-    """Escape what PyYAML writes as it is although a terminal may obey it, such as U+202E."""
-    if character.isprintable() or character == "\n":
-        return character
-    return f"\\U{ord(character):08X}"
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=None if text[:1].isalpha() else "'"
+    ),
+)

@@ -163,9 +163,7 @@ class ModelConfig(Frozen):
                 f"{self.num_attention_heads}; set head_dim or change one of them"
             )
         if self.heads_width > _WIDEST_HEAD:
-            derived = "lower hidden_size or raise num_attention_heads"
-            advice = "lower it" if self.head_dim else derived
-            raise ValueError(f"head_dim {self.heads_width} is above {_WIDEST_HEAD}; {advice}")
+            raise ValueError(f"head_dim {self.heads_width} is above {_WIDEST_HEAD}; lower it")
         if self.heads_width % 2:
             raise ValueError(
                 f"head_dim {self.heads_width} is odd; rotation works on pairs of dimensions"
@@ -195,7 +193,6 @@ class ModelConfig(Frozen):
 
     @property
     def heads_width(self) -> int:
-        """Width of a head: head_dim, or its default."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property

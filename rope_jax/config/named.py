@@ -3,7 +3,6 @@
 import difflib
 import os
 import re
-import stat
 from pathlib import Path
 
 from rope_jax.errors import UserError
@@ -24,28 +23,21 @@ def config_path(argument: str, kind: str = "") -> Path:
 
     UserError: neither exists, and the argument can only be such a name.
     """
-    path = Path(argument)
-    if not _NAME.fullmatch(argument) or argument.endswith((_SUFFIX, ".yml")):
-        first, *rest = path.parts or ("",)
-        named = config_folder().joinpath(*rest)
-        is_ours = first == "configs" and ".." not in rest and named.is_file()
-        return named if is_ours and not os.path.lexists(path) else path
+    path, exists = Path(argument), os.path.lexists(argument)
+    if not _NAME.fullmatch(argument) or path.suffix in (_SUFFIX, ".yml"):
+        named = config_folder().joinpath(*path.parts[1:])
+        is_ours = path.parts[:1] == ("configs",) and ".." not in path.parts
+        return named if is_ours and not exists and os.path.isfile(named) else path
     named = config_folder() / kind / (argument + _SUFFIX)
-    try:
-        is_folder = stat.S_ISDIR(path.stat().st_mode)
-        if not is_folder:
-            return path
-    except FileNotFoundError:
-        is_folder = False
-    except OSError:  # such as a loop of links: reading it gives the error
+    if exists and not (path.is_dir() and named.is_file()):
         return path
-    if named.is_file():
+    if os.path.isfile(named):
         return named
-    if is_folder:
-        return path
-    raise UserError(
-        f"{argument}: no such file, and no config has that name; {_advice(argument, kind)}"
-    )
+    names = config_names(kind)
+    close = difflib.get_close_matches(argument, names, n=3, cutoff=0.5)
+    there = f"there are {', '.join(name for name in names if '/' not in name)}"
+    advice = f"did you mean {' or '.join(close)}?" if close else there
+    raise UserError(f"{argument}: no such file, and no config has that name; {advice}")
 
 
 def config_names(kind: str = "") -> list[str]:
@@ -71,13 +63,3 @@ def config_folder() -> Path:
     """Return the folder configs/: inside of an installed package, beside that of a repository."""
     inside = _PACKAGE / "configs"
     return inside if inside.is_dir() else _PACKAGE.parent / "configs"
-
-
-def _advice(name: str, kind: str) -> str:
-    names = config_names(kind)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    if not names:
-        return "give the path of a YAML file"
-    return f"there are {', '.join(name for name in names if '/' not in name)}"

@@ -11,7 +11,7 @@ from rope_jax.positions.maps import AnyMap
 from rope_jax.rope import AnyScaling, RotaryGeometry
 from rope_jax.rope.files import read_limited
 from rope_jax.rope.hf import to_hf
-from rope_jax.rope.messages import first_error, show_value
+from rope_jax.rope.messages import first_error
 
 __all__ = ["Strategy", "read_strategy", "strategy_to_hf", "write_strategy"]
 
@@ -34,17 +34,10 @@ def read_strategy(path: str) -> Strategy:
         raise ValueError(f"{path} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):  # also bad UTF-8 and NUL characters
         raise ValueError(f"{path} is not JSON") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a strategy written by scripts/fit.py: it has no keys")
     try:
         return Strategy.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] in ("value_error", "missing"):
-            says = first_error(error)
-        else:  # the value may be as long as the file
-            field = ".".join(map(str, first["loc"]))
-            says = f"{field}: {first['msg']} (got {show_value(first['input'])})"
+        says = first_error(error, content).removeprefix(": ")
         raise ValueError(f"{path} is not a strategy written by scripts/fit.py: {says}") from None
 
 
@@ -67,11 +60,9 @@ def strategy_to_hf(
 
 
 def write_strategy(strategy: Strategy, path: Path) -> None:
-    """Write a strategy file."""
     settings = strategy.model_dump(mode="json", exclude_none=True)
     path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 def is_strategy_file(text: Any) -> TypeGuard[str]:
-    """Whether a value in a config names a strategy file instead of a type."""
     return isinstance(text, str) and text.endswith(".json")

@@ -44,7 +44,9 @@ class _Selection(Frozen):
 
     name: FolderName = Field("sweep", description="name of the folder in the run's evals/")
     steps: Annotated[
-        Literal["all"] | Annotated[tuple[PositiveInt, ...], Field(strict=False)] | None,
+        Literal["all"]
+        | Annotated[tuple[PositiveInt, ...], Field(min_length=1, strict=False)]
+        | None,
         single_error("should be all, or a list of training steps of at least 1"),
         Ascending,
     ] = Field(
@@ -52,12 +54,6 @@ class _Selection(Frozen):
         description="training steps of the checkpoints to sweep: a list, or all for every one "
         "that the run kept; null: the newest",
     )
-
-    @model_validator(mode="after")
-    def _has_steps(self) -> "_Selection":
-        if self.steps == ():
-            raise ValueError("steps: give at least one, or all, or null for the newest")
-        return self
 
 
 # of any one machine: 2^20 GiB are a million times the memory of a small one
@@ -67,8 +63,8 @@ Gibibytes = Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)]
 class SameTokensConfig(Frozen):
     """Which curves are measured, at which lengths, on which tokens."""
 
-    lengths: Annotated[tuple[Length, ...], Field(strict=False), Ascending] | None = Field(
-        None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16"
+    lengths: Annotated[tuple[Length, ...], Field(min_length=1, strict=False), Ascending] | None = (
+        Field(None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16")
     )
     scalings: Scalings = Field(
         description="one curve each: trained, or a strategy with a fixed or auto factor; auto "
@@ -98,8 +94,6 @@ class SameTokensConfig(Frozen):
 
     @model_validator(mode="after")
     def _targets_fit(self) -> "SameTokensConfig":
-        if self.lengths == ():
-            raise ValueError("lengths: give at least one")
         if self.lengths is not None and self.targets is not None:
             check_targets(self.targets, self.lengths)
         return self
@@ -108,7 +102,9 @@ class SameTokensConfig(Frozen):
 class SweepConfig(Presentation, SameTokensConfig, _Selection):
     """Perplexity against context length for many scalings, on one set of documents."""
 
-    protocols: Annotated[tuple[ProtocolName, ...], Field(min_length=1, strict=False)] = Field(
+    protocols: Annotated[
+        tuple[ProtocolName, ...], Field(min_length=1, strict=False), distinct(str)
+    ] = Field(
         (BASELINE,),
         description="perplexity: how windows are cut and which of their tokens are scored",
     )
@@ -152,18 +148,9 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
 
     @model_validator(mode="after")
     def _names_are_free(self) -> "SweepConfig":
-        if len(set(self.protocols)) < len(self.protocols):
-            raise ValueError(f"protocols: {', '.join(self.protocols)} lists a protocol twice")
-        for kind, names in (("protocol", {*PROTOCOLS}), ("figure", {"curve", "steps"})):
-            if used := sorted(names & {task.label for task in self.tasks}):
-                raise ValueError(f"tasks: {used[0]} is the name of a {kind}; choose another name")
-        taken = {"sweep.yaml", "results.csv", "results.jsonl", "documents.csv", "summary.json",
-                 "curve.png", "steps.png", "curve.pdf", "steps.pdf", "curve.svg", "steps.svg",
-                 "results.md", "results.tex", "tasks.csv", "samples.csv"}  # fmt: skip
-        taken |= {f"{task.label}{end}" for task in self.tasks for end in (".png", ".pdf", ".svg")}
-        labels = {entry.label for entry in self.scalings}
-        if taken & labels:
-            raise ValueError(f"scalings: {', '.join(taken & labels)} is the name of a results file")
+        taken = {*PROTOCOLS, "curve", "steps"}
+        if used := sorted(taken & {task.label for task in self.tasks}):
+            raise ValueError(f"tasks: {used[0]} names a protocol or a figure; choose another name")
         if self.data is not None:
             with errors_in("data."):
                 check_read_whole(self.data)

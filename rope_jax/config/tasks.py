@@ -147,7 +147,6 @@ class KeyTokensConfig(Frozen):
 
     @property
     def s(self) -> int:
-        """Targets per window of near context."""
         return self.stride or max(1, self.short // 4)
 
     def check_window(self, window: int) -> None:

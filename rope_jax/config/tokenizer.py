@@ -11,22 +11,20 @@ START_TOKEN = "<|begin_of_text|>"
 """Text of the document-start token of the tokenizers made here: that of bytes, and bpe."""
 
 
-class _OwnTokenizerConfig(Frozen):
-    """A tokenizer that is made here."""
-
+class _TokenizerConfig(Frozen):
     @property
     def start(self) -> str | None:
-        """Text of the token that starts a document."""
+        """Text of the token that starts a document; None: documents have no start."""
         return START_TOKEN
 
 
-class ByteTokenizerConfig(_OwnTokenizerConfig):
+class ByteTokenizerConfig(_TokenizerConfig):
     """The bytes of UTF-8, and a token that starts a document: 257 tokens."""
 
     type: Literal["bytes"] = "bytes"
 
 
-class FileTokenizerConfig(Frozen):
+class FileTokenizerConfig(_TokenizerConfig):
     """A tokenizer.json, as the Hugging Face library `tokenizers` writes it."""
 
     type: Literal["file"] = "file"
@@ -41,11 +39,10 @@ class FileTokenizerConfig(Frozen):
 
     @property
     def start(self) -> str | None:
-        """Text of the token that starts a document; None: documents have no start."""
         return self.bos
 
 
-class BPETokenizerConfig(_OwnTokenizerConfig):
+class BPETokenizerConfig(_TokenizerConfig):
     """Byte-level BPE, trained on the train split, with a token of its own to start a document."""
 
     type: Literal["bpe"] = "bpe"

@@ -86,13 +86,12 @@ class Config(Frozen):
         with errors_in("rope."):
             if self.rope.map is not None:
                 check_map(self.model, self.rope.map)
+            rotary_dim = self.geometry.rotary_dim
         swept = () if self.sweep is None else self.sweep.scalings
         check_mesh(self.mesh, self.model, [self.rope.map, *(entry.map for entry in swept)])
         for number, stage in enumerate(self.stages):
             with errors_in(f"stages.{number}.seq_len: "):
                 check_seq_len(self.mesh, stage.seq_len)
-        with errors_in("rope."):
-            rotary_dim = self.geometry.rotary_dim
         if rotary_dim > self._rotary_dim:
             raise ValueError(
                 f"rope.rotary_dim: {rotary_dim} is larger than head_dim {self.model.heads_width}"
@@ -126,13 +125,12 @@ class Config(Frozen):
                 f"model.position.length: {position.longest} positions are too few for "
                 f"stages.{number}.{key} {longest}; give at least {longest}"
             )
-        given = [
+        given = [] if position.is_rotary else self._keys_of_rotation()
+        given += [
             f"rope.{name}"
             for name in position.ignored
             if getattr(self.rope, name) != RopeConfig.model_fields[name].default
         ]
-        if not position.is_rotary:
-            given = self._keys_of_rotation() + given
         if given:
             reason = "turns each dimension by itself" if position.is_rotary else "rotates nothing"
             raise ValueError(
@@ -193,19 +191,22 @@ class Config(Frozen):
             )
 
     def _check_pattern(self) -> None:
+        """ValueError for more elements than layers, or settings that every element replaces."""
         layers, pattern = self.model.num_hidden_layers, self.rope.layer_pattern
         if len(pattern) > layers:
             raise ValueError(
                 f"rope.layer_pattern: has {len(pattern)} elements, more than "
                 f"model.num_hidden_layers {layers}"
             )
-        if pattern and all(element.scaling is not None for element in pattern):
-            for key, scaling in self._shared_scalings().items():
-                if scaling != NoScaling():
-                    raise ValueError(
-                        f"{key}: no layer uses it, because every element of rope.layer_pattern has "
-                        "its own scaling"
-                    )
+        if all(element.scaling is not None for element in self._pattern):
+            unused = [key for key, s in self._shared_scalings().items() if s != NoScaling()]
+            if getattr(self.rope.map, "far", None) is not None:
+                unused.append("rope.map.far")
+            if unused:
+                raise ValueError(
+                    f"{unused[0]}: no layer uses it, because every element of rope.layer_pattern "
+                    "has its own scaling"
+                )
 
     def _check_map(self, asked: PositionMap) -> None:
         """ValueError for a map without effect, or that a stage's windows do not go with."""
@@ -217,7 +218,10 @@ class Config(Frozen):
                     map_.check_layers(self.rotary_layers)
             if map_ is None:
                 continue
-            self._check_far(map_, number)
+            for band in map_.bands(window, stage.length):
+                for element, own in enumerate(self._pattern):
+                    if band.far is not None and own.scaling is None:
+                        self._check_in_layers("rope.map.far", band.far, stage.length, element)
             if map_.has_effect(window, stage.length):
                 with_effect = True
                 self._check_plain_windows(
@@ -230,31 +234,9 @@ class Config(Frozen):
                         f"stages.{number}.mixed: does not go with rope.map {map_.type}, which "
                         "would act on the short windows, too; remove one of them"
                     )
-        if with_effect:
-            return
-        longest = max(stage.seq_len for stage in self.stages)
-        reason = f"these settings changes nothing in a stage of {longest:,} tokens"
-        if asked.is_auto and longest <= window:
-            reason = (
-                f"auto settings acts beyond train_length {window:,}, and no stage is longer; "
-                "give numbers"
-            )
-        raise ValueError(f"rope.map: {asked.type} with {reason}")
-
-    def _check_far(self, map_: PositionMap, stage: int) -> None:
-        """Check a map's own scaling like `_check_scaling`, in layers without one of their own."""
-        elements = [i for i, element in enumerate(self._pattern) if element.scaling is None]
-        length = self.stages[stage].length
-        for band in map_.bands(self.geometry.train_length, length):
-            if band.far is None:
-                continue
-            if not elements:
-                raise ValueError(
-                    "rope.map.far: no layer uses it, because every element of rope.layer_pattern "
-                    "has its own scaling"
-                )
-            for element in elements:
-                self._check_in_layers("rope.map.far", band.far, length, element)
+        if not with_effect:
+            advice = f"; auto settings act beyond train_length {window:,}" if asked.is_auto else ""
+            raise ValueError(f"rope.map: {asked.type} changes nothing in any stage{advice}")
 
     def _check_scaling(self, stage: int, element: int) -> None:
         """ValueError, naming the key to change, unless a stage's scalings work in an element."""
@@ -333,8 +315,7 @@ class Config(Frozen):
 
     @property
     def last_step(self) -> int:
-        """The global step at which training ends."""
-        return sum(stage.steps for stage in self.stages)
+        return self.spans[-1].end
 
     @property
     def sweep_window(self) -> int:
@@ -348,7 +329,6 @@ class Config(Frozen):
 
     @property
     def rotary_layers(self) -> RotaryLayers:
-        """The rotary embedding of every layer."""
         pattern = tuple(LayerOverride(e.base, e.scaling) for e in self._pattern)
         layers = self.model.num_hidden_layers
         return RotaryLayers(self.geometry, layers, pattern, self._rotary_dim)
@@ -369,7 +349,6 @@ class Config(Frozen):
         return self.rope.map and self.rope.map.at(self.geometry.train_length, length)
 
     def trained(self, stage: int) -> Trained:
-        """Return how a stage's checkpoints were trained."""
         window = self.stages[stage].seq_len
         return Trained(window, self.stage_scaling(stage), self.stage_map(stage))
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.config.windows import (
+from rope_jax.config.sections import (
     DocumentsConfig,
     PlainPositions,
     PosePositions,

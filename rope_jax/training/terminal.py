@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import MofNCompleteColumn
 
-from rope_jax.config.sections import StageConfig
+from rope_jax.config.sections import DocumentsConfig, StageConfig
 from rope_jax.config.training import Config
-from rope_jax.config.windows import DocumentsConfig
 from rope_jax.console import (
     describe_duration,
     print_message,

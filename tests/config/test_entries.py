@@ -244,7 +244,7 @@ def test_automatic_names_tell_apart_what_differs(read, text, names):
             "scalings: [{type: yarn, factor: 2, beta_fast: 1}]",
             "scalings.0: beta_fast (1) must be above beta_slow (1)",
         ),
-        ("lengths: []", "lengths: give at least one"),
+        ("lengths: []", "lengths: should have at least one element, not []"),
         ("lengths: [4, 2]", "lengths: [4, 2] must be ascending, without repeats"),
         ("lengths: [2, 4, 4]", "lengths: [2, 4, 4] must be ascending, without repeats"),
         ("lengths: [1, 2]", "lengths.0: should be greater than or equal to 2, not 1"),

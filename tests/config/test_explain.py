@@ -199,7 +199,7 @@ def test_what_is_no_override_is_explained(complaint, override):
 def test_unreadable_files_are_explained(tmp_path):
     (tmp_path / "file").write_text("")
     for path, wrong in [
-        (tmp_path, "is a directory, not a YAML file"),
+        (tmp_path, "cannot be read (Is a directory)"),
         (tmp_path / "none.yaml", "no such file"),
         (tmp_path / "file" / "c.yaml", "cannot be read (Not a directory)"),
         (tmp_path / ("x" * 300), "cannot be read (File name too long)"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rope_jax.config.windows import DocumentsConfig, PosePositions, RandomizedPositions
+from rope_jax.config.sections import DocumentsConfig, PosePositions, RandomizedPositions
 from rope_jax.data.batches import (
     Batch,
     ShortRows,

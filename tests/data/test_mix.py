@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rope_jax.config.explain import validate
+from rope_jax.config.sections import DocumentsConfig, PosePositions
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import MIXED_TASKS
 from rope_jax.config.training import Config
-from rope_jax.config.windows import DocumentsConfig, PosePositions
 from rope_jax.data.batches import ShortRows
 from rope_jax.data.cache import cache_folder
 from rope_jax.data.mix import mix_of

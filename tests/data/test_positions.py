@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from rope_jax.config.windows import PlainPositions, PosePositions, RandomizedPositions
+from rope_jax.config.sections import PlainPositions, PosePositions, RandomizedPositions
 from rope_jax.data.batches import pose, position_functions, randomized
 
 

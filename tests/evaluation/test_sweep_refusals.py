@@ -62,7 +62,7 @@ def test_a_scaling_that_changes_something_or_need_not_is_accepted(entry, lengths
         ({"scalings": ["yran"]}, "sweep: scalings.0.type: 'yran' is not one of"),
         ({"scalings": []}, "sweep: scalings: "),
         ({"lengths": [64, 8]}, "sweep: lengths: [64, 8] must be ascending, without repeats"),
-        ({"lengths": []}, "sweep: lengths: give at least one"),
+        ({"lengths": []}, "sweep: lengths: should have at least one element, not []"),
         ({"memory_gb": 3}, "sweep: memory_gb: unknown key; did you mean memory_gib?"),
         ({"stride": 9}, "sweep: stride: 9 is more than the shortest length, 8: tokens between"),
         (

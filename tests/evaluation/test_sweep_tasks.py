@@ -184,7 +184,7 @@ def plain_nll(params, tokens, rotary):
         ({"tasks": [PASSKEY, PASSKEY]}, "tasks: passkey occurs twice; give one a name"),
         ({"tasks": [PASSKEY | {"depths": [0.5, 0.2]}]}, "depths: [0.5, 0.2] must be ascending"),
         ({"tasks": [PASSKEY | {"depths": [0, 1.2]}]}, "depths"),
-        ({"tasks": [PASSKEY | {"name": "sliding"}]}, "tasks: sliding is the name of a protocol"),
+        ({"tasks": [PASSKEY | {"name": "sliding"}]}, "tasks: sliding names a protocol"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(settings, message):

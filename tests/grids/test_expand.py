@@ -220,10 +220,10 @@ WRONG = {
         "[{name: a, fit: fit.yaml}]",
         "runs.0.source: is required with fit; name the entry with the runs to fit on",
     ),
-    "one name twice": (f"[{TINY}, {TINY}]", "runs.1.name: tiny occurs twice; choose another"),
+    "one name twice": (f"[{TINY}, {TINY}]", "runs: tiny occurs twice; choose another name"),
     "an unknown source": (
         f"[{TINY}, {{name: a, train: run.yaml, source: tony}}]",
-        "runs.1.source: no entry is called tony; the others that train are tiny",
+        "runs.1.source: no entry is called tony; there are tiny, a",
     ),
     "a fit of a fit": (
         f"[{TINY}, {{name: f, fit: x, source: tiny}}, {{name: g, fit: x, source: f}}]",
@@ -239,7 +239,7 @@ WRONG = {
     ),
     "a value twice": (
         "[{name: a, train: run.yaml, axes: {seed: [0, 1, 0]}}]",
-        "runs.0.axes.seed: lists 0 twice",
+        "runs.0.axes.seed: 0 occurs twice",
     ),
     "a reserved axis": (
         "[{name: a, train: run.yaml, axes: {length: [128]}}]",

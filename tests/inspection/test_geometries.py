@@ -110,7 +110,7 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys, script, sch
         ("models=[]", "overrides: models: should have at least one element, not []"),
         (
             "models=[{name: a, rotary_dim: 7, base: 10, train_length: 5}]",
-            "overrides: models.0.rotary_dim: 7 is not an even number of at least 2",
+            "overrides: models.0.rotary_dim: should be a multiple of 2, not 7",
         ),
         (
             "models=[{name: a, rotary_dim: 8, base: 1, train_length: 5}]",
@@ -120,7 +120,7 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys, script, sch
             TWO.replace("$a$", "b"),
             "overrides: models: b occurs twice; names must differ",
         ),
-        ("output=no/a.png", "output: no is not a folder; create it, or name another"),
+        ("output=no/a.png", "output: no is not a writable folder; name another"),
         ("windows=1", "overrides: windows: should be greater than or equal to 2, not 1"),
     ],
 )

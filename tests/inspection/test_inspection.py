@@ -219,7 +219,7 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
         ),
         (
             "show_scaling.py output=no/a.png",
-            "output: no is not a folder; create it, or name another",
+            "output: no is not a writable folder; name another",
         ),
         (
             "show_scaling.py output=a.txt",
@@ -228,7 +228,7 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
         ("show_scaling.py nowhere.yaml", "nowhere.yaml: no such file"),
         (
             "show_scaling.py rotary_dim=7",
-            "overrides: rotary_dim: 7 is not an even number of at least 2",
+            "overrides: rotary_dim: should be a multiple of 2, not 7",
         ),
         ("show_scaling.py base=.nan", "overrides: base: should be a finite number, not nan"),
         (

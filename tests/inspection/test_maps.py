@@ -178,13 +178,13 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys):
             "maps=[{type: far_frequencies, far: {type: explicit, factors: [1.0, 2.0]}}]",
             "maps: far_frequencies: factors: 2 numbers for the 32 pairs of rotary_dim 64",
         ),
-        ("rotary_dim=7", "overrides: rotary_dim: 7 is not an even number of at least 2"),
+        ("rotary_dim=7", "overrides: rotary_dim: should be a multiple of 2, not 7"),
         ("length=1e4", "overrides: length: should be less than or equal to 8192, not 1"),
         (
             "window=4096",
             "overrides: length: 4 windows of 4,096 tokens exceed the limit of 8,192; give a length",
         ),
-        ("output=no/a.png", "output: no is not a folder; create it, or name another"),
+        ("output=no/a.png", "output: no is not a writable folder; name another"),
         ("output=a.txt", "overrides: output: a.txt should end in .png, .pdf or .svg"),
     ],
 )
