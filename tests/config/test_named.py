@@ -51,7 +51,7 @@ def test_a_file_comes_first_and_a_folder_does_not():
 
 
 @pytest.mark.parametrize(
-    "argument", ["demo.yaml", "./demo", "/demo", "a/../b", "~/demo", "x" * 300, "a b", ""]
+    "argument", ["demo.yaml", "./demo", "/demo", "a/../b", "~/demo", "a b", ""]
 )
 def test_what_is_a_path_stays_one(argument):
     assert config_path(argument) == Path(argument)
