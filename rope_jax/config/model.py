@@ -153,10 +153,6 @@ class ModelConfig(Frozen):
             raise ValueError(
                 f"parallel_residual: needs norm_placement before, not {self.norm_placement}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _shapes_fit(self) -> "ModelConfig":
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "

@@ -182,7 +182,7 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys):
         ("length=1e4", "overrides: length: should be less than or equal to 8192, not 1"),
         (
             "window=4096",
-            "overrides: length: 4 windows of 4,096 tokens exceed the limit of 8,192; give a length",
+            "overrides: length: 4 windows exceed 8,192; give a length",
         ),
         ("output=no/a.png", "output: no is not a writable folder; name another"),
         ("output=a.txt", "overrides: output: a.txt should end in .png, .pdf or .svg"),
