@@ -254,8 +254,8 @@ class Config(Frozen):
         """Check a scaling, given at `key`, in an element's layers for texts of n tokens."""
         own, own_key = self._pattern[element], f"rope.layer_pattern.{element}"
         geometry = replace(self.geometry, base=own.base or self.rope.base)
-        sections = {"base": "rope" if own.base is None else own_key}
-        sections |= {"rotary_dim": "rope", "train_length": "rope"}
+        sections = {"base": own_key if own.base else "rope", "rotary_dim": "rope"}
+        sections["train_length"] = "rope"
         layers, inner = self.model.num_hidden_layers, getattr(scaling, "inner", None)
         by_key = [*([(f"{key}.inner", inner)] if inner else []), (key, scaling)]
         for layer in range(element, layers, len(self._pattern)):

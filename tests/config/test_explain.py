@@ -7,9 +7,6 @@ import json
 
 import pytest
 
-from rope_jax.config.load import load
-from rope_jax.config.training import Config
-from rope_jax.errors import UserError
 from tests.config.examples import PLAIN
 
 TOP = (
@@ -194,16 +191,3 @@ def test_a_mistake_in_a_later_stage_names_the_stage(complaint):
 def test_what_is_no_override_is_explained(complaint, override):
     message = f"{override}: not an override; write key=value (see --help)"
     assert complaint(PLAIN, override) == message
-
-
-def test_unreadable_files_are_explained(tmp_path):
-    (tmp_path / "file").write_text("")
-    for path, wrong in [
-        (tmp_path, "cannot be read (Is a directory)"),
-        (tmp_path / "none.yaml", "no such file"),
-        (tmp_path / "file" / "c.yaml", "cannot be read (Not a directory)"),
-        (tmp_path / ("x" * 300), "cannot be read (File name too long)"),
-    ]:
-        with pytest.raises(UserError) as caught:
-            load(Config, path)
-        assert str(caught.value) == f"{path}: {wrong}"
