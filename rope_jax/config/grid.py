@@ -4,7 +4,7 @@ import operator
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.types import (
@@ -16,6 +16,7 @@ from rope_jax.config.types import (
     PositiveFloat,
     PositiveInt,
     distinct,
+    from_text,
 )
 from rope_jax.rope.messages import show_value
 from rope_jax.rope.numbers import single_error
@@ -39,13 +40,7 @@ class GridSweep(Frozen):
     set: dict[str, Any] = Field({}, description="keys of the sweep to set, as {dotted.key: value}")
 
 
-def _as_section(sweep: Any) -> Any:
-    return {"config": sweep} if isinstance(sweep, str) else sweep
-
-
-AnySweep = Annotated[
-    GridSweep, BeforeValidator(_as_section, json_schema_input_type=str | GridSweep)
-]
+AnySweep = Annotated[GridSweep, from_text("config", str | GridSweep)]
 
 
 class RunTemplate(Frozen):

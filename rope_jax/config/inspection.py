@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
 from rope_jax.config.entries import Entries, SweepEntry, TrainedEntry
 from rope_jax.config.explain import validate
@@ -17,7 +17,7 @@ from rope_jax.config.inherit import training_config
 from rope_jax.config.load import dump, dump_yaml, read_raw
 from rope_jax.config.model import Base
 from rope_jax.config.training import Config
-from rope_jax.config.types import Frozen, Length, PathText, bare_names, distinct
+from rope_jax.config.types import Frozen, Length, PathText, bare_names, distinct, from_text
 from rope_jax.errors import UserError
 from rope_jax.positions.maps import MAPS, AnyMap, PositionMap
 from rope_jax.rope import RotaryGeometry
@@ -150,16 +150,10 @@ class TurnsConfig(GeometriesConfig):
     output: FigurePath = Field("turns.png", description="the figure: .png, .pdf or .svg")
 
 
-def _as_settings(map_: Any) -> Any:
-    return {"type": map_} if isinstance(map_, str) else map_
-
-
 if TYPE_CHECKING:
     ShownMap = PositionMap
 else:
-    ShownMap = Annotated[
-        AnyMap, BeforeValidator(_as_settings, json_schema_input_type=str | dict[str, Any])
-    ]
+    ShownMap = Annotated[AnyMap, from_text("type", str | dict[str, Any])]
 
 
 # every map with its defaults, and far_frequencies with a scaling as an example

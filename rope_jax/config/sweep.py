@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from rope_jax.attention import AttentionName
 from rope_jax.config.data import DataConfig, check_read_whole
 from rope_jax.config.devices import DistributedConfig
-from rope_jax.config.entries import AnyEntry, Scalings, SweepEntry, TrainedEntry
+from rope_jax.config.entries import Scalings, SweepEntry, TrainedEntry
 from rope_jax.config.model import ModelConfig, check_map
 from rope_jax.config.presentation import Presentation
 from rope_jax.config.tasks import AnySweepTask
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     ProtocolName = str
 else:
     ProtocolName = Literal[*PROTOCOLS]
-
-
-def _default_scalings() -> tuple[SweepEntry, ...]:
-    return TypeAdapter(tuple[AnyEntry, ...]).validate_python(["trained", "pi", "ntk", "yarn"])
 
 
 class _Selection(Frozen):
@@ -69,7 +65,9 @@ class SameTokensConfig(Frozen):
     scalings: Scalings = Field(
         description="one curve each: trained, or a strategy with a fixed or auto factor; auto "
         "in a bare name such as pi",
-        default_factory=_default_scalings,
+        default_factory=lambda: TypeAdapter(Scalings).validate_python(
+            ("trained", "pi", "ntk", "yarn")
+        ),
     )
     max_documents: PositiveInt = Field(
         64, description="maximum number of documents, the same ones for all lengths"
@@ -174,8 +172,7 @@ class TrainingSweepConfig(SameTokensConfig):
         "checkpoint was last trained at",
     )
     scalings: Scalings = Field(
-        description="one curve each: trained, or a strategy with a fixed or auto factor; auto "
-        "in a bare name such as pi",
+        description=SameTokensConfig.model_fields["scalings"].description,
         default_factory=lambda: (TrainedEntry(),),
     )
     max_blocks: PositiveInt = Field(2, description="maximum number of scored blocks per document")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
-from pydantic import BaseModel, BeforeValidator, Field, create_model
+from pydantic import BaseModel, Field, create_model
 
 from rope_jax.config.types import (
     Ascending,
@@ -16,6 +16,7 @@ from rope_jax.config.types import (
     Seed,
     Step,
     bare_names,
+    from_text,
 )
 from rope_jax.tasks import TASKS, Question, Task
 
@@ -99,10 +100,6 @@ MIXED_TASKS: Mapping[str, type[MixedTask]] = {
 }
 
 
-def _as_settings(entry: Any) -> Any:
-    return {"task": entry} if isinstance(entry, str) else entry
-
-
 if TYPE_CHECKING:
     AnySweepTask = SweepTask
     AnyMixedTask = MixedTask
@@ -110,10 +107,7 @@ else:
     AnyMixedTask = Annotated[Union[*MIXED_TASKS.values()], Field(discriminator="task")]
     _ByTask = Annotated[Union[*SWEEP_TASKS.values()], Field(discriminator="task")]
     AnySweepTask = Annotated[
-        _ByTask,
-        BeforeValidator(
-            _as_settings, json_schema_input_type=Literal[*bare_names(SWEEP_TASKS)] | _ByTask
-        ),
+        _ByTask, from_text("task", Literal[*bare_names(SWEEP_TASKS)] | _ByTask)
     ]
 
 

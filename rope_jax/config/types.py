@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from rope_jax.rope.numbers import Whole
 
@@ -66,6 +66,14 @@ def distinct(name_of: Callable[[Any], str], advice: str = "") -> AfterValidator:
         return values
 
     return AfterValidator(check)
+
+
+def from_text(key: str, schema: Any) -> BeforeValidator:
+    """Accept text in place of a section: the value of its `key`. schema: JSON schema of both."""
+    return BeforeValidator(
+        lambda value: {key: value} if isinstance(value, str) else value,
+        json_schema_input_type=schema,
+    )
 
 
 def bare_names(models: Mapping[str, type[BaseModel]], without: str = "") -> list[str]:
