@@ -187,7 +187,11 @@ def _unshared(node: Any, count: Iterator[int]) -> Any:
 
 
 def dump_yaml(content: Any, **style: Any) -> str:
-    """Return plain values as YAML text, in ASCII, that `parse_yaml` reads as the same values."""
+    """Return plain values as YAML text that `parse_yaml` reads as the same values."""
+    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **style)
+    if text.replace("\n", "").isprintable():
+        return text
+    # In ASCII, where a terminal obeys no character, such as U+202E
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, **style)
 
 
@@ -201,9 +205,9 @@ class _Dumper(yaml.SafeDumper):
     """Quotes text that `parse_yaml` would read as a number: PyYAML leaves 1e3 unquoted."""
 
 
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style=None if text[:1].isalpha() else "'"
-    ),
-)
+def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = '"' if not text.isprintable() else None if text[:1].isalpha() else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent)
