@@ -159,7 +159,7 @@ def sweeping(shape: Shape) -> Side:
 
     from rope_jax.devices.mesh import Placement
     from rope_jax.evaluation import sweep
-    from rope_jax.evaluation.decoder import nll_of_last, of_all
+    from rope_jax.evaluation.decoder import nll_of_last
     from rope_jax.model.memory import window_bytes
     from rope_jax.model.resolve import resolve_run
     from rope_jax.training.program import Program
@@ -185,7 +185,7 @@ def sweeping(shape: Shape) -> Side:
             read = total
 
         sweep(
-            of_all(of_last),
+            lambda params, tokens, rotary: of_last(params, tokens, rotary, None),
             SWEEP_SCALINGS,
             lengths,
             documents,

@@ -17,7 +17,6 @@ from rope_jax.checkpoints.weights import write_weights
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.strategy import read_strategy
-from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import print_message, print_overview, print_warning
 from rope_jax.data.tokenizers import Tokenizer
@@ -48,7 +47,7 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     model = language_model(resolve_run(training), tokenizer.vocab_size)
     placement = Placement(mesh_for(training))
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    chosen = SweepConfig(steps=(config.step,) if config.step else None)
+    chosen = (config.step,) if config.step else None
     warn = functools.partial(print_warning, console)
     (step,), checkpoints = chosen_checkpoints(run, chosen, like, warn)
     if config.step == 0 and step:  # only an imported run has a checkpoint of step 0

@@ -1,8 +1,8 @@
 """Perplexity against context length, for any JAX language model."""
 
-from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction
+from rope_jax.evaluation.measure import JournalEntry, LastNLLFunction
 from rope_jax.evaluation.results import Measurement, SweepResult
-from rope_jax.evaluation.sweep import JournalEntry, sweep
+from rope_jax.evaluation.sweep import NLLFunction, sweep
 from rope_jax.results.statistics import Estimate, Sums, mean_nll, paired_difference
 
 __all__ = [

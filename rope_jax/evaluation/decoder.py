@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
 from rope_jax.devices.mesh import Placement
-from rope_jax.evaluation.reader import LastScoresFunction
+from rope_jax.evaluation.measure import LastScoresFunction
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.positions.bands import of_tokens
 from rope_jax.rope import Rotary
@@ -51,20 +51,11 @@ def _of_last(model: Callable[..., Any], placement: Placement) -> Callable[..., A
             rotary = of_tokens(
                 rotary, lambda x: jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, padding),), "edge")
             )
-        # The last one is repeated: an encoding may have no position after it, and give NaN there.
+        # the last one is repeated: an encoding may have no position after it, and give NaN there
         positions = jnp.minimum(jnp.arange(length + padding), length - 1)[None]
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         scored = None if last is None else last + padding
-        found = model(params, inputs, targets, positions, None, rotary, scored)
-        return jax.tree.map(lambda x: x[:, : x.shape[1] - padding], found)
+        result = model(params, inputs, targets, positions, None, rotary, scored)
+        return jax.tree.map(lambda x: x[:, : x.shape[1] - padding], result)
 
     return of_last
-
-
-def of_all(of_last: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a model's function of all of a window's targets, given that of the last ones."""
-
-    def of_all_targets(params: Any, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary) -> Any:
-        return of_last(params, tokens, rotary, tokens.shape[1] - 1)
-
-    return of_all_targets

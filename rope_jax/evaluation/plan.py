@@ -1,11 +1,13 @@
 """Plan a sweep: which entry is measured by what at which length, on which windows.
 
-Shapes: W windows, U units (see `protocols`); count, last_or_more: targets at the end of a window.
+Shapes: W windows, U units (see `protocols`), L layers; n_plus_1 = n + 1 tokens; count,
+last_or_more: targets at the end of a window.
 """
 
 import functools
+import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +19,15 @@ from numpy.typing import NDArray
 from rope_jax.config.entries import SweepEntry, TrainedEntry
 from rope_jax.config.sweep import SweepConfig, check_stride, check_targets
 from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
+from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
 from rope_jax.evaluation.entries import check_entries
-from rope_jax.evaluation.metrics import Metric, Perplexity, TaskCell
-from rope_jax.evaluation.reader import EvalBatch, structure_of
-from rope_jax.evaluation.tasks import (
+from rope_jax.evaluation.metrics import (
     KeyTokenMetric,
+    Metric,
+    Perplexity,
     SampledTaskMetric,
+    TaskCell,
     exact_answers,
 )
 from rope_jax.positions.bands import of_tokens
@@ -48,6 +52,43 @@ def sweep_lengths(config: SweepConfig, window: int) -> list[int]:
     return lengths
 
 
+def readable(lengths: Sequence[int], longest: int | None) -> list[int]:
+    """Return the lengths up to the longest that a model can read; None: it can read any."""
+    return [length for length in lengths if longest is None or length <= longest]
+
+
+@dataclass(frozen=True)
+class EvalBatch:
+    """Windows of one length to be read with one scaling's frequencies, for several measurements."""
+
+    length: int
+    windows: int
+    """W, how many."""
+    windows_hash: str
+    """Equal for the same windows."""
+    tokens: Callable[[], Int32[np.ndarray, "W n_plus_1"]]
+    rotary: Rotary
+    """Leaves [L|1, 1, …], with the same shapes for all batches of a length and structure."""
+
+    @property
+    def structure(self) -> str:
+        """What the program depends on besides shapes: batches with the same may share one."""
+        return structure_of(self.rotary)
+
+    @functools.cached_property
+    def key(self) -> str:
+        """A hash that is equal for batches that give the same NLLs."""
+        digest = hashlib.sha256(f"{self.length} {self.windows_hash} {self.structure}".encode())
+        for array in jax.tree.leaves(self.rotary):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def structure_of(rotary: Rotary) -> str:
+    """Return what a program depends on in its `rotary` besides shapes; "" without a map."""
+    return str(jax.tree.structure(rotary)) if rotary.bands else ""
+
+
 @dataclass(frozen=True)
 class Job:
     """One measurement to make: the NLL of some targets in a batch's windows.
@@ -66,7 +107,7 @@ class Job:
 
     @property
     def last(self) -> int:
-        """How many targets at the end of the batch's windows this job needs."""
+        """How many targets at the end of the batch's windows are needed."""
         return self.batch.length - int(self.windows.first.min()) + 1
 
     @property
@@ -88,8 +129,7 @@ class Job:
     def answers(self) -> Int64[np.ndarray, " U"]:
         """Return how many answers there are in each unit."""
         answers = self._answers(self.last)
-        _, found = exact_answers(answers, np.ones(answers.shape, bool))
-        return np.bincount(self.windows.unit, found).astype(np.int64)
+        return self.num_correct(np.ones(answers.shape, bool))
 
     def weights(self) -> Float64[np.ndarray, " U"]:
         """Return how many targets are scored in each unit, or windows for a mean of their means."""
@@ -133,11 +173,9 @@ class Plan:
     ) -> None:
         """Choose the documents and check every setting against them and the model.
 
-        longest: the most tokens that the model can read; None: any number. Longer lengths are left
-            out, but documents and targets are those of all lengths, so that models with different
-            limits can be compared.
-        words: how texts become tokens; None: only protocols can be measured.
-        The other arguments are those of `evaluation.sweep`.
+        The arguments are those of `evaluation.sweep`. Lengths beyond `longest` are left out, but
+        documents and targets are those of all lengths, so that models with different limits can be
+        compared.
 
         UserError: a setting does not fit the lengths, the documents or the model's layers.
         """
@@ -148,12 +186,10 @@ class Plan:
         self.lengths = sweep_lengths(config, window)
         self.targets = config.targets or self.lengths[0] // 2
         self.stride = config.stride or min(256, self.lengths[0] // 2)
-        try:
+        with errors_in("", UserError):
             check_targets(self.targets, tuple(self.lengths))
             if any(PROTOCOLS[name].uses_stride for name in config.protocols):
                 check_stride(self.stride, tuple(self.lengths))
-        except ValueError as error:
-            raise UserError(str(error)) from None
         if config.bos != "none" and bos_id is None:
             raise UserError("bos: there is no document-start token; give bos_id, or bos: none")
         chosen = make_streams(
@@ -168,10 +204,18 @@ class Plan:
         largest = max(int(stream[1:].max()) for stream in chosen.tokens)  # of the targets
         if token_bytes is not None and largest >= len(token_bytes):
             raise UserError(f"token_bytes: has no entry for token {largest} of the documents")
-        self.metrics = self._metrics(chosen, documents, words)
+        self.metrics = [
+            *(self._perplexity(name, chosen) for name in config.protocols),
+            *(self._task(task, chosen, documents, words) for task in config.tasks),
+        ]
         check_entries(
             config, layers, trained, window, self.lengths[-1], trained_map, takes_maps=takes_maps
         )
+
+    @property
+    def readable_lengths(self) -> list[int]:
+        """The lengths that the model can read."""
+        return readable(self.lengths, self.longest)
 
     def jobs(self) -> list[Job]:
         """Return one job for each row of the results, in the rows' order."""
@@ -187,12 +231,6 @@ class Plan:
         """Return all jobs, with the one that all curves are compared with."""
         baseline = self.baseline_job()
         return [*self.jobs(), *([baseline] if baseline else [])]
-
-    @property
-    def readable_lengths(self) -> list[int]:
-        """The lengths that the model can read."""
-        most = self.longest
-        return [length for length in self.lengths if most is None or length <= most]
 
     def baseline_job(self) -> Job | None:
         """Return what all curves are compared with, if its length and protocol are measured."""
@@ -244,65 +282,44 @@ class Plan:
             ),
         )
 
-    def _metrics(
-        self,
-        streams: Streams,
-        documents: Sequence[NDArray[np.integer]],
-        words: Words | None,
-    ) -> list[Metric]:
-        config = self.config
-        metrics: list[Metric] = [
-            Perplexity(
-                PROTOCOLS[name](
-                    streams,
-                    lengths=self.lengths,
-                    targets=self.targets,
-                    max_blocks=config.max_blocks,
-                    stride=self.stride,
-                    seed=config.seed,
-                ),
-                self.token_bytes,
-            )
-            for name in config.protocols
-        ]
-        for settings in config.tasks:
-            try:
-                metrics.append(self._task(settings, streams, documents, words))
-            except ValueError as error:
-                raise UserError(f"tasks: {settings.label}: {error}") from None
-        return metrics
+    def _perplexity(self, protocol: str, streams: Streams) -> Metric:
+        return Perplexity(
+            PROTOCOLS[protocol](
+                streams,
+                lengths=self.lengths,
+                targets=self.targets,
+                max_blocks=self.config.max_blocks,
+                stride=self.stride,
+                seed=self.config.seed,
+            ),
+            self.token_bytes,
+        )
 
     def _task(
         self,
-        settings: SweepTask,
+        task: SweepTask,
         streams: Streams,
         documents: Sequence[NDArray[np.integer]],
         words: Words | None,
     ) -> Metric:
-        longest, seed, bos = self.lengths[-1], self.config.seed, self.config.bos
-        if isinstance(settings, LongPPL):
-            return KeyTokenMetric(
-                settings,
-                documents,
-                longest=longest,
-                width=self.targets,
-                seed=seed,
-                bos=bos,
-                bos_id=self.bos_id,
-            )
-        assert isinstance(settings, SampledTask)
-        if words is None:
-            raise ValueError("sweep() needs words, which make tokens of texts")
-        if settings.needs_words and not words.has_words:
-            raise ValueError(
-                f"{settings.task} is for models with a tokenizer, and this one reads bytes; choose "
-                "passkey or multikey"
-            )
-        words = words._replace(bos_id=None if bos == "none" else self.bos_id)
-        task = SampledTaskMetric(settings, words, streams, longest=longest, seed=seed)
-        for cell in task.cells:
-            task.windows(self.lengths[0], cell)
-        return task
+        bos: Any = {"bos": self.config.bos, "bos_id": self.bos_id}
+        how: Any = {"longest": self.lengths[-1], "seed": self.config.seed}
+        with errors_in(f"tasks: {task.label}: ", UserError):
+            if isinstance(task, LongPPL):
+                return KeyTokenMetric(task, documents, width=self.targets, **how, **bos)
+            assert isinstance(task, SampledTask)
+            if words is None:
+                raise ValueError("sweep() needs words, which make tokens of texts")
+            if task.needs_words and not words.has_words:
+                raise ValueError(
+                    f"{task.task} is for models with a tokenizer, and this one reads bytes; choose "
+                    "passkey or multikey"
+                )
+            words = words._replace(bos_id=None if self.config.bos == "none" else self.bos_id)
+            metric = SampledTaskMetric(task, words, streams, **how)
+            for cell in metric.cells:  # made now, so that a window that is too short shows
+                metric.windows(self.lengths[0], cell)
+            return metric
 
     def _rotary(self, entry: SweepEntry, length: int) -> Rotary:
         """Return a `Rotary` whose layer axis has the same size for all entries and lengths."""

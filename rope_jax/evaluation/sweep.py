@@ -1,60 +1,40 @@
-"""Sweep a model: (scaling, protocol or task, length) → what it says, by document or sample.
+"""Sweep any JAX model, as in a notebook: the settings of a sweep file as arguments.
 
-Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; U units.
+Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
+from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.devices.memory import check_fits, host_bytes
-from rope_jax.errors import UserError
-from rope_jax.evaluation.metrics import Perplexity
-from rope_jax.evaluation.plan import Job, Plan
-from rope_jax.evaluation.reader import (
-    EvalBatch,
+from rope_jax.evaluation.measure import (
+    Journal,
     LastNLLFunction,
     LastScoresFunction,
-    NLLFunction,
-    Reader,
-    ScoresFunction,
+    Progress,
+    Resuming,
+    measure,
 )
-from rope_jax.evaluation.results import Measurement, SweepResult, TaskMeasurement
-from rope_jax.evaluation.tasks import TaskMetric
+from rope_jax.evaluation.plan import Plan
+from rope_jax.evaluation.results import SweepResult
+from rope_jax.model.loss import Scores
 from rope_jax.positions.maps import PositionMap
-from rope_jax.results.statistics import Sums
-from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
+from rope_jax.rope import Rotary, RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
 from rope_jax.tasks import Words
 
+NLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary], Float[Array, "B n"]]
+"""A model: its parameters, tokens and frequencies ↦ NLL of tokens[:, 1:] in nats, float32."""
+ScoresFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary], Scores]
+"""The same with whether each target is the model's first choice, as tasks need."""
+
 # Default for `row_bytes`, per token: that of a model of about 100 dimensions.
 _BYTES_PER_TOKEN = 2**14
-# A CPU is fastest when a batch fits its caches; an accelerator, when its memory is well filled.
-_CPU_GIB = 1 / 32
-_SHARE_OF_ACCELERATOR = 0.5
-
-
-class JournalEntry(NamedTuple):
-    """One measurement in a journal."""
-
-    nats: list[float]
-    """One sum per unit."""
-    seconds: float
-    num_correct: list[int] | None = None
-    """How many answers of each unit are exact; None: it has none, or the model does not say."""
-
-
-# Keyed by `Plan.key`.
-Journal = MutableMapping[str, JournalEntry]
-# Called with (what is being read, tokens read so far, tokens in all).
-Progress = Callable[[str, int, int], None]
-# Called with (distinct measurements found in the journal, distinct measurements in all).
-Resuming = Callable[[int, int], None]
 
 
 def sweep(
@@ -145,172 +125,20 @@ def sweep(
         words=words,
         token_bytes=token_bytes,
     )
+
+    def of_last(params: Any, tokens: Int[Array, "B n_plus_1"], rotary: Rotary, last: int) -> Any:
+        if nll_of_last is None or last == tokens.shape[1] - 1:
+            return nll_fn(params, tokens, rotary)
+        return nll_of_last(params, tokens, rotary, last)
+
     return measure(
         plan,
-        nll_fn,
+        of_last,
         params,
-        nll_of_last=nll_of_last,
         row_bytes=row_bytes,
         row_multiple=row_multiple,
         journal=journal,
         programs=programs,
         progress=progress,
         resuming=resuming,
-    )
-
-
-def measure(
-    plan: Plan,
-    nll_fn: NLLFunction | ScoresFunction,
-    params: Any,
-    *,
-    nll_of_last: LastNLLFunction | LastScoresFunction | None,
-    row_bytes: Callable[[int], float],
-    row_multiple: Callable[[int], int],
-    journal: Journal | None = None,
-    programs: MutableMapping[Any, Any] | None = None,
-    progress: Progress = lambda *_: None,
-    resuming: Resuming = lambda *_: None,
-) -> SweepResult:
-    """Measure what a plan says. The other arguments are those of `sweep`."""
-    jobs, every_job = plan.jobs(), plan.every_job()
-    _check_host_memory(jobs)
-    budget = memory_budget(plan.config)
-    reader = Reader(
-        nll_fn,
-        nll_of_last,
-        params,
-        rows_at=lambda length: max(1, int(budget / row_bytes(length))),
-        row_multiple=row_multiple,
-        programs={} if programs is None else programs,
-    )
-    journal = {} if journal is None else journal
-    # curves that read alike, such as all with an `auto` factor at the window, are one measurement
-    keys = {plan.key(job) for job in every_job}
-    if reused := len(keys & set(journal)):
-        resuming(reused, len(keys))
-    _measure(every_job, reader, journal, plan, progress)
-    made = [_measurement(job, journal, plan) for job in every_job]
-    compared = made.pop() if len(made) > len(jobs) else None
-    return SweepResult(
-        config=plan.config,
-        window=plan.window,
-        longest=plan.lengths[-1],
-        documents=plan.documents,
-        unit_kind=plan.units,
-        measurements=[m for m in made if isinstance(m, Measurement)],
-        task_measurements=[m for m in made if isinstance(m, TaskMeasurement)],
-        baseline=compared if isinstance(compared, Measurement) else None,
-        compilations=reader.compilations,
-    )
-
-
-def _check_host_memory(jobs: Sequence[Job]) -> None:
-    available = host_bytes()
-    last: dict[int, int] = {}
-    for job in jobs:
-        last[job.batch.length] = max(last.get(job.batch.length, 0), job.last)
-    for job in jobs:
-        windows, length = job.batch.windows, job.batch.length
-        # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
-        check_fits(
-            f"{job.metric.label}: {windows:,} windows of {length:,} tokens take",
-            *(4 * windows * (length + 2 * last[length]), available),
-            "raise stride, or lower max_blocks or max_documents",
-            where="of the host's memory",
-        )
-
-
-def memory_budget(config: SweepConfig) -> float:
-    """Return the bytes that one batch may take while it is being read."""
-    gib = config.memory_gib
-    if gib is not None:
-        return gib * 2**30
-    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-    return _CPU_GIB * 2**30 if limit is None else _SHARE_OF_ACCELERATOR * limit
-
-
-class _SharedBatch(NamedTuple):
-    batch: EvalBatch
-    missing: dict[str, Job]
-    """The jobs that still need it, by key."""
-
-
-def _measure(
-    jobs: Sequence[Job], reader: Reader, journal: Journal, plan: Plan, progress: Progress
-) -> None:
-    batches: dict[str, _SharedBatch] = {}
-    for job in jobs:
-        shared = batches.setdefault(job.batch.key, _SharedBatch(job.batch, {}))
-        if (key := plan.key(job)) not in journal:
-            shared.missing[key] = job
-    to_run = [shared for shared in batches.values() if shared.missing]
-    done, total = 0, sum(batch.length * batch.windows for batch, _ in to_run)
-    # Longest first: if they do not fit in memory, that shows at once, and the estimate of the time
-    # left starts with the slowest.
-    kinds = {_kind(batch): None for batch, _ in to_run}
-    for kind in sorted(kinds, key=lambda kind: kind[0], reverse=True):
-        length = kind[0]
-        label = f"length {length:,}"
-        at_length = [shared for shared in to_run if _kind(shared.batch) == kind]
-        progress(label, done, total)
-
-        def tick(windows: int, length: int = length, label: str = label) -> None:
-            nonlocal done
-            done += windows * length
-            progress(label, done, total)
-
-        found = reader.read(
-            [shared.batch for shared in at_length],
-            # over all jobs and batches, read or not: a resumed sweep then computes the same
-            last=max(job.last for job in jobs if _kind(job.batch) == kind),
-            windows=[batch.windows for batch, _ in batches.values() if _kind(batch) == kind],
-            tick=tick,
-        )
-        for shared, (nll, is_top1, seconds) in zip(at_length, found, strict=True):
-            for key, job in shared.missing.items():
-                num_correct = None
-                if job.metric.has_answers:
-                    if is_top1 is None:
-                        raise UserError(
-                            f"tasks: {job.metric.label}: nll_fn returns only NLLs; it must "
-                            "return Scores, which say whether each target is the first choice"
-                        )
-                    num_correct = job.num_correct(is_top1).tolist()
-                journal[key] = JournalEntry(job.nats(nll).tolist(), seconds, num_correct)
-    progress("done", total, total)
-
-
-def _kind(batch: EvalBatch) -> tuple[int, str]:
-    """Return what batches must have in common to be read together."""
-    return batch.length, batch.structure
-
-
-def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement | TaskMeasurement:
-    nats, seconds, num_correct = journal[plan.key(job)]
-    shared: dict[str, Any] = {
-        "entry": job.entry,
-        "scaling": job.scaling,
-        "map": job.map,
-        "length": job.length,
-        "sums": Sums(nll=np.array(nats), weight=job.weights(), bytes=job.bytes()),
-        "targets": job.metric.fingerprint(job.length, job.cell),
-        "seconds": seconds,
-    }
-    if isinstance(job.metric, TaskMetric):
-        return TaskMeasurement(
-            **shared,
-            task=job.metric.settings,
-            cell=job.cell,
-            num_correct=np.array(num_correct, np.int64),
-            answers=job.answers(),
-        )
-    assert isinstance(job.metric, Perplexity)
-    return Measurement(
-        **shared,
-        protocol=job.metric.label,
-        first_position=int(job.windows.first.min()),
-        stride=job.metric.protocol.stride_at(job.length),
-        unit_documents=job.unit_documents(),
-        tokens=job.tokens,
     )

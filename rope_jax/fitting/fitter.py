@@ -32,8 +32,7 @@ from rope_jax.runs.logs import Log
 from rope_jax.sealed import replacing
 from rope_jax.sweeps.code import code_hash
 from rope_jax.sweeps.compatibility import resolve_sweep
-from rope_jax.sweeps.model import LoadedModel
-from rope_jax.sweeps.plans import sweep_flops
+from rope_jax.sweeps.model import LoadedModel, sweep_flops
 from rope_jax.training.terminal import StepProgress
 
 # What the file of a state holds beside its arrays.

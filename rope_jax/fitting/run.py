@@ -37,8 +37,7 @@ from rope_jax.session import Session, open_run
 from rope_jax.sweeps.announcement import describe_entry
 from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.compatibility import check_stages
-from rope_jax.sweeps.model import load_model
-from rope_jax.sweeps.plans import LONGEST_DEFAULT
+from rope_jax.sweeps.model import LONGEST_DEFAULT, load_model
 
 STRATEGY = "strategy.json"
 _SUMMARY = "summary.json"

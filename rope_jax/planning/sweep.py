@@ -18,9 +18,9 @@ from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import check_fits, device_bytes, program_bytes, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.targets import Target
-from rope_jax.evaluation.decoder import of_all, scores_of_last
+from rope_jax.evaluation.decoder import scores_of_last
+from rope_jax.evaluation.measure import Reader
 from rope_jax.evaluation.plan import Job, Plan, sweep_lengths
-from rope_jax.evaluation.reader import Reader, structure_of
 from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
@@ -117,10 +117,9 @@ def plan_readings(
     length: int,
 ) -> list[ReadingPlan]:
     """Compile one program, with a window per device, for each kind of reading of a length."""
-    of_last, rows = scores_of_last(model, placement), placement.row_shards
+    rows = placement.row_shards
     reader = Reader(
-        of_all(of_last),
-        of_last,
+        scores_of_last(model, placement),
         like,
         rows_at=lambda _: rows,
         row_multiple=lambda _: rows,
@@ -190,5 +189,5 @@ def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list
     by_program: dict[str, list[Job]] = {}
     for job in plan.jobs():
         if job.batch.length == length:
-            by_program.setdefault(structure_of(job.batch.rotary), []).append(job)
+            by_program.setdefault(job.batch.structure, []).append(job)
     return list(by_program.values())

@@ -9,8 +9,7 @@ from rope_jax.console import describe_duration, print_overview, print_wrapped
 from rope_jax.errors import UserError
 from rope_jax.rope.layers import describe_scaling
 from rope_jax.sweeps.compatibility import ResolvedSweep
-from rope_jax.sweeps.model import LoadedModel
-from rope_jax.sweeps.plans import LONGEST_DEFAULT, SweepPlans
+from rope_jax.sweeps.model import LONGEST_DEFAULT, LoadedModel, SweepPlans
 
 
 def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
@@ -100,16 +99,16 @@ def _warn_of_texts(loaded: LoadedModel, plans: SweepPlans) -> None:
 
 def _warn_of_choice(loaded: LoadedModel, plans: SweepPlans) -> None:
     """Say which defaults were not affordable, and what was chosen in their place."""
-    if not (chosen := plans.chosen()):
+    if not plans.chosen:
         return
-    values = {key: list(x) if isinstance(x, tuple) else x for key, x in chosen.items()}
+    values = {key: list(x) if isinstance(x, tuple) else x for key, x in plans.chosen.items()}
     given = " ".join(f"{key}={str(x).replace(' ', '')}" for key, x in values.items())
     why = "need longer texts"
     if plans.seconds_of_defaults > LONGEST_DEFAULT:
         duration = describe_duration(plans.seconds_of_defaults)
         why = f"would take {duration} on a machine like this one"
     loaded.session.warn(
-        f"{', '.join(chosen)}: the defaults {why}; {given} instead, and what you give is kept"
+        f"{', '.join(values)}: the defaults {why}; {given} instead, and what you give is kept"
     )
 
 

@@ -1,6 +1,7 @@
 """Whether a sweep fits a run: its model's positions, its attention, and its stages."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from rope_jax.config.entries import TrainedEntry
 from rope_jax.config.sweep import SweepConfig, check_encoding
@@ -18,9 +19,12 @@ class ResolvedSweep(SweepConfig):
     """A sweep's config with the defaults that its run decides: scalings, and where `bos` goes."""
 
 
-def resolve_sweep(config: SweepConfig, training: Config) -> ResolvedSweep:
-    """Return a sweep's config as it is for a run. UserError: the positions take no such entry."""
-    fields, given = dict(config), config.model_fields_set
+def resolve_sweep(config: SweepConfig, training: Config, **chosen: Any) -> ResolvedSweep:
+    """Return a sweep's config as it is for a run, with values chosen in place of defaults.
+
+    UserError: the model's positions take no such entry.
+    """
+    fields, given = dict(config) | chosen, config.model_fields_set
     if not training.model.position.is_rotary and "scalings" not in given:
         fields["scalings"] = (TrainedEntry(),)
     if training.tokenizer.start is None and "bos" not in given:

@@ -14,7 +14,7 @@ from rope_jax import __version__
 from rope_jax.data.storage import Corpus
 from rope_jax.devices.hardware import device_line
 from rope_jax.errors import UserError
-from rope_jax.evaluation.sweep import JournalEntry
+from rope_jax.evaluation import JournalEntry
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.resolve import ResolvedRun, describe_precision
 from rope_jax.runs.directory import RunDirectory

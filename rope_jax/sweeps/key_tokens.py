@@ -19,7 +19,6 @@ from rope_jax.console import print_message, print_overview, print_wrapped, progr
 from rope_jax.data.cache import writing_to
 from rope_jax.data.storage import TokenSplit
 from rope_jax.errors import UserError
-from rope_jax.evaluation.decoder import of_all
 from rope_jax.evaluation.key_tokens import (
     FEWEST,
     DocumentKeys,
@@ -31,8 +30,8 @@ from rope_jax.evaluation.key_tokens import (
     read_key_tokens,
     whole_windows,
 )
-from rope_jax.evaluation.reader import EvalBatch, Reader
-from rope_jax.evaluation.sweep import memory_budget
+from rope_jax.evaluation.measure import Reader, memory_budget
+from rope_jax.evaluation.plan import EvalBatch
 from rope_jax.model.decoder import Params
 from rope_jax.positions.mapping import with_map
 from rope_jax.protocols.windows import make_streams
@@ -60,9 +59,9 @@ def find_key_tokens(
 
 def _find(session: Session, config: KeyTokensConfig) -> Path:
     run, training, console = session.run, session.config, session.console
-    chosen = SweepConfig(steps=None if config.step is None else (config.step,))
+    steps = expected_steps(run, None if config.step is None else (config.step,))
     _check_window(config, max(stage.seq_len for stage in training.stages))
-    _check_window(config, training.trained_at(expected_steps(run, chosen)[-1]).window)
+    _check_window(config, training.trained_at(steps[-1]).window)
     loaded = load_model(session)
     split: TokenSplit = getattr(loaded.corpus, config.split)
     step, params = loaded.one_checkpoint(config.step)
@@ -165,7 +164,6 @@ def _read(
     )
     budget = memory_budget(SweepConfig())
     reader = Reader(
-        of_all(loaded.nll_of_last),
         loaded.nll_of_last,
         params,
         rows_at=lambda n: max(1, int(budget / loaded.memory.window(n).total)),

@@ -9,9 +9,9 @@ from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig, TrainingSweepConfig, check_targets
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
-from rope_jax.evaluation.decoder import nll_of_last, of_all
+from rope_jax.evaluation.decoder import nll_of_last
+from rope_jax.evaluation.measure import measure
 from rope_jax.evaluation.plan import Plan, sweep_lengths
-from rope_jax.evaluation.sweep import measure
 from rope_jax.model.decoder import Params
 from rope_jax.model.memory import window_bytes
 from rope_jax.runs.logs import Scalars
@@ -84,9 +84,8 @@ class TrainingSweep:
 
         result = measure(
             self._plans[stage],
-            of_all(self._nll_of_last),
+            self._nll_of_last,
             params,
-            nll_of_last=self._nll_of_last,
             row_bytes=self._row_bytes,
             row_multiple=lambda n: self._program.placement.row_shards,
             programs=self._programs,

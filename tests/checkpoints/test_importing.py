@@ -356,7 +356,7 @@ def test_a_checkpoint_with_a_tokenizer_is_asked_the_original_prompts(tmp_path: P
     assert "passkey_text" in table[1]
 
 
-def test_default_lengths_beyond_the_texts_are_refused_with_lengths_that_work(
+def test_default_lengths_beyond_the_texts_are_refused_with_the_longest_that_works(
     tmp_path: Path,
 ) -> None:
     """Published windows times 16 are longer than most texts."""
@@ -364,8 +364,8 @@ def test_default_lengths_beyond_the_texts_are_refused_with_lengths_that_work(
     run = imported(tmp_path)
     config = SweepConfig()
     said = says(sweep_run, run, run.load_config(), config, quiet())
-    assert said.startswith("lengths: the default ends at 2,097,152 tokens, and the longest docum")
-    assert "such as lengths=[" in said
+    assert said.startswith("lengths: none of the ")
+    assert "that length 2097152 needs; the longest possible length is " in said
 
 
 def test_a_model_with_a_scaling_of_its_own_is_described(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 from rope_jax.config.entries import AnyEntry
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation import sweep
-from rope_jax.evaluation.decoder import nll_of_last, of_all
+from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
 from tests.checkpoints.folders import golden_case, loaded, write_case
@@ -27,7 +27,7 @@ def test_sliding_windows_agree_with_torch(family: str, tmp_path: Path) -> None:
     tokens = next(text.tokens for text in case.texts if len(text.tokens) == 80)[:65]
     of_last = nll_of_last(language_model(resolve_run(config), 64), Placement(config.mesh))
     result = sweep(
-        of_all(of_last),
+        lambda params, tokens, rotary: of_last(params, tokens, rotary, 16),
         TypeAdapter(tuple[AnyEntry, ...]).validate_python(["trained"]),
         [16],
         [tokens] * 20,  # of fewer documents, only every second part would be read

@@ -13,7 +13,7 @@ from rope_jax.results.rows import Origin
 from rope_jax.results.statistics import Sums
 from rope_jax.results.summary import SweepSummary
 from rope_jax.rope.strategies import NoScaling, YaRNScaling
-from rope_jax.sweeps.files import write_results
+from rope_jax.sweeps.run import write_results
 
 WEIGHT = np.array([4.0] * 18 + [8.0] * 6)
 # Offsets added to each document's level, by curve and length. The window is 16.

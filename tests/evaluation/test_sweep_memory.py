@@ -10,7 +10,7 @@ from tests.evaluation.toy_model import cheap_nll, run
 
 
 def test_the_longest_length_is_refused_by_the_compilers_figure(monkeypatch):
-    monkeypatch.setattr("rope_jax.evaluation.reader.least_available", lambda: 64)
+    monkeypatch.setattr("rope_jax.evaluation.measure.least_available", lambda: 64)
     read = []
     with pytest.raises(UserError) as caught:
         run(["trained"], [8, 64], nll=cheap_nll, progress=lambda *now: read.append(now[1]))
@@ -21,7 +21,7 @@ def test_the_longest_length_is_refused_by_the_compilers_figure(monkeypatch):
 
 
 def test_a_single_window_that_does_not_fit_is_too_long(monkeypatch):
-    monkeypatch.setattr("rope_jax.evaluation.reader.least_available", lambda: 64)
+    monkeypatch.setattr("rope_jax.evaluation.measure.least_available", lambda: 64)
     with pytest.raises(UserError, match=r"^lengths: 1 × 64 .*; leave out the longest length$"):
         run(["trained"], [8, 64], nll=cheap_nll, memory_gib=1e-9)
 
@@ -30,7 +30,7 @@ def test_windows_that_the_host_cannot_hold_are_refused_before_any_work(monkeypat
     def nll(params, tokens, rotary):
         raise AssertionError("traced")
 
-    module = importlib.import_module("rope_jax.evaluation.sweep")  # also a function's name
+    module = importlib.import_module("rope_jax.evaluation.measure")
     monkeypatch.setattr(module, "host_bytes", lambda: 2**16)
     with pytest.raises(UserError) as caught:
         run(["trained"], [8, 64], nll=nll, protocols=["sliding"], stride=1, max_blocks=100)

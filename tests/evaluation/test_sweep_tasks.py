@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from rope_jax.errors import UserError
+from rope_jax.evaluation.metrics import exact_answers
 from rope_jax.evaluation.plan import Plan
 from rope_jax.evaluation.results import sample_rows, task_rows
-from rope_jax.evaluation.tasks import exact_answers
 from rope_jax.model.loss import Scores
 from rope_jax.results.rows import Origin
 from rope_jax.results.statistics import exact_interval

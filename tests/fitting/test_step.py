@@ -6,7 +6,6 @@ import pytest
 
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.evaluation.decoder import of_all
 from rope_jax.fitting.parameters import parameters_of
 from rope_jax.fitting.step import FitStep, repeats_from_afar, windows_within_documents
 from rope_jax.session import Session
@@ -48,7 +47,7 @@ def expected_loss(loaded, params, parameters, objective, length, step, count):
         loaded.corpus.train, seed=3, step=step, length=length, count=count
     )
     rotary = parameters.rotary(parameters.initial(), np.arange(length)[None], length)
-    nll = np.asarray(of_all(loaded.nll_of_last)(params, jax.numpy.asarray(tokens), rotary))
+    nll = np.asarray(loaded.nll_of_last(params, jax.numpy.asarray(tokens), rotary, length))
     if objective == "far":
         counts = repeats_from_afar(tokens, WINDOW, 2) == 1
     else:

@@ -17,7 +17,7 @@ from rope_jax.results.rows import DocumentRow, Origin, Row
 from rope_jax.results.statistics import Estimate, Sums, UsableLength
 from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.rope.strategies import NoScaling
-from rope_jax.sweeps.files import write_folder, write_results
+from rope_jax.sweeps.run import write_folder, write_results
 
 ORIGIN = Origin(run="demo", step=500, seed=3, corpus="c0ffee")
 WEIGHT = np.array([4.0] * 24 + [8.0] * 6)

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from rope_jax.errors import UserError
-from rope_jax.evaluation.sweep import JournalEntry
+from rope_jax.evaluation import JournalEntry
 from rope_jax.sweeps import code
 from rope_jax.sweeps.journal import FileJournal
 

@@ -12,7 +12,6 @@ import yaml
 
 from rope_jax.commands.key_tokens import main
 from rope_jax.config.explain import validate
-from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import KeyTokensConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
@@ -66,7 +65,7 @@ def test_key_tokens_are_those_of_the_definition(evaluator, mask):
     run, training = evaluator
     said = plain_console(quiet=True)
     loaded = load_model(Session(run, training, said))
-    _, checkpoints = chosen_checkpoints(run, SweepConfig(), loaded.like, print)
+    _, checkpoints = chosen_checkpoints(run, None, loaded.like, print)
     ((_, params),) = checkpoints
     layers, scaling = training.rotary_layers, training.stage_scaling(0)
     nll_of_last = jax.jit(loaded.nll_of_last, static_argnums=3)

@@ -12,8 +12,8 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Plan
 from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
-from rope_jax.sweeps import plans
-from rope_jax.sweeps.plans import affordable, sweep_flops
+from rope_jax.sweeps import model
+from rope_jax.sweeps.model import affordable, sweep_flops
 
 MODEL, VOCABULARY, WINDOW = ModelConfig(), 257, 64
 LAYERS = RotaryLayers(RotaryGeometry(32, 10000.0, WINDOW))
@@ -60,11 +60,14 @@ def chosen(
     """Return what is chosen where an hour is enough for a share of all defaults' FLOPs."""
     plan = plan_of(**texts)
     of_all = flops(plan_of()(config))
-    monkeypatch.setattr(plans, "nominal_flops", lambda: share * of_all / 3600)
-    choice = affordable(config, WINDOW, plan, flops)
-    if choice.config.lengths is not None:
-        assert choice.plan.lengths == list(choice.config.lengths)
-    return tuple(choice.plan.lengths), choice.config.max_documents, choice.config.max_blocks
+    monkeypatch.setattr(model, "nominal_flops", lambda: share * of_all / 3600)
+    values, made, _ = affordable(
+        config, WINDOW, lambda values: plan(config.model_copy(update=values)), flops
+    )
+    used = config.model_copy(update=values)
+    if used.lengths is not None:
+        assert made.lengths == list(used.lengths)
+    return tuple(made.lengths), used.max_documents, used.max_blocks
 
 
 def test_defaults_become_fewer_and_shorter_until_an_hour_is_enough(

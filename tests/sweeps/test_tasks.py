@@ -22,7 +22,7 @@ from rope_jax.results.tasks import (
     summarize_tasks,
     taken_out,
 )
-from rope_jax.sweeps.files import write_folder
+from rope_jax.sweeps.run import write_folder
 from tests.evaluation.test_sweep_tasks import ORIGIN, oracle, sweep_tasks
 
 TRAINING = Config.model_validate(
