@@ -10,14 +10,14 @@ N tokens of a document. The position of a target is the number of tokens before 
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64
 from numpy.typing import NDArray
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError
 
-from rope_jax.config.types import Frozen, NonNegativeInt
+from rope_jax.config.types import Ascending, Frozen, NonNegativeInt
 from rope_jax.rope.files import read_limited
 
 FEWEST = 200
@@ -39,14 +39,8 @@ class DocumentKeys(Frozen):
     index: NonNegativeInt
     """Among the documents of the split."""
     id: str
-    tokens: tuple[NonNegativeInt, ...]
-    """Their places in the document, ascending; a document start does not count."""
-
-    @model_validator(mode="after")
-    def _tokens_ascend(self) -> "DocumentKeys":
-        if list(self.tokens) != sorted(set(self.tokens)):
-            raise ValueError("tokens must be ascending, without repeats")
-        return self
+    tokens: Annotated[tuple[NonNegativeInt, ...], Ascending]
+    """Their places in the document; a document start does not count."""
 
 
 class KeyTokens(Frozen):
@@ -71,7 +65,7 @@ class KeyTokens(Frozen):
 
     @property
     def count(self) -> int:
-        """How many key tokens there are."""
+        """How many key tokens they hold."""
         return sum(len(document.tokens) for document in self.documents)
 
 
@@ -138,16 +132,14 @@ def _joined(length: int, parts: Sequence[tuple[NDArray[np.int64], ...]]) -> Targ
 
 
 def log_probabilities(
-    windows: TargetWindows,
-    sizes: Sequence[int],
-    nll: Float32[np.ndarray, "W last"],
+    windows: TargetWindows, sizes: Sequence[int], nll: Float32[np.ndarray, "W last"]
 ) -> list[NDArray[np.float32]]:
     """Return each token's log-probability by document, NaN where no window gives it."""
-    found = [np.full(size, np.nan, np.float32) for size in sizes]
+    log_p = [np.full(size, np.nan, np.float32) for size in sizes]
     unseen = windows.length - nll.shape[1]  # targets of a window, at its start
     for document, start, first, last, row in zip(*windows[1:], nll, strict=True):
-        found[document][start + first : start + last + 1] = -row[first - 1 - unseen : last - unseen]
-    return found
+        log_p[document][start + first : start + last + 1] = -row[first - 1 - unseen : last - unseen]
+    return log_p
 
 
 def is_key(
@@ -167,9 +159,9 @@ class KeyBlock(NamedTuple):
 
 def key_blocks(document: int, tokens: NDArray[np.int64], width: int) -> list[KeyBlock]:
     """Divide a document's ascending key tokens into blocks of at most `width` places."""
-    found, begin = [], 0
+    blocks, begin = list[KeyBlock](), 0
     while begin < len(tokens):
         end = int(np.searchsorted(tokens, tokens[begin] + width))
-        found.append(KeyBlock(document, tokens[begin:end]))
+        blocks.append(KeyBlock(document, tokens[begin:end]))
         begin = end
-    return found
+    return blocks

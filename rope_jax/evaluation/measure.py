@@ -200,7 +200,7 @@ def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement | TaskMe
         first_position=int(job.windows.first.min()),
         stride=job.metric.protocol.stride_at(job.length),
         unit_documents=job.unit_documents(),
-        tokens=job.tokens,
+        tokens=int(job.windows.scored_tokens(job.length).sum()),
     )
 
 
@@ -254,22 +254,21 @@ class Reader:
             resumed sweep computes exactly what an uninterrupted one would have.
         tick(windows): called after every step with the number of windows in it.
         """
-        most = self.rows_at(batches[0].length)
+        length = batches[0].length
+        most, multiple = self.rows_at(length), self.row_multiple(length)
         mixed = max(windows) < most
         total = sum(windows) if mixed else max(windows)
         size = -(-total // -(-total // most))  # the fewest steps, of equal size
-        multiple = self.row_multiple(batches[0].length)
         size = -(-size // multiple) * multiple
         groups = [list(batches)] if mixed else [[batch] for batch in batches]
         for group in groups:
-            started = time.perf_counter()
+            began = time.perf_counter()
             scores = self._read_group(group, last, size, tick, mixed=mixed)
-            seconds = time.perf_counter() - started
-            ends = np.cumsum([batch.windows for batch in group])
-            for begin, end in itertools.pairwise([0, *ends.tolist()]):
-                nll, is_top1 = jax.tree.map(lambda x, rows=slice(begin, end): x[rows], scores)
-                share = seconds * (end - begin) / len(scores.nll)
-                yield WindowScores(nll, is_top1, seconds=share)
+            seconds = (time.perf_counter() - began) / len(scores.nll)
+            ends = itertools.accumulate((batch.windows for batch in group), initial=0)
+            for rows in itertools.starmap(slice, itertools.pairwise(ends)):
+                nll, is_top1 = jax.tree.map(lambda x, rows=rows: x[rows], scores)
+                yield WindowScores(nll, is_top1, seconds * len(nll))
 
     def _read_group(
         self,
@@ -286,27 +285,26 @@ class Reader:
         stacked = jax.tree.map(
             lambda *leaves: np.concatenate(leaves, axis=1), *(batch.rotary for batch in group)
         )
-        fetched: list[Scores] = []
+        steps: list[Scores] = []
 
-        def fetch(step: Scores) -> None:
-            left = len(tokens) - size * len(fetched)
-            fetched.append(jax.tree.map(lambda x: np.asarray(x)[:left], step))
-            tick(len(fetched[-1].nll))
+        def fetch(step: int) -> None:
+            left = len(tokens) - size * step
+            steps[step] = jax.tree.map(lambda x: np.asarray(x)[:left], steps[step])
+            tick(len(steps[step].nll))
 
-        running: Scores | None = None  # one step is computed while the next is prepared
-        for first in range(0, len(tokens), size):
+        count = -(-len(tokens) // size)
+        for step in range(count):
             # A short last step is padded with copies of the last row, which are then dropped.
-            rows = np.minimum(np.arange(first, first + size), len(tokens) - 1)
+            rows = np.minimum(np.arange(size) + size * step, len(tokens) - 1)
             rotary = stacked
             if mixed:
                 rotary = jax.tree.map(lambda leaf, rows=rows: leaf[:, owner[rows]], stacked)
-            program = self._program(size, group[0].length, last, rotary, -(-len(tokens) // size))
-            previous, running = running, _as_scores(program(self.params, tokens[rows], rotary))
-            if previous is not None:
-                fetch(previous)
-        assert running is not None  # a batch has at least one window
-        fetch(running)
-        joined: Scores = jax.tree.map(lambda *parts: np.concatenate(parts), *fetched)
+            program = self._program(size, group[0].length, last, rotary, count)
+            steps.append(_as_scores(program(self.params, tokens[rows], rotary)))
+            if step:  # computed while this one was prepared
+                fetch(step - 1)
+        fetch(count - 1)
+        joined: Scores = jax.tree.map(lambda *parts: np.concatenate(parts), *steps)
         return joined
 
     def _program(self, size: int, length: int, last: int, rotary: Rotary, calls: int) -> Any:

@@ -287,11 +287,10 @@ class KeyTokenMetric(TaskMetric):
 
 def exact_answers(
     answers: Int32[np.ndarray, "W m"], is_top1: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many answers of each window are exact, and how many there are: two arrays [W].
+) -> NDArray[np.int64]:
+    """Return how many answers of each window [W] are exact: all targets are the first choice.
 
-    answers: which answer each target belongs to, −1 if none. is_top1: whether each target is the
-    model's first choice. An answer is exact if all of its targets are.
+    answers: which answer each target belongs to, −1 if none.
     """
     width = int(answers.max(initial=0)) + 1
     window = np.arange(len(answers))[:, None]
@@ -300,4 +299,4 @@ def exact_answers(
     bins = len(answers) * width + 1
     targets = np.bincount(numbers, minlength=bins)[:-1].reshape(-1, width)
     wrong = np.bincount(numbers, ~is_top1.ravel(), minlength=bins)[:-1].reshape(-1, width)
-    return ((targets > 0) & (wrong == 0)).sum(1), (targets > 0).sum(1)
+    return ((targets > 0) & (wrong == 0)).sum(1)

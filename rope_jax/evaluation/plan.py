@@ -46,10 +46,8 @@ def sweep_lengths(config: SweepConfig, window: int) -> list[int]:
     """
     if config.lengths is None:
         return [window // 2, *(window * 2**k for k in range(5))] if window > 3 else [window]
-    lengths = list(config.lengths)
-    if lengths[0] < window < lengths[-1]:
-        lengths = sorted({*lengths, window})
-    return lengths
+    is_between = config.lengths[0] < window < config.lengths[-1]
+    return sorted({*config.lengths, window}) if is_between else list(config.lengths)
 
 
 def readable(lengths: Sequence[int], longest: int | None) -> list[int]:
@@ -91,9 +89,9 @@ def structure_of(rotary: Rotary) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement to make: the NLL of some targets in a batch's windows.
+    """One measurement to make: the NLL of some of the first `length` targets in a batch's windows.
 
-    It concerns their first `length` targets; windows are longer where a protocol goes by position.
+    The batch's windows are longer where a protocol goes by position.
     """
 
     entry: str
@@ -110,11 +108,6 @@ class Job:
         """How many targets at the end of the batch's windows are needed."""
         return self.batch.length - int(self.windows.first.min()) + 1
 
-    @property
-    def tokens(self) -> int:
-        """How many targets are scored."""
-        return int(self.windows.scored_tokens(self.length).sum())
-
     def nats(self, nll: Float32[np.ndarray, "W last_or_more"]) -> Float64[np.ndarray, " U"]:
         """Sum the last targets' NLL where scored, by unit, each window's divided by its divisor."""
         is_scored = self._answers(nll.shape[1]) >= 0
@@ -123,13 +116,12 @@ class Job:
 
     def num_correct(self, is_top1: Bool[np.ndarray, "W last_or_more"]) -> Int64[np.ndarray, " U"]:
         """Count the exact answers by unit; is_top1: of each window's last targets."""
-        found, _ = exact_answers(self._answers(is_top1.shape[1]), is_top1)
-        return np.bincount(self.windows.unit, found).astype(np.int64)
+        exact = exact_answers(self._answers(is_top1.shape[1]), is_top1)
+        return np.bincount(self.windows.unit, exact).astype(np.int64)
 
     def answers(self) -> Int64[np.ndarray, " U"]:
         """Return how many answers there are in each unit."""
-        answers = self._answers(self.last)
-        return self.num_correct(np.ones(answers.shape, bool))
+        return self.num_correct(np.ones((len(self.windows.start), self.last), bool))
 
     def weights(self) -> Float64[np.ndarray, " U"]:
         """Return how many targets are scored in each unit, or windows for a mean of their means."""
@@ -240,7 +232,7 @@ class Plan:
         return None
 
     def key(self, job: Job) -> str:
-        """Return a key shared by all jobs that give the same results with the same model."""
+        """Return a key that is equal for jobs that give the same results with the same model."""
         scored = job.metric.fingerprint(job.length, job.cell)
         return f"{job.metric.label} {job.length} {self.config.bos} {scored} {job.batch.key}"
 

@@ -1,6 +1,6 @@
 """The result of a sweep, before statistics, the rows of its tables and its summary."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +36,9 @@ if TYPE_CHECKING:
     import matplotlib.figure
     import pandas
 
+# Where the results of a model without a run's folder come from, and columns about such a folder.
 _NO_ORIGIN = Origin(run="", step=0, seed=0, corpus="")
-"""Where the results of a model without a run's folder come from."""
-_OF_A_RUN = ["step", "run", "seed", "corpus", "split"]
-"""Columns of results.csv about a run's folder, which a model of one's own need not have."""
+_OF_A_RUN = [*Origin._fields, "split"]
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,8 @@ class _Measured:
     scaling: Scaling
     map: PositionMap | None
     length: int
-    """Context length. It may have been read as a prefix of longer windows."""
     sums: Sums
-    """By unit: what intervals resample."""
+    """By unit."""
     targets: str
     """Hash of the tokens that are scored."""
     seconds: float
@@ -117,8 +115,8 @@ class SweepResult:
         """
         import pandas  # half a second, and only needed here
 
-        found = rows(self, _NO_ORIGIN)
-        frame = pandas.DataFrame(found, columns=list(Row._fields)).drop(columns=_OF_A_RUN)
+        table = rows(self, _NO_ORIGIN)
+        frame = pandas.DataFrame(table, columns=list(Row._fields)).drop(columns=_OF_A_RUN)
         # Without a type of its own, a column of nothing but None could not be computed with.
         floats = dict.fromkeys(("factor", "bpb", "bpb_low", "bpb_high"), "float64")
         return frame.astype({**floats, "stride": "Int64"})
@@ -126,8 +124,7 @@ class SweepResult:
     def plot(self, *, title: str = "") -> "matplotlib.figure.Figure":
         """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does.
 
-        The figure is as wide as `figure_width` of the sweep's settings says. It is made without
-        pyplot; a notebook shows it, and `savefig` writes it to a file.
+        The figure is made without pyplot; a notebook shows it, and `savefig` writes it to a file.
         """
         from rope_jax.report.figure import draw_run  # loads matplotlib, which takes a second
 
@@ -138,8 +135,8 @@ class SweepResult:
 
     def _repr_html_(self) -> str:
         checkpoint = CheckpointSummary(run="", step=0, window=self.window)
-        found, show = rows(self, _NO_ORIGIN), self.config.show
-        comparison = compare_checkpoints(found, [checkpoint], show=show)
+        table, show = rows(self, _NO_ORIGIN), self.config.show
+        comparison = compare_checkpoints(table, [checkpoint], show=show)
         tables = (measured_table(comparison, protocol) for protocol in protocols_of(comparison))
         return "\n".join(map(format_html, tables))
 
@@ -147,10 +144,10 @@ class SweepResult:
 def rows(result: SweepResult, origin: Origin) -> list[Row]:
     """Return one row per measurement, in the order of the measurements."""
     how = result.resampling
-    found = []
+    table = []
     for m in result.measurements:
         nll, bits = mean_nll(m.sums, **how), bits_per_byte([m.sums], **how) or (None, None, None)
-        found.append(
+        table.append(
             Row(
                 **_shared_columns(result, origin, m),
                 protocol=m.protocol,
@@ -172,7 +169,7 @@ def rows(result: SweepResult, origin: Origin) -> list[Row]:
                 stride=m.stride,
             )
         )
-    return found
+    return table
 
 
 def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
@@ -181,9 +178,9 @@ def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
     Documents are numbered within the sweep; sweeps whose `targets` are equal number them alike. The
     baseline is included even if no curve of the sweep contains it.
     """
-    made: dict[tuple[str, str, int], Measurement] = {}
-    for m in (*result.measurements, *([result.baseline] if result.baseline else [])):
-        made.setdefault((m.entry, m.protocol, m.length), m)
+    made = {(m.entry, m.protocol, m.length): m for m in result.measurements}
+    if baseline := result.baseline:
+        made.setdefault((baseline.entry, baseline.protocol, baseline.length), baseline)
     return [
         DocumentRow(
             name=m.entry,
@@ -201,23 +198,22 @@ def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
     ]
 
 
-def task_tables(results: Iterable[tuple[SweepResult, Origin]]) -> TaskTables:
+def task_tables(results: Sequence[tuple[SweepResult, Origin]]) -> TaskTables:
     """Return the tables of the tasks of several checkpoints."""
-    pairs = list(results)
     return TaskTables(
-        rows=[row for pair in pairs for row in task_rows(*pair)],
-        samples=[row for pair in pairs for row in sample_rows(*pair)],
+        rows=[row for one in results for row in task_rows(*one)],
+        samples=[row for one in results for row in sample_rows(*one)],
     )
 
 
 def task_rows(result: SweepResult, origin: Origin) -> list[TaskRow]:
     """Return two rows per measurement of a task, nats and exact, in the order of measurements."""
-    found = []
+    table = []
     for m in result.task_measurements:
         by_metric: dict[MetricName, Estimate] = {"nats": mean_nll(m.sums, **result.resampling)}
         if m.task.has_answers:
             by_metric["exact"] = exact_interval(m.num_correct, m.answers, **result.resampling)
-        found += [
+        table += [
             TaskRow(
                 **_shared_columns(result, origin, m),
                 task=m.task.label,
@@ -236,7 +232,7 @@ def task_rows(result: SweepResult, origin: Origin) -> list[TaskRow]:
             )
             for metric, estimate in by_metric.items()
         ]
-    return found
+    return table
 
 
 def sample_rows(result: SweepResult, origin: Origin) -> list[SampleRow]:
@@ -279,15 +275,14 @@ def _shared_columns(result: SweepResult, origin: Origin, m: _Measured) -> dict[s
 
 def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
     """Summarize the sweep of one checkpoint."""
-    baseline = result.baseline
     nll = bits = None
     curves = {}
-    if baseline is not None:
+    if baseline := result.baseline:
         nll = baseline.sums.mean()
         bits = bits_per_byte([baseline.sums], **result.resampling)
-        reference = _trained_entry(result, baseline)
+        trained = _same_tokens(result, _trained_entry(result, baseline))
         for entry in result.config.scalings:
-            curves[entry.label] = _curve(result, entry.label, baseline, reference)
+            curves[entry.label] = _curve(result, entry.label, baseline, trained)
     counts = [len(m.sums.nll) for m in result.measurements]
     return CheckpointSummary(
         run=origin.run,
@@ -311,13 +306,12 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
 
 
 def _borders(result: SweepResult) -> dict[str, int]:
-    found: dict[str, int] = {}
+    borders: dict[str, int] = {}
     for m in sorted(result.task_measurements, key=lambda m: m.length):
         bands = () if m.map is None else m.map.bands(result.window, m.length)
-        border = first_changed_distance(bands, m.length) if bands else None
-        if border is not None:
-            found[m.entry] = border
-    return found
+        if bands and (border := first_changed_distance(bands, m.length)) is not None:
+            borders[m.entry] = border
+    return borders
 
 
 def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:
@@ -338,17 +332,15 @@ def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:
 
 
 def _curve(
-    result: SweepResult, name: str, baseline: Measurement, reference: str | None
+    result: SweepResult, name: str, baseline: Measurement, trained: dict[int, Measurement]
 ) -> CurveSummary:
-    own = _same_tokens(result, name)
-    trained = {} if reference is None else _same_tokens(result, reference)
-    how = result.resampling
+    """trained: what has the checkpoint's own scaling, by length."""
+    own, how = _same_tokens(result, name), result.resampling
     losses = {n: paired_difference(m.sums, baseline.sums, **how) for n, m in own.items()}
     window, tolerance = result.window, result.config.tolerance
+    units = min((len(m.sums.nll) for m in own.values()), default=0)
     return CurveSummary(
-        usable=established_length(
-            losses, window, tolerance, units=min((len(m.sums.nll) for m in own.values()), default=0)
-        ),
+        usable=established_length(losses, window, tolerance, units=units),
         usable_at_most=usable_length({n: d.at_least for n, d in losses.items()}, window, tolerance),
         blow_up={n: loss.mapped(perplexity) for n, loss in losses.items()},
         gain_over_truncation={n: loss.negated() for n, loss in losses.items()},
@@ -360,5 +352,5 @@ def _curve(
     )
 
 
-def _same_tokens(result: SweepResult, name: str) -> dict[int, Measurement]:
+def _same_tokens(result: SweepResult, name: str | None) -> dict[int, Measurement]:
     return {m.length: m for m in result.measurements if m.entry == name and m.protocol == BASELINE}

@@ -35,7 +35,6 @@ from rope_jax.runs.logs import finite
 from rope_jax.sealed import locked, replacing, write_text
 from rope_jax.session import Session, open_run
 from rope_jax.sweeps.announcement import describe_entry
-from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.compatibility import check_stages
 from rope_jax.sweeps.model import LONGEST_DEFAULT, load_model
 
@@ -48,7 +47,6 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
 
     The same call continues a fit that was stopped. Raises UserError, or Stopped after a signal.
     """
-    check_code()
     folder = run.fits / config.name
     advice = "length: there is not enough memory; lower batch_tokens or length"
     opened = open_run(run, training, console, attention=config.attention, out_of_memory=advice)

@@ -77,7 +77,8 @@ def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
             own += f" of L {first:,}, which every other entry replaces"
         who = "as published" if imported else "as it was trained"
         print_wrapped(console, f"trained: the model {who}, {own}", "dim")
-    _warn_of_choice(loaded, plans)
+    if plans.chosen:
+        _warn_of_choice(loaded, plans)
 
 
 def _warn_of_texts(loaded: LoadedModel, plans: SweepPlans) -> None:
@@ -99,8 +100,6 @@ def _warn_of_texts(loaded: LoadedModel, plans: SweepPlans) -> None:
 
 def _warn_of_choice(loaded: LoadedModel, plans: SweepPlans) -> None:
     """Say which defaults were not affordable, and what was chosen in their place."""
-    if not plans.chosen:
-        return
     values = {key: list(x) if isinstance(x, tuple) else x for key, x in plans.chosen.items()}
     given = " ".join(f"{key}={str(x).replace(' ', '')}" for key, x in values.items())
     why = "need longer texts"

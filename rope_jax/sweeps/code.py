@@ -1,10 +1,8 @@
-"""Which code measures: a hash of the package's source. Imports nothing of it but its errors."""
+"""Which code measures: a hash of the package's source. Imports nothing of it."""
 
 import functools
 import hashlib
 from pathlib import Path
-
-from rope_jax.errors import UserError
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -18,12 +16,3 @@ def code_hash() -> str:
             content = file.read_bytes()
             digest.update(f"{file.relative_to(_PACKAGE)} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:16]
-
-
-@functools.cache
-def check_code() -> None:
-    """UserError if the code was changed between the first call of `code_hash` and its import."""
-    if code_hash.__wrapped__() != code_hash():
-        raise UserError(
-            f"{_PACKAGE}: its code was changed while this command started; run the command again"
-        )

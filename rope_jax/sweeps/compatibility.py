@@ -37,9 +37,8 @@ def resolve_sweep(config: SweepConfig, training: Config, **chosen: Any) -> Resol
 def check_texts(training: Config, config: SweepConfig) -> None:
     """UserError if the sweep's own texts are the run's: without splits, most are for training."""
     where = {"cache_dir", "streaming"}
-    if config.data is not None and (
-        config.data.model_dump(exclude=where) == training.data.model_dump(exclude=where)
-    ):
+    theirs = training.data.model_dump(exclude=where)
+    if config.data is not None and config.data.model_dump(exclude=where) == theirs:
         raise UserError(
             "data: is what the run was trained on; leave it out, and only documents that the run "
             "was not trained on are read"

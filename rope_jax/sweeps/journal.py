@@ -69,7 +69,8 @@ class FileJournal(UserDict[str, JournalEntry]):
                 write_text(self._path, "\n".join(self._kept) + "\n")
                 self._kept = []
             # never created here: without its first line, a journal says nothing
-            with open(self._path, "a", encoding="utf-8", opener=_open_existing) as file:
+            with open(self._path, "r+", encoding="utf-8") as file:
+                file.seek(0, os.SEEK_END)
                 file.write(f"{self._checksum(content)} {content}\n")
         except OSError as error:
             raise UserError(
@@ -81,10 +82,6 @@ class FileJournal(UserDict[str, JournalEntry]):
         """Return the checksum of an entry; one from another journal fails it too."""
         text = f"{self._identity}\n{content}"
         return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:_DIGITS]
-
-
-def _open_existing(path: str, flags: int) -> int:
-    return os.open(path, flags & ~os.O_CREAT)
 
 
 def journal_identity(

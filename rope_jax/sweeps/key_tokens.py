@@ -42,7 +42,6 @@ from rope_jax.session import Session, open_run
 from rope_jax.sweeps.model import LoadedModel, expected_steps, load_model
 
 _FOLDER = "key_tokens"
-_OTHER_ALPHA = 1.0  # the share at this alpha is shown beside the one of the mask
 
 
 def find_key_tokens(
@@ -60,13 +59,14 @@ def find_key_tokens(
 def _find(session: Session, config: KeyTokensConfig) -> Path:
     run, training, console = session.run, session.config, session.console
     steps = expected_steps(run, None if config.step is None else (config.step,))
-    _check_window(config, max(stage.seq_len for stage in training.stages))
-    _check_window(config, training.trained_at(steps[-1]).window)
+    with errors_in("", UserError):  # before anything is loaded
+        config.check_window(training.trained_at(steps[-1]).window)
     loaded = load_model(session)
     split: TokenSplit = getattr(loaded.corpus, config.split)
     step, params = loaded.one_checkpoint(config.step)
     window = training.trained_at(step).window
-    _check_window(config, window)
+    with errors_in("", UserError):  # the newest may be damaged, and an earlier one is read
+        config.check_window(window)
     path = split.path.parent / _FOLDER / f"{config.name or f'{training.name}-{config.short}'}.json"
     keys = {"split", "short", "alpha", "beta", "max_documents", "seed"}
     settings = config.model_dump(include=keys) | {
@@ -102,11 +102,10 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
         },
     )
     whole, near = _read(loaded, params, config, step, streams.tokens)
-    pairs = list(zip(whole, near, strict=True))
     start = 0 if bos_id is None else 1  # tokens of a document's start
     documents = []
-    for index, scores in zip(streams.indices, pairs, strict=True):
-        (places,) = np.nonzero(is_key(*scores, config.alpha, config.beta))
+    for index, *log_p in zip(streams.indices, whole, near, strict=True):
+        (places,) = np.nonzero(is_key(*log_p, config.alpha, config.beta))
         tokens = tuple((places - start).tolist())
         documents.append(DocumentKeys(index=index, id=split.ids[index], tokens=tokens))
     result = KeyTokens(
@@ -114,24 +113,18 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
         candidates=sum(int(np.isfinite(other).sum()) for other in near),
         documents=tuple(documents),
     )
-    others = sum(int(is_key(*scores, _OTHER_ALPHA, config.beta).sum()) for scores in pairs)
-    shares = _describe_shares(result, others)
-    if result.count < FEWEST:
-        advice = "read more documents, or longer ones, or take a smaller short"
-        if others >= FEWEST and config.alpha > _OTHER_ALPHA:
-            advice = f"take alpha=1, or {advice}"
-        raise UserError(f"alpha: {shares}; fewer than {FEWEST} say little: {advice}")
+    count, of = result.count, result.candidates
+    shares = f"{count:,} of {of:,} tokens ({100 * count / of:.2g}%) are key tokens"
+    if count < FEWEST:
+        raise UserError(
+            f"alpha: {shares}; fewer than {FEWEST} say little: take a smaller alpha or short, or "
+            "read more documents, or longer ones"
+        )
     with writing_to(path.parent, "key tokens"):
         path.parent.mkdir(exist_ok=True)
         write_text(path, result.model_dump_json())
     print_wrapped(console, f"{shares}; written to {path}")
     return path
-
-
-def _check_window(config: KeyTokensConfig, window: int) -> None:
-    """UserError if an evaluator's window is too short."""
-    with errors_in("", UserError):
-        config.check_window(window)
 
 
 def _check_written(path: Path, settings: dict[str, Any]) -> None:
@@ -155,7 +148,8 @@ def _read(
     streams: Sequence[NDArray[np.int32]],
 ) -> list[list[NDArray[np.float32]]]:
     """Return each token's log-probability by document: with the whole window, and near context."""
-    sizes, window = [len(stream) for stream in streams], loaded.training.trained_at(step).window
+    training = loaded.training
+    sizes, window = [len(stream) for stream in streams], training.trained_at(step).window
     # more context than any target has of near context
     least = max(-(-window // 2), config.short + config.s)
     passes = (
@@ -202,12 +196,3 @@ def _rotary(training: Config, step: int, length: int) -> Rotary:
         return rotary
     window = layers.geometry.train_length
     return with_map(rotary, trained.map, layers, positions, window=window, seq_len=length)
-
-
-def _describe_shares(result: KeyTokens, others: int) -> str:
-    """Describe how many key tokens there are. others: how many at alpha = 1."""
-    count, of = result.count, result.candidates
-    shares = f"{count:,} of {of:,} tokens ({100 * count / of:.2g}%) are key tokens"
-    if result.alpha == _OTHER_ALPHA:
-        return shares
-    return f"{shares}, and {others:,} ({100 * others / of:.2g}%) at alpha 1"

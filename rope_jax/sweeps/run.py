@@ -37,7 +37,6 @@ from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import replacing_folder, seal, write_text
 from rope_jax.session import file_errors_as_one_line, open_run
 from rope_jax.sweeps.announcement import announce
-from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.compatibility import (
     ResolvedSweep,
     check_key_tokens,
@@ -65,7 +64,6 @@ def sweep_run(
     run: RunDirectory, training: Config, config: SweepConfig, console: Console, again: bool = False
 ) -> None:
     """Sweep a run's checkpoints and write RUN/evals/<name>/. again: repeat earlier measurements."""
-    check_code()
     opened = open_run(
         *(run, training, console),
         attention=config.attention,

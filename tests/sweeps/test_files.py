@@ -263,7 +263,7 @@ def test_a_folder_that_fails_midway_leaves_the_earlier_sweep(result, tmp_path, m
     def fail(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("rope_jax.sweeps.files.write_events", fail)
+    monkeypatch.setattr("rope_jax.sweeps.run.write_events", fail)
     with pytest.raises(OSError, match="No space left"):
         write_folder(folder, result.config, *tables_of(result), training)
     assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == earlier

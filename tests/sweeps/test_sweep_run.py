@@ -167,7 +167,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_continues(run, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rope_jax.sweeps.files.save_figure", full)
+        patch.setattr("rope_jax.sweeps.run.save_figure", full)
         with pytest.raises(UserError, match=r"evals/full: No space left on d"):
             swept(run, name="full")
     evals = run[0].evals
