@@ -27,6 +27,7 @@ from rope_jax.protocols import Protocol
 from rope_jax.protocols.windows import RELIABLE_UNITS, Bos, Streams, Windows, streams_of
 from rope_jax.tasks import Draws, Request, Words
 
+Tokens = Int32[np.ndarray, "W n_plus_1"]
 # What draws are for: equal numbers for different purposes must not be the same.
 _FOR_TEXT, _FOR_QUESTION, _FOR_BLOCKS = 0, 1, 2
 
@@ -57,9 +58,7 @@ class Metric(ABC):
         """Return the windows of a length, and what is scored in them."""
 
     @abstractmethod
-    def tokens(
-        self, windows: Windows, length: int, cell: TaskCell
-    ) -> Int32[np.ndarray, "W n_plus_1"]:
+    def tokens(self, windows: Windows, length: int, cell: TaskCell) -> Tokens:
         """Return the tokens of windows, read at a length that may exceed theirs."""
 
     def windows_hash(self, windows: Windows, length: int, cell: TaskCell) -> str:
@@ -92,9 +91,7 @@ class Perplexity(Metric):
     def windows(self, length: int, cell: TaskCell) -> Windows:
         return self.protocol.windows(length)
 
-    def tokens(
-        self, windows: Windows, length: int, cell: TaskCell
-    ) -> Int32[np.ndarray, "W n_plus_1"]:
+    def tokens(self, windows: Windows, length: int, cell: TaskCell) -> Tokens:
         return self.protocol.streams.cut(windows.document, windows.start, length)
 
     def windows_hash(self, windows: Windows, length: int, cell: TaskCell) -> str:
@@ -155,9 +152,7 @@ class SampledTaskMetric(TaskMetric):
             answers=answers[:, length - count :],
         )
 
-    def tokens(
-        self, windows: Windows, length: int, cell: TaskCell
-    ) -> Int32[np.ndarray, "W n_plus_1"]:
+    def tokens(self, windows: Windows, length: int, cell: TaskCell) -> Tokens:
         return self._samples(length, cell)[0]
 
     @functools.cache  # noqa: B019  (it lives as long as its sweep)
@@ -167,9 +162,7 @@ class SampledTaskMetric(TaskMetric):
             digest.update(array.astype("<i4").tobytes())
         return digest.hexdigest()[:16]
 
-    def _samples(
-        self, length: int, cell: TaskCell
-    ) -> tuple[Int32[np.ndarray, "W n_plus_1"], Int32[np.ndarray, "W n"]]:
+    def _samples(self, length: int, cell: TaskCell) -> tuple[Tokens, Int32[np.ndarray, "W n"]]:
         """Return the tokens and the answers of all samples; ValueError if they do not fit."""
         depth = 0.5 if cell.depth is None else cell.depth
         samples = []
@@ -270,9 +263,7 @@ class KeyTokenMetric(TaskMetric):
             answers=answers,
         )
 
-    def tokens(
-        self, windows: Windows, length: int, cell: TaskCell
-    ) -> Int32[np.ndarray, "W n_plus_1"]:
+    def tokens(self, windows: Windows, length: int, cell: TaskCell) -> Tokens:
         return self._streams.cut(windows.document, windows.start, length)
 
     @functools.cache  # noqa: B019  (it lives as long as its sweep)

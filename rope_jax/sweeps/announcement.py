@@ -33,10 +33,10 @@ def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
     devices = session.describe_devices()
     if table is None:
         devices += f"; {loaded.memory.describe(plans.readable[-1])}"
-    # samples at each length
-    counts = (task.samples * (len(task.places) + task.has_control) for task in config.tasks)
-    named = zip(config.tasks, counts, strict=True)
-    tasks = ", ".join(f"{task.label} ({count:,} samples)" for task, count in named)
+    tasks = ", ".join(  # with the samples at each length
+        f"{task.label} ({task.samples * (len(task.places) + task.has_control):,} samples)"
+        for task in config.tasks
+    )
     which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
     print_overview(
         console,
