@@ -2,6 +2,7 @@
 
 import math
 
+from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig, TrainedEntry
 from rope_jax.errors import UserError
 from rope_jax.positions.maps import PositionMap
@@ -11,17 +12,16 @@ from rope_jax.rope import RotaryLayers, Scaling
 def check_entries(
     config: SweepConfig,
     layers: RotaryLayers,
-    trained: Scaling,
-    window: int,
+    trained: Trained,
     length: int,
-    trained_map: PositionMap | None,
     *,
     takes_maps: bool = True,
 ) -> None:
-    """Check that each entry has an effect and works in every layer at the longest length.
+    """UserError if an entry has no effect, or does not work in every layer, at the longest length.
 
-    The arguments are those of `Plan`. UserError: an entry does not.
+    trained: as for `Plan`.
     """
+    window, trained_scaling, trained_map = trained
     fixed = all(layer.scaling is not None for layer in layers.pattern)
     for entry in (TrainedEntry(), *config.scalings):
         if fixed and entry.type != "trained":
@@ -31,7 +31,7 @@ def check_entries(
                 f"scaling of its own{advice}"
             )
         try:
-            scaling = entry.at(length, window, trained)
+            scaling = entry.at(length, window, trained_scaling)
             layers.check(scaling, length)
         except ValueError as error:
             raise UserError(f"scalings: {entry.label}: {error}") from None
@@ -47,7 +47,8 @@ def check_entries(
                     f"{window:,} tokens, and no length is longer; give numbers"
                 )
             if map_ is not None and map_ != trained_map:
-                map_.check_reach(_known_length(scaling, trained, window, length), length)
+                known = _known_length(scaling, trained_scaling, window, length)
+                map_.check_reach(known, length)
                 _check_map(map_, layers, window, length)
         except ValueError as error:
             raise UserError(f"scalings: {entry.label}: map.{error}") from None

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from numpy.typing import NDArray
 
 from rope_jax.config.entries import SweepEntry, TrainedEntry
+from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig, check_stride, check_targets
 from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
 from rope_jax.config.types import errors_in
@@ -151,13 +152,11 @@ class Plan:
     def __init__(
         self,
         layers: RotaryLayers,
-        trained: Scaling,
-        window: int,
+        trained: Trained,
         documents: Sequence[NDArray[np.integer]],
         bos_id: int | None,
         config: SweepConfig,
         *,
-        trained_map: PositionMap | None = None,
         takes_maps: bool = True,
         longest: int | None = None,
         words: Words | None = None,
@@ -165,17 +164,16 @@ class Plan:
     ) -> None:
         """Choose the documents and check every setting against them and the model.
 
-        The arguments are those of `evaluation.sweep`. Lengths beyond `longest` are left out, but
-        documents and targets are those of all lengths, so that models with different limits can be
-        compared.
+        The other arguments are those of `evaluation.sweep`. Lengths beyond `longest` are left out,
+        but documents and targets are those of all lengths, so that models with different limits can
+        be compared.
 
         UserError: a setting does not fit the lengths, the documents or the model's layers.
         """
-        self.layers, self.trained, self.window = layers, trained, window
-        self.config, self.bos_id = config, bos_id
-        self.trained_map, self.longest = trained_map, longest
+        self.layers, self.trained, self.window = layers, trained, trained.window
+        self.config, self.bos_id, self.longest = config, bos_id, longest
         self.token_bytes = token_bytes
-        self.lengths = sweep_lengths(config, window)
+        self.lengths = sweep_lengths(config, self.window)
         self.targets = config.targets or self.lengths[0] // 2
         self.stride = config.stride or min(256, self.lengths[0] // 2)
         with errors_in("", UserError):
@@ -200,9 +198,7 @@ class Plan:
             *(self._perplexity(name, chosen) for name in config.protocols),
             *(self._task(task, chosen, documents, words) for task in config.tasks),
         ]
-        check_entries(
-            config, layers, trained, window, self.lengths[-1], trained_map, takes_maps=takes_maps
-        )
+        check_entries(config, layers, trained, self.lengths[-1], takes_maps=takes_maps)
 
     @property
     def readable_lengths(self) -> list[int]:
@@ -257,10 +253,11 @@ class Plan:
         read_length = length
         if metric.by_position and self.reads_prefixes(entry, length):
             read_length = self.readable_lengths[-1]
+        scaling, map_ = self._reads_with(entry, length)
         return Job(
             entry=entry.label,
-            scaling=entry.at(length, self.window, self.trained),
-            map=entry.map_at(length, self.window, self.trained_map),
+            scaling=scaling,
+            map=map_,
             metric=metric,
             cell=cell,
             length=length,
@@ -313,11 +310,15 @@ class Plan:
                 metric.windows(self.lengths[0], cell)
             return metric
 
+    def _reads_with(self, entry: SweepEntry, length: int) -> tuple[Scaling, PositionMap | None]:
+        window, scaling, map_ = self.trained
+        return entry.at(length, window, scaling), entry.map_at(length, window, map_)
+
     def _rotary(self, entry: SweepEntry, length: int) -> Rotary:
         """Return a `Rotary` whose layer axis has the same size for all entries and lengths."""
+        scaling, map_ = self._reads_with(entry, length)
         positions = np.arange(length, dtype=np.int32)[None]
-        rotary = self.layers.rotary(entry.at(length, self.window, self.trained), positions, length)
-        map_ = entry.map_at(length, self.window, self.trained_map)
+        rotary = self.layers.rotary(scaling, positions, length)
         if map_ is not None:
             # the checkpoint's own map has the L that it was trained with
             is_own = entry.type == "trained" and entry.map is None
@@ -334,8 +335,8 @@ class Plan:
         for entry, length in itertools.product(
             (*self.config.scalings, TrainedEntry()), self.lengths
         ):
-            scalings.append(entry.at(length, self.window, self.trained))
-            map_ = entry.map_at(length, self.window, self.trained_map)
+            scaling, map_ = self._reads_with(entry, length)
+            scalings.append(scaling)
             layers = max(layers, map_.layer_count if map_ else 1)
             bands = map_.bands(self.window, length) if map_ else ()
             scalings += [band.far for band in bands if band.far is not None]

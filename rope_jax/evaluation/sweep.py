@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from rope_jax.config.explain import validate
+from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.measure import (
     Journal,
@@ -114,12 +115,12 @@ def sweep(
     layers = geometry if isinstance(geometry, RotaryLayers) else RotaryLayers(geometry)
     plan = Plan(
         layers=layers,
-        trained=trained or NoScaling(),
-        window=window or layers.geometry.train_length,
+        trained=Trained(
+            window or layers.geometry.train_length, trained or NoScaling(), trained_map
+        ),
         documents=documents,
         bos_id=bos_id,
         config=config,
-        trained_map=trained_map,
         takes_maps=takes_maps,
         longest=longest,
         words=words,

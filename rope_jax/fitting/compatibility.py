@@ -57,15 +57,15 @@ def check_finished(summary: Path, run: RunDirectory, config: FitConfig) -> None:
 
 def checked_start(training: Config, config: FitConfig, stage: int) -> SweepEntry:
     """Return where a fit of a stage's checkpoint starts. UserError if it cannot start there."""
-    window, scaling, map_ = training.trained(stage)
+    trained = training.trained(stage)
     with errors_in("", UserError):
-        config.check_window(window)
+        config.check_window(trained.window)
     start = config.start
     if start is None:
         start = _ENTRY.validate_python(default_start(training, stage))
     with renamed(scalings="start"):  # it is one that a sweep could read with
         asked = resolve_sweep(SweepConfig(scalings=(start,)), training)
-        check_entries(asked, training.rotary_layers, scaling, window, config.length[-1], map_)
+        check_entries(asked, training.rotary_layers, trained, config.length[-1])
     border = next(iter(config.windows), None)
     parameters = parameters_of(training, config, start, border, stage)
     attention = training.model.attention

@@ -169,18 +169,16 @@ def _reading_table(length: int, plans: Sequence[ReadingPlan]) -> Table:
 
 def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list[list[Job]]:
     """Return the sweep's jobs at the longest length, by the program that they need."""
-    window = training.stages[-1].seq_len
-    longest = sweep_lengths(config, window)[-1]  # the model may be unable to read it
+    trained = training.trained(len(training.stages) - 1)
+    longest = sweep_lengths(config, trained.window)[-1]  # the model may be unable to read it
     # a mask of key tokens is of other documents than these zeros, and is read as same_tokens is
     tasks = tuple(task for task in config.tasks if not isinstance(task, LongPPL))
     plan = Plan(
         layers=training.rotary_layers,
-        trained=training.stage_scaling(len(training.stages) - 1),
-        window=window,
+        trained=trained,
         documents=[np.zeros(longest + 1, np.int32)],
         bos_id=None,
         config=config.model_copy(update={"bos": "none", "tasks": tasks}),
-        trained_map=training.stage_map(len(training.stages) - 1),
         longest=training.encoding.longest,
         words=Words(  # only their number matters here
             lambda text: np.frombuffer(text.encode(), np.uint8), 256, bos_id=None, has_words=True

@@ -67,9 +67,9 @@ def check_run_entries(training: Config, config: SweepConfig) -> None:
     """UserError if an entry cannot be used at any stage of the checkpoints to sweep."""
 
     def check(stage: int) -> None:
-        window, scaling, map_ = training.trained(stage)
-        longest = sweep_lengths(config, window)[-1]
-        check_entries(config, training.rotary_layers, scaling, window, longest, map_)
+        trained = training.trained(stage)
+        longest = sweep_lengths(config, trained.window)[-1]
+        check_entries(config, training.rotary_layers, trained, longest)
 
     steps = config.steps if isinstance(config.steps, tuple) else ()
     if not steps or min(steps) <= training.last_step:  # later, others are said not to exist

@@ -89,15 +89,12 @@ class LoadedModel:
         token_bytes: NDArray[Any] | None = None,
     ) -> Plan:
         """Return the plan of a sweep of one checkpoint. UserError: it does not fit the texts."""
-        trained = self.training.trained_at(step)
         return Plan(
             layers=self.training.rotary_layers,
-            trained=trained.scaling,
-            window=trained.window,
+            trained=self.training.trained_at(step),
             documents=texts,
             bos_id=self.corpus.tokenizer.bos_id,
             config=config,
-            trained_map=trained.map,
             takes_maps=True,
             longest=self.training.encoding.longest,
             words=words_of(self.corpus.tokenizer),

@@ -60,12 +60,10 @@ class TrainingSweep:
         return [
             Plan(
                 layers=config.rotary_layers,
-                trained=config.stage_scaling(stage),
-                window=config.sweep_window,
+                trained=config.trained(stage)._replace(window=config.sweep_window),
                 documents=texts,
                 bos_id=bos_id,
                 config=asked,
-                trained_map=config.stage_map(stage),
                 takes_maps=True,
                 longest=config.encoding.longest,
             )

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rope_jax.config.sections import Trained
 from rope_jax.config.tasks import SWEEP_TASKS
 from rope_jax.errors import UserError
 from rope_jax.evaluation.key_tokens import (
@@ -132,7 +133,7 @@ def mask(path, keys=KEYS, **changed):
 def plan_of(task, **settings):
     config = run(nll=scores, tasks=[task], lengths=LENGTHS, documents=DOCUMENTS)
     return Plan(
-        layers=RotaryLayers(GEOMETRY), trained=NoScaling(), window=16, documents=DOCUMENTS,
+        layers=RotaryLayers(GEOMETRY), trained=Trained(16, NoScaling(), None), documents=DOCUMENTS,
         bos_id=BOS, config=config.config.model_copy(update=settings),
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.entries import check_entries
@@ -356,7 +357,8 @@ def test_a_factor_of_length_by_window_makes_every_length_known(window, length):
     map_ = {"type": "rerope", "window": length - 1}
     entry = {"type": "pi", "factor": "auto", "map": map_}
     config = SweepConfig.model_validate({"scalings": [entry], "lengths": [length]})
-    check_entries(config, RotaryLayers(GEOMETRY), NoScaling(), window, length, None)
+    trained = Trained(window, NoScaling(), None)
+    check_entries(config, RotaryLayers(GEOMETRY), trained, length)
 
 
 @pytest.mark.parametrize(

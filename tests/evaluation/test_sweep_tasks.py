@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rope_jax.config.sections import Trained
 from rope_jax.errors import UserError
 from rope_jax.evaluation.metrics import exact_answers
 from rope_jax.evaluation.plan import Plan
@@ -74,7 +75,7 @@ def test_a_model_that_sees_100_tokens_finds_what_lies_in_them():
 def test_samples_have_the_same_keys_and_nested_texts_at_every_length_and_depth():
     read = {}
     plan = Plan(
-        layers=RotaryLayers(GEOMETRY), trained=NoScaling(), window=64, documents=DOCUMENTS,
+        layers=RotaryLayers(GEOMETRY), trained=Trained(64, NoScaling(), None), documents=DOCUMENTS,
         bos_id=BOS, config=sweep_tasks().config, words=WORDS,
     )  # fmt: skip
     for job in plan.jobs():

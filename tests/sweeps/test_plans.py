@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Plan
@@ -24,7 +25,8 @@ def plan_of(count: int = 30, length: int = 1100) -> Callable[[SweepConfig], Plan
     documents = [np.arange(length) % 250 for _ in range(count)]
 
     def plan(config: SweepConfig) -> Plan:
-        return Plan(LAYERS, parse_scaling({"type": "none"}), WINDOW, documents, 256, config)
+        trained = Trained(WINDOW, parse_scaling({"type": "none"}), None)
+        return Plan(LAYERS, trained, documents, 256, config)
 
     return plan
 
