@@ -111,7 +111,9 @@ class Column(NamedTuple):
         return max(cell_len(self.heading), *(cell.cell_len for cell in self.cells))
 
 
-def print_columns(console: Console, columns: Sequence[Column], *, repeated: int = 1) -> None:
+def print_columns(
+    console: Console, columns: Sequence[Column], *, gap: int = 2, repeated: int = 1
+) -> None:
     """Print a table with a line per row, in which no cell is cut or folded.
 
     Columns that do not fit beside the others follow below them, behind the first `repeated`
@@ -120,7 +122,7 @@ def print_columns(console: Console, columns: Sequence[Column], *, repeated: int 
     names, rest = list(columns[:repeated]), list(columns[repeated:])
     while rest:
         panel = [*names, *rest]
-        while len(panel) > repeated + 1 and sum(c.width + 2 for c in panel) - 2 > console.width:
+        while len(panel) > repeated + 1 and sum(c.width + gap for c in panel) - gap > console.width:
             panel.pop()
         headings = [Text(column.heading, "bold") for column in panel]
         for cells in (headings, *zip(*(column.cells for column in panel), strict=True)):
@@ -128,7 +130,7 @@ def print_columns(console: Console, columns: Sequence[Column], *, repeated: int 
             for column, cell in zip(panel, cells, strict=True):
                 padding = " " * (column.width - cell.cell_len)
                 parts = (padding, cell) if column.justify == "right" else (cell, padding)
-                line = Text.assemble(line, *parts, "  ")
+                line = Text.assemble(line, *parts, " " * gap)
             line.rstrip()
             console.print(line, soft_wrap=True)
         rest = rest[len(panel) - repeated :]

@@ -17,16 +17,19 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.report.table import yaml_block
 from rope_jax.results.rows import Row
-from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.results.summary import CheckpointSummary, SweepSummary
 from rope_jax.results.tasks import TaskRow
 from rope_jax.runs.logs import TensorBoardWriter
 from rope_jax.tasks import TASKS
 
-# Groups of charts; those of the other units come after all others.
-_UNITS = {
+# The "custom scalars": categories by the group of their tags, each of which is a chart.
+_CATEGORIES = {
     "perplexity": "perplexity",
     "unit_nats_per_token": "nats per token",
     "unit_bits_per_byte": "bits per byte",
+    "perplexity_by_step": "perplexity by training step",
+    "exact": "tasks, exact answers",
+    "nats": "tasks, nats per token",
 }
 # The columns of every scaling of every sweep, measured or not: see `TensorBoardWriter.hparams`.
 METRICS = (
@@ -56,97 +59,45 @@ def write_events(
     images: by title. training: the run's config. table, tasks: of all checkpoints.
     """
     newest = summary.newest
+    tags: dict[str, None] = {}
     for name in dict.fromkeys(row.name for row in table):
-        own = [row for row in table if row.name == name]
+        own = sorted((row for row in table if row.name == name), key=lambda row: -row.step)
+        scalars = [(row.last_position, _values(row, row.step == newest.step)) for row in own]
+        if summary.earlier:
+            by_step = "perplexity_by_step/{0.protocol}/{0.last_position}"
+            scalars += [(row.step, {by_step.format(row): row.ppl}) for row in own]
+        by_depth: dict[tuple[int, str], list[float]] = defaultdict(list)
+        for row in tasks:
+            if (row.name, row.step, row.taken_out) == (name, newest.step, False):
+                by_depth[row.length, f"{row.metric}/{row.task}"].append(row.value)
+        scalars += [(n, {tag: float(np.mean(values))}) for (n, tag), values in by_depth.items()]
         writer = TensorBoardWriter(folder / name)
-        for row in own:
-            is_newest = row.step == newest.step
-            writer.scalars(row.last_position, _values(row, is_newest=is_newest))
-            if summary.earlier:
-                writer.scalars(row.step, {_tag_by_step(row): row.ppl})
-        for length, values in _task_values(tasks, name, newest.step).items():
-            writer.scalars(length, values)
-        last = [row for row in own if row.step == newest.step][-1]
-        settings = _settings(last, config, training, newest.window)
-        outcome = _outcome(newest.curves.get(name)) | _effective(newest, name, config)
-        writer.hparams(settings, outcome, METRICS)
+        for step, values in scalars:
+            writer.scalars(step, values)
+            tags |= dict.fromkeys(values)
+        settings = _settings(own[0], config, training, newest.window)
+        writer.hparams(settings, _outcome(newest, name, config), METRICS)
         writer.close()
     writer = TensorBoardWriter(folder)
-    layout = _layout(table, summary)
-    for task in newest.tasks:
-        layout.setdefault("tasks, exact answers", {})[task] = [f"^exact/{re.escape(task)}$"]
-    for task in dict.fromkeys(row.task for row in tasks):
-        layout.setdefault("tasks, nats per token", {})[task] = [f"^nats/{re.escape(task)}$"]
-    writer.layout(layout)
+    charts: dict[str, dict[str, list[str]]] = {}
+    for group, category in _CATEGORIES.items():
+        for tag in tags:
+            if tag.startswith(f"{group}/"):  # TensorBoard takes tags as regular expressions
+                chart = tag.removeprefix(f"{group}/")
+                charts.setdefault(category, {})[chart] = [f"^{re.escape(tag)}$"]
+    writer.layout(charts)
     for title, image in images.items():
         writer.image(newest.step, f"summary/{title}", image)
     writer.text(newest.step, "sweep", yaml_block(dump(config)))
     writer.close()
 
 
-def _layout(table: Sequence[Row], summary: SweepSummary) -> dict[str, dict[str, list[str]]]:
-    """Return the "custom scalars" layout: per unit, one chart per protocol with all scalings.
-
-    Tags are regular expressions to TensorBoard.
-    """
-    charts: dict[str, dict[str, list[str]]] = {}
-    newest = [row for row in table if row.step == summary.newest.step]
-    for unit, title in _UNITS.items():
-        by_protocol = {
-            row.protocol: [f"^{tag}$"]
-            for row in newest
-            for tag in _values(row, is_newest=True)
-            if tag.startswith(f"{unit}/")
-        }
-        charts |= {title: by_protocol} if by_protocol else {}
-    earlier = [row for row in table if row.step != summary.newest.step]
-    if earlier:
-        charts["perplexity by training step"] = {
-            f"{row.protocol}, {row.last_position}": [f"^{_tag_by_step(row)}$"] for row in newest
-        }
-        charts["perplexity of earlier checkpoints"] = {
-            f"{row.protocol}, step {row.step}": [f"^{tag}$"]
-            for row in sorted(earlier, key=lambda row: -row.step)
-            for tag in _values(row, is_newest=False)
-        }
-    return charts
-
-
-def _tag_by_step(row: Row) -> str:
-    return f"perplexity_by_step/{row.protocol}/{row.last_position}"
-
-
-def _values(row: Row, *, is_newest: bool) -> dict[str, float]:
-    name = row.protocol if is_newest else f"{row.protocol}_at_step_{row.step}"
-    values = {f"perplexity/{name}": row.ppl}
-    if is_newest:
-        # the perplexity may overflow, the NLL does not
-        values[f"unit_nats_per_token/{name}"] = row.nll
-        if row.bpb is not None:
-            values[f"unit_bits_per_byte/{name}"] = row.bpb
-    return values
-
-
-def _task_values(rows: Sequence[TaskRow], name: str, step: int) -> dict[int, dict[str, float]]:
-    found: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for row in rows:
-        if (row.name, row.step, row.taken_out) == (name, step, False):
-            found[row.length, f"{row.metric}/{row.task}"].append(row.value)
-    means: dict[int, dict[str, float]] = defaultdict(dict)
-    for (length, tag), values in found.items():
-        means[length][tag] = float(np.mean(values))
-    return means
-
-
-def _effective(newest: CheckpointSummary, name: str, config: SweepConfig) -> dict[str, float]:
-    """Return effective lengths by the task's type, of several the shortest; 0: none passes."""
-    found: dict[str, float] = {}
-    for task in config.tasks:
-        summary = newest.tasks.get(task.label, {}).get(name)
-        if summary is not None:
-            tag = f"summary/effective_length_{task.task}"
-            found[tag] = min(found.get(tag, math.inf), float(summary.effective.length or 0))
-    return found
+def _values(row: Row, is_newest: bool) -> dict[str, float]:
+    if not is_newest:
+        return {f"perplexity/{row.protocol}_at_step_{row.step}": row.ppl}
+    # the perplexity may overflow, the NLL does not
+    values = {f"perplexity/{row.protocol}": row.ppl, f"unit_nats_per_token/{row.protocol}": row.nll}
+    return values if row.bpb is None else values | {f"unit_bits_per_byte/{row.protocol}": row.bpb}
 
 
 def _settings(row: Row, config: SweepConfig, training: Config, window: int) -> dict[str, str]:
@@ -167,14 +118,20 @@ def _settings(row: Row, config: SweepConfig, training: Config, window: int) -> d
     }
 
 
-def _outcome(curve: CurveSummary | None) -> dict[str, float]:
-    if curve is None:
-        return {}
-    longest = max(curve.blow_up)
-    none = 0.0 if curve.usable.is_known else math.nan
-    outcome = {
-        "summary/usable_length": float(curve.usable.length or none),
-        "summary/blow_up_at_longest": curve.blow_up[longest].value,
-        "summary/gain_over_truncation_at_longest": curve.gain_over_truncation[longest].value,
-    }
-    return {name: value for name, value in outcome.items() if math.isfinite(value)}
+def _outcome(newest: CheckpointSummary, name: str, config: SweepConfig) -> dict[str, float]:
+    """Return a scaling's `METRICS` as far as they are known; a length of 0: none passes."""
+    outcome: dict[str, float] = {}
+    if curve := newest.curves.get(name):
+        longest = max(curve.blow_up)
+        none = 0.0 if curve.usable.is_known else math.nan
+        outcome = {
+            "summary/usable_length": float(curve.usable.length or none),
+            "summary/blow_up_at_longest": curve.blow_up[longest].value,
+            "summary/gain_over_truncation_at_longest": curve.gain_over_truncation[longest].value,
+        }
+    for task in config.tasks:
+        if summary := newest.tasks.get(task.label, {}).get(name):
+            tag = f"summary/effective_length_{task.task}"  # of several of a type, the shortest
+            length = float(summary.effective.length or 0)
+            outcome[tag] = min(outcome.get(tag, math.inf), length)
+    return {tag: value for tag, value in outcome.items() if math.isfinite(value)}

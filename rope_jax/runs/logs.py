@@ -13,7 +13,6 @@ import numpy as np
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
 from rope_jax.sealed import write_text
 
@@ -115,15 +114,7 @@ class TensorBoardWriter:
         TensorBoard takes the columns from whichever run it reads first, so all runs have to declare
         the same `metrics`. tensorboardX's own add_hparams would create a separate run for it.
         """
-        # TensorBoard sorts the columns by name, and shows them under their display names
-        names = {f"{number:02d}_{name}": name for number, name in enumerate(settings)}
-        by_name = {sorted_name: settings[name] for sorted_name, name in names.items()}
-        for part in summary.hparams(by_name, dict.fromkeys(metrics)):
-            plugin = part.value[0].metadata.plugin_data
-            content = HParamsPluginData.FromString(plugin.content)
-            for info in content.experiment.hparam_infos:
-                info.display_name = names[info.name]
-            plugin.content = content.SerializeToString()
+        for part in summary.hparams(settings, dict.fromkeys(metrics)):
             self._write(0, summary=part)
         self.scalars(0, outcome)
 
