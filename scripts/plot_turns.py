@@ -9,8 +9,16 @@ Draws a figure, and prints one row per model.
 
 import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rope_jax import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.figure import Figure
+
+    from rope_jax.inspection.geometries import Geometry
 
 
 def main(argv: list[str]) -> None:
@@ -28,10 +36,43 @@ def main(argv: list[str]) -> None:
     output = Path(asked.output)
     check_writable(output)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
-    from rope_jax.inspection.geometries import show_geometries, turns_figure
+    from rope_jax.inspection.geometries import show_geometries
 
     draw = functools.partial(turns_figure, windows=asked.windows)
     show_geometries(asked.models, output, draw)
+
+
+def turns_figure(geometries: "Sequence[Geometry]", windows: int) -> "Figure":
+    """Draw each pair's rotations in the window, and the angles unseen in so many windows."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from rope_jax.inspection.geometries import geometry_style, label_decades
+    from rope_jax.inspection.output import short_number
+    from rope_jax.plots.style import WIDTHS
+
+    figure = Figure(figsize=(WIDTHS["page"], 5.6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.3, 1))
+    for nth, made in enumerate(geometries):
+        place = np.arange(made.turns.size) / made.turns.size
+        style = geometry_style(nth) | {"markersize": 3, "linewidth": 1.0}
+        shown = made.geometry
+        base = short_number(shown.base)
+        label = f"{made.name} (d {shown.rotary_dim}, b {base}, L {shown.train_length:,})"
+        above.plot(place, made.turns, label=label, **style)
+        below.plot(place, made.unseen(windows), **style)
+    above.axhline(1, color="0.4", linewidth=1)
+    above.set_ylabel("turns in the window, L·θ/2π")
+    below.set_ylabel(f"unseen share in {windows} windows")
+    below.set_ylim(-0.03, 1.03)
+    below.set_xlabel("pair as a share of all pairs, 2i/d (fastest first)")
+    for axis in (above, below):
+        axis.grid(True, which="major")
+    above.set_yscale("log")
+    label_decades(above.yaxis)
+    figure.align_ylabels()
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
 
 
 if __name__ == "__main__":

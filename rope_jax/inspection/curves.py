@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rope_jax.config.entries import ENTRIES
-from rope_jax.config.inspection import MAX_DISTANCES, InspectionConfig
+from rope_jax.config.inspection import InspectionConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.inspection.output import short_number
@@ -122,12 +122,6 @@ def check_curve_count(count: int) -> None:
             f"there are {count} curves, counting each kind of layer; a figure shows "
             f"at most {MAX_CURVES}"
         )
-
-
-def check_distances(length: int) -> None:
-    """Raise a UserError if scores at so many distances take too long."""
-    if length > MAX_DISTANCES:
-        raise UserError(f"length: {length:,} distances exceed the limit of {MAX_DISTANCES:,}")
 
 
 def _requests(model: InspectedModel, asked: InspectionConfig, length: int) -> list[_Request]:
