@@ -21,7 +21,9 @@ def main(argv: list[str]) -> None:
     table = output.with_suffix(".csv")
     check_writable(output, table)
     from rope_jax.console import plain_console
-    from rope_jax.inspection.maps import print_maps, shown_maps, write_map_rows, write_maps_figure
+    from rope_jax.inspection.maps import maps_figure, print_maps, shown_maps, write_map_rows
+    from rope_jax.plots.saving import save_output
+    from rope_jax.plots.style import figure_style
 
     stopping.check()
     shown = shown_maps(asked)
@@ -29,6 +31,8 @@ def main(argv: list[str]) -> None:
     console.print(f"trained window L {asked.window:,}, a text of n {length:,} tokens", style="bold")
     print_maps(console, shown)
     stopping.check()
-    write_maps_figure(output, shown, length)
+    with figure_style():
+        figure = maps_figure(shown, length)
+    save_output(figure, output)
     write_map_rows(table, shown, length)
     console.print(printable(f"figure: {output}; last row of each map: {table}"))

@@ -44,7 +44,9 @@ def main(argv: list[str]) -> None:
     check_curve_count(len(curves))
     check_writable(output)
     from rope_jax.console import plain_console
-    from rope_jax.inspection.scalings import print_scaling_tables, write_scaling_figure
+    from rope_jax.inspection.scalings import print_scaling_tables, scaling_figure
+    from rope_jax.plots.saving import save_output
+    from rope_jax.plots.style import figure_style
 
     stopping.check()
     console = plain_console()
@@ -52,5 +54,7 @@ def main(argv: list[str]) -> None:
     console.print(title, style="bold")
     print_scaling_tables(console, curves)
     stopping.check()
-    write_scaling_figure(output, curves, window=model.window, length=length, title=title)
+    with figure_style():
+        figure = scaling_figure(curves, window=model.window, length=length, title=title)
+    save_output(figure, output)
     console.print(printable(f"figure: {output}"))

@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from rope_jax.config.entries import ENTRIES
 from rope_jax.config.inspection import InspectionConfig
 from rope_jax.config.training import Config
+from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
 from rope_jax.inspection.output import short_number
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
@@ -53,14 +54,6 @@ class InspectedModel:
     def trained(self) -> Scaling:
         return self.stages[-1]
 
-    def overrides_scaling(self, layer: int) -> bool:
-        """Return whether a layer has a scaling of its own, whatever the other layers use."""
-        pattern = self.layers.pattern
-        return pattern[layer % len(pattern)].scaling is not None
-
-    def sliding_window(self, layer: int) -> int | None:
-        return self.sliding[layer % len(self.sliding)]
-
     def title(self) -> str:
         """Describe the model in one line."""
         layers = self.layers.per_layer(NoScaling())
@@ -89,8 +82,18 @@ class Curve:
     pairs: Pairs
 
 
-_Request = tuple[str, str, Scaling]
-"""A curve's name, its kind, and the scaling to show."""
+class _Layer(NamedTuple):
+    """What the curves of a layer depend on.
+
+    overrides: whether the layer has a scaling of its own, whatever the other layers use.
+    reach:     the farthest that its queries read, in training or afterwards.
+    """
+
+    geometry: RotaryGeometry
+    scaling: Scaling
+    trained: Scaling
+    overrides: bool
+    reach: int
 
 
 def make_curves(model: InspectedModel, asked: InspectionConfig, length: int) -> list[Curve]:
@@ -101,16 +104,41 @@ def make_curves(model: InspectedModel, asked: InspectionConfig, length: int) -> 
     """
     curves: dict[str, Curve] = {}
     for name, kind, scaling in _requests(model, asked, length):
-        try:
-            groups = _group_alike_layers(model, scaling)
-            for layers in groups:
-                curve = _make_curve(model, (name, kind, scaling), layers[0], length)
-                if len(groups) > 1:
-                    curve = replace(curve, name=f"{curve.name} ({_layer_numbers(layers)})")
-                curves[curve.name] = curve
-        except ValueError as error:  # the message names a setting
-            raise UserError(f"scalings: {name}: {error}") from None
+        with errors_in(f"scalings: {name}: ", UserError):  # the message names a setting
+            alike: dict[str, tuple[_Layer, list[int]]] = {}
+            for number in range(model.layers.count):
+                layer = _layer(model, scaling, number, length)
+                alike.setdefault(repr(layer), (layer, []))[1].append(number)
+            for layer, numbers in alike.values():
+                own, own_kind = name, kind
+                if layer.overrides:
+                    own, own_kind = scaling_label(layer.scaling), layer.scaling.type
+                if len(alike) > 1:
+                    own += f" ({_layer_numbers(numbers)})"
+                pairs = _pairs(layer, model.window, length)
+                curves[own] = Curve(own, own_kind, layer.scaling, layer.geometry, pairs)
     return list(curves.values())
+
+
+def _layer(model: InspectedModel, scaling: Scaling, number: int, length: int) -> _Layer:
+    layers = model.layers
+    geometry, own = layers.for_layer(number, scaling)
+    _, trained = layers.for_layer(number, model.trained)
+    overrides = layers.pattern[number % len(layers.pattern)].scaling is not None
+    reach = model.sliding[number % len(model.sliding)] or max(length, model.window)
+    return _Layer(geometry, own, trained, overrides, reach)
+
+
+def _pairs(layer: _Layer, window: int, length: int) -> Pairs:
+    inv_freq, m = exact_frequencies(layer.scaling, layer.geometry, length)
+    return Pairs(
+        theta=layer.geometry.inv_freq(),
+        inv_freq=inv_freq,
+        m=m,
+        trained=exact_frequencies(layer.trained, layer.geometry, window)[0],
+        window=min(window, layer.reach),
+        length=min(length, layer.reach),
+    )
 
 
 def check_curve_count(count: int) -> None:
@@ -124,55 +152,23 @@ def check_curve_count(count: int) -> None:
         )
 
 
-def _requests(model: InspectedModel, asked: InspectionConfig, length: int) -> list[_Request]:
+def _requests(
+    model: InspectedModel, asked: InspectionConfig, length: int
+) -> list[tuple[str, str, Scaling]]:
+    """Return a name, a kind and a scaling for each request."""
     if model.name and "scalings" not in asked.model_fields_set:
-        earlier = {
-            f"stage {number}: {scaling_label(scaling)}": scaling
+        stages = [
+            (f"stage {number}: {scaling_label(scaling)}", scaling.type, scaling)
             for number, scaling in enumerate(model.stages)
             if scaling not in (*model.stages[:number], model.trained)
-        }
-        stages = [(name, scaling.type, scaling) for name, scaling in earlier.items()]
+        ]
         return [*stages, ("trained", "trained", model.trained)]
-    requests: list[_Request] = []
+    requests = []
     for entry in asked.scalings:
-        try:
+        with errors_in(f"scalings: {entry.label}: ", UserError):  # auto's factor may not fit
             scaling = entry.at(length, model.window, model.trained)
-        except ValueError as error:  # the factor that `auto` stands for does not fit
-            raise UserError(f"scalings: {entry.label}: {error}") from None
         requests.append((entry.label, entry.type, scaling))
     return requests
-
-
-def _group_alike_layers(model: InspectedModel, scaling: Scaling) -> list[list[int]]:
-    """Return groups of layer numbers whose layers share everything a curve depends on."""
-    groups: dict[Any, list[int]] = {}
-    for layer in range(model.layers.count):
-        geometry, own = model.layers.for_layer(layer, scaling)
-        _, trained = model.layers.for_layer(layer, model.trained)
-        settings = own.model_dump_json(), trained.model_dump_json()
-        overrides, sliding = model.overrides_scaling(layer), model.sliding_window(layer)
-        groups.setdefault((geometry, *settings, overrides, sliding), []).append(layer)
-    return list(groups.values())
-
-
-def _make_curve(model: InspectedModel, request: _Request, layer: int, length: int) -> Curve:
-    name, kind, scaling = request
-    geometry, own = model.layers.for_layer(layer, scaling)
-    _, trained = model.layers.for_layer(layer, model.trained)
-    if model.overrides_scaling(layer):
-        name, kind = scaling_label(own), own.type
-    # with a sliding window, a query never reads farther than that, in training or afterwards
-    reach = model.sliding_window(layer) or max(length, model.window)
-    inv_freq, m = exact_frequencies(own, geometry, length)
-    pairs = Pairs(
-        theta=geometry.inv_freq(),
-        inv_freq=inv_freq,
-        m=m,
-        trained=exact_frequencies(trained, geometry, model.window)[0],
-        window=min(model.window, reach),
-        length=min(length, reach),
-    )
-    return Curve(name, kind, own, geometry, pairs)
 
 
 def _layer_numbers(layers: Sequence[int]) -> str:

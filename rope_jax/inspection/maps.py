@@ -10,7 +10,6 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float64
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -24,8 +23,7 @@ from rope_jax.config.inspection import MapsConfig
 from rope_jax.errors import UserError
 from rope_jax.inspection.output import print_table, short_number, write_csv
 from rope_jax.plots.panels import fold_text, label_lowest
-from rope_jax.plots.saving import save_output
-from rope_jax.plots.style import SMALL_SIZE, WIDTHS, figure_style
+from rope_jax.plots.style import SMALL_SIZE, WIDTHS
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.mask import BandMask
@@ -64,11 +62,6 @@ class ShownMap:
         """Whether n tokens stay at relative positions that occurred in training, up to L − 1."""
         return not self.obstacle and self.largest <= self.window - 1
 
-    def by_distance(self, length: int) -> Float64[np.ndarray, " n"]:
-        """Return r(n − 1, n − 1 − d) for d = 0 … n − 1; NaN where the key is hidden."""
-        places = np.arange(length)
-        return relative_positions(self.bands, places[-1:], places[::-1])[0]
-
 
 def shown_maps(asked: MapsConfig) -> list[ShownMap]:
     """Return plain RoPE and every requested map, also one that leaves the trained window.
@@ -76,7 +69,7 @@ def shown_maps(asked: MapsConfig) -> list[ShownMap]:
     UserError: a map's "auto" has no solution, or the scaling in it does not fit the geometry.
     """
     types = [map_.type for map_ in asked.maps]
-    shown = [_shown(PLAIN_NAME, "", _PLAIN, asked)]
+    shown = [_visit(PLAIN_NAME, "", _PLAIN, asked)]
     for map_ in asked.maps:
         name = map_.type if types.count(map_.type) == 1 else map_.label
         try:
@@ -98,24 +91,21 @@ def _shown_map(name: str, map_: PositionMap, asked: MapsConfig) -> ShownMap:
         )
     resolved = map_.at(window, length)
     if resolved is None:
-        return _shown(name, "auto: no map up to L tokens", _PLAIN, asked)
-    obstacle = ""
+        return _visit(name, "auto: no map up to L tokens", _PLAIN, asked)
+    settings = ", ".join(f"{key} {value}" for key, value in resolved.shown_settings.items())
+    bands = resolved.bands(window, length)
+    if any(band.far is not None for band in bands):
+        settings += "; slowest pair"
+        bands = tuple(_slowest_pair(band, asked.geometry, length) for band in bands)
+    shown = _visit(name, settings, bands, asked)
     try:
         resolved.check_reach(window, length)
     except ValueError as error:
-        obstacle = str(error)
-    settings = ", ".join(f"{key} {value}" for key, value in resolved.shown_settings.items())
-    bands = tuple(
-        _slowest_pair(band, asked.geometry, length) for band in resolved.bands(window, length)
-    )
-    if any(band.far is not None for band in resolved.bands(window, length)):
-        settings += "; slowest pair"
-    return _shown(name, settings, bands, asked, obstacle)
+        return replace(shown, obstacle=str(error))
+    return shown
 
 
-def _shown(
-    name: str, settings: str, bands: tuple[MapBand, ...], asked: MapsConfig, obstacle: str = ""
-) -> ShownMap:
+def _visit(name: str, settings: str, bands: tuple[MapBand, ...], asked: MapsConfig) -> ShownMap:
     """Visit every pair of a query and a key."""
     length, largest, visible = asked.text_length, 0.0, 0
     for first in range(0, length, _ROWS):
@@ -124,7 +114,7 @@ def _shown(
         largest = max(largest, float(np.nanmax(r)))
         visible += int((~np.isnan(r)).sum())
     share = visible / (length * (length + 1) / 2)
-    return ShownMap(name, settings, bands, largest, share, asked.window, obstacle)
+    return ShownMap(name, settings, bands, largest, share, asked.window)
 
 
 def _slowest_pair(band: MapBand, geometry: RotaryGeometry, length: int) -> MapBand:
@@ -150,13 +140,12 @@ def print_maps(console: Console, shown: Sequence[ShownMap]) -> None:
             made.name,
             made.settings,
             short_number(made.largest),
-            _share(made.visible),
+            "100%" if made.visible == 1 else f"{min(made.visible, 0.999):.1%}",
             "yes" if made.reaches else "no",
         )
         for made in shown
     ]
-    headings = ("map", "settings", "largest r", "visible", "reaches n")
-    print_table(console, headings, rows, left=2)
+    print_table(console, ("map", "settings", "largest r", "visible", "reaches n"), rows, left=2)
     for made in shown:
         if made.obstacle:
             console.print(Text(f"{made.name}: {made.obstacle}"))
@@ -167,14 +156,10 @@ def print_maps(console: Console, shown: Sequence[ShownMap]) -> None:
     )
 
 
-def _share(value: float) -> str:
-    """Format a share; only exactly 1 is shown as 100%."""
-    return "100%" if value == 1 else f"{min(value, 0.999):.1%}"
-
-
 def write_map_rows(path: Path, shown: Sequence[ShownMap], length: int) -> None:
     """Write r(n − 1, n − 1 − d) by map, one row per distance d; "" for a hidden key."""
-    columns = [made.by_distance(length) for made in shown]
+    places = np.arange(length)
+    columns = [relative_positions(made.bands, places[-1:], places[::-1])[0] for made in shown]
     rows = (
         [str(distance), *("" if np.isnan(r) else f"{r:.12g}" for r in row)]
         for distance, row in enumerate(zip(*columns, strict=True))
@@ -182,42 +167,36 @@ def write_map_rows(path: Path, shown: Sequence[ShownMap], length: int) -> None:
     write_csv(path, ["distance", *(made.name for made in shown)], rows)
 
 
-def write_maps_figure(path: Path, shown: Sequence[ShownMap], length: int) -> None:
+def maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
     """Draw r(i, j) in one panel per map: queries downwards, keys to the right.
 
     Hidden keys are blank. Positions above L − 1, which never occurred in training, have a colour
     and hatching of their own. Of more than 512 tokens, 512 evenly spaced ones are drawn.
     """
-    with figure_style():
-        figure = _maps_figure(shown, length)
-    save_output(figure, path)
-
-
-def _maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
     figure = Figure(figsize=(WIDTHS["page"], 0.9 + 6.6 / columns * rows), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    window = shown[0].window
-    colours = matplotlib.colormaps["viridis"].with_extremes(over=_UNTRAINED)
     for place, axis in enumerate(grid.flat):
         axis.set_visible(place < len(shown))
         if place < len(shown):
             image = _panel(axis, shown[place], length)
-            image.set(cmap=colours, norm=Normalize(0, window - 1))
             label_lowest(axis, "key j", place, len(shown), columns)
         if place % columns == 0:
             axis.set_ylabel("query i")
+    last = shown[0].window - 1
     bar = figure.colorbar(image, ax=grid, extend="max", shrink=min(1, 2 / rows), pad=0.02)
     bar.set_label("relative position r(i, j)")
-    ticks = [tick for tick in bar.get_ticks() if tick < 0.93 * (window - 1)]
-    bar.set_ticks([*ticks, window - 1], labels=[*(f"{t:,.0f}" for t in ticks), f"{window - 1:,}"])
+    ticks = [tick for tick in bar.get_ticks() if tick < 0.93 * last]
+    bar.set_ticks([*ticks, last], labels=[f"{tick:,.0f}" for tick in (*ticks, last)])
     meanings = [
         Patch(facecolor=_UNTRAINED, edgecolor="white", hatch=_HATCH, label="r > L − 1: untrained"),
         Patch(facecolor="white", edgecolor="0.6", label="not visible"),
     ]
     figure.legend(handles=meanings, loc="outside lower center", ncols=2)
-    figure.suptitle(f"relative positions; trained window L {window:,}, text of n {length:,} tokens")
+    figure.suptitle(
+        f"relative positions; trained window L {last + 1:,}, text of n {length:,} tokens"
+    )
     return figure
 
 
@@ -225,12 +204,17 @@ def _panel(axis: Axes, made: ShownMap, length: int) -> AxesImage:
     places = np.unique(np.linspace(0, length - 1, min(length, _MOST_PIXELS)).round().astype(int))
     r = relative_positions(made.bands, places, places)
     edges = (-0.5, length - 0.5)
-    image = axis.imshow(r, extent=(*edges, *edges[::-1]), interpolation="nearest")
+    image = axis.imshow(
+        r,
+        extent=(*edges, *edges[::-1]),
+        interpolation="nearest",
+        cmap=matplotlib.colormaps["viridis"].with_extremes(over=_UNTRAINED),
+        norm=Normalize(0, made.window - 1),
+    )
     untrained = r > made.window - 1
     if untrained.any():
-        centres = places.astype(float)
         hatched = axis.contourf(
-            centres, centres, untrained, levels=[0.5, 1.5], colors="none", hatches=[_HATCH]
+            *(places, places, untrained), levels=[0.5, 1.5], colors="none", hatches=[_HATCH]
         )
         hatched.set(edgecolor="white", linewidth=0)
     title = fold_text(f"{made.name} {made.settings and f'({made.settings})'}", 28)

@@ -1,9 +1,7 @@
 """Scalings pair by pair: tables and a figure of wavelengths, scale, and angles not seen before."""
 
-import functools
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,7 @@ from rich.console import Console
 from rope_jax.inspection.curves import Curve
 from rope_jax.inspection.output import Row, print_table, short_number
 from rope_jax.plots.panels import fold_title, legend_columns
-from rope_jax.plots.saving import save_output
-from rope_jax.plots.style import NOTE, SMALL_SIZE, WIDTHS, assign_styles, figure_style
+from rope_jax.plots.style import NOTE, SMALL_SIZE, WIDTHS, assign_styles
 from rope_jax.rope.pairs import Pairwise
 
 _MAX_NAME = 30  # characters of a curve's name in a figure
@@ -95,43 +92,37 @@ def _turns(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else short_number(value)
 
 
-def write_scaling_figure(
-    path: Path, curves: Sequence[Curve], *, window: int, length: int, title: str
-) -> None:
+def scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title: str) -> Figure:
     """Draw wavelength, scale relative to `none` and unseen share by pair, in one panel each.
 
     window, length: L and n, marked in the panel of wavelengths. A pair that does not rotate is
     drawn at the panels' edges, at ∞ and 0.
     """
-    with figure_style():
-        figure = Figure(figsize=(WIDTHS["page"], 7.0), layout="constrained")
-        wavelength, scale, unseen = figure.subplots(3, 1, sharex=True, height_ratios=(1.3, 1, 1))
-        styles = _pair_styles(curves)
-        wavelengths = [curve.pairs.wavelengths for curve in curves]
-        _log_panel(wavelength, styles, wavelengths, base=10, lengths=[window, length])
-        _name_length(wavelength, f"window {window:,}", window, above=length < window)
-        if length != window:
-            _name_length(wavelength, f"text {length:,}", length, above=length > window)
-        wavelength.set_ylabel("wavelength 2π/θ' (tokens)")
-        _log_panel(scale, styles, [curve.pairs.scale for curve in curves], base=2)
-        scale.set_ylabel("scale relative to none θ'/θ")
-        handles = [
-            line
-            for curve, style in zip(curves, styles, strict=True)
-            for line in unseen.plot(curve.pairs.unseen, **style)
-        ]
-        unseen.set_ylim(-0.03, 1.03)
-        unseen.set_ylabel("unseen share of the circle")
-        unseen.set_xlabel("pair, fastest first")
-        unseen.xaxis.set_major_locator(MaxNLocator(9, integer=True))
-        for axis in figure.axes:
-            axis.grid(True, which="major")
-        figure.align_ylabels()
-        labels = [shortened(curve.name) for curve in curves]
-        columns = legend_columns(labels, WIDTHS["page"])
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
-        figure.suptitle(fold_title(title, WIDTHS["page"]))
-    save_output(figure, path)
+    figure = Figure(figsize=(WIDTHS["page"], 7.0), layout="constrained")
+    wavelength, scale, unseen = figure.subplots(3, 1, sharex=True, height_ratios=(1.3, 1, 1))
+    styles = _pair_styles(curves)
+    wavelengths = [curve.pairs.wavelengths for curve in curves]
+    _log_panel(wavelength, styles, wavelengths, base=10, lengths=[window, length])
+    _name_length(wavelength, f"window {window:,}", window, above=length < window)
+    if length != window:
+        _name_length(wavelength, f"text {length:,}", length, above=length > window)
+    wavelength.set_ylabel("wavelength 2π/θ' (tokens)")
+    _log_panel(scale, styles, [curve.pairs.scale for curve in curves], base=2)
+    scale.set_ylabel("scale relative to none θ'/θ")
+    for curve, style in zip(curves, styles, strict=True):
+        unseen.plot(curve.pairs.unseen, **style)
+    unseen.set_ylim(-0.03, 1.03)
+    unseen.set_ylabel("unseen share of the circle")
+    unseen.set_xlabel("pair, fastest first")
+    unseen.xaxis.set_major_locator(MaxNLocator(9, integer=True))
+    for axis in figure.axes:
+        axis.grid(True, which="major")
+    figure.align_ylabels()
+    labels = [shortened(curve.name) for curve in curves]
+    columns = legend_columns(labels, WIDTHS["page"])
+    figure.legend(unseen.get_lines(), labels, loc="outside lower center", ncols=columns)
+    figure.suptitle(fold_title(title, WIDTHS["page"]))
+    return figure
 
 
 def shortened(name: str) -> str:
@@ -182,13 +173,19 @@ def _log_panel(
     shown = [place for place, is_still in enumerate(still) if is_still.any()]
     # slightly apart, so that every curve remains visible
     heights = edge + 0.03 * (np.linspace(-0.5, 0.5, len(shown)) if len(shown) > 1 else np.zeros(1))
-    draw = functools.partial(axis.plot, transform=axis.get_xaxis_transform())
     for place, height in zip(shown, heights, strict=True):
         pairs = np.flatnonzero(still[place])
-        draw(pairs, np.full(pairs.size, height), **styles[place] | {"linestyle": "none"})
+        marks = styles[place] | {"linestyle": "none", "transform": axis.get_xaxis_transform()}
+        axis.plot(pairs, np.full(pairs.size, height), **marks)
     offset: dict[str, Any] = {"textcoords": "offset points", "xytext": (-8, 0)}
-    offset["xycoords"] = "axes fraction"
-    axis.annotate("∞" if at_top else "0", (0, edge), ha="right", va="center", **offset)
+    axis.annotate(
+        "∞" if at_top else "0",
+        (0, edge),
+        xycoords="axes fraction",
+        ha="right",
+        va="center",
+        **offset,
+    )
 
 
 def _name_length(axis: Axes, label: str, length: int, *, above: bool) -> None:
