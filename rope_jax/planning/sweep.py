@@ -1,13 +1,11 @@
 """What a sweep takes: its measurements, and the memory of a window at each length."""
 
 import time
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from rope_jax.config.devices import differ_by_head
 from rope_jax.config.sweep import SweepConfig
@@ -18,13 +16,13 @@ from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import check_fits, device_bytes, program_bytes, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.targets import Target
+from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.evaluation.measure import Reader
-from rope_jax.evaluation.plan import Job, Plan, sweep_lengths
+from rope_jax.evaluation.plan import Job, Plan, readable, sweep_lengths
 from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
-from rope_jax.planning.training import quantities
 from rope_jax.sweeps.compatibility import check_run_entries, check_texts, resolve_sweep
 from rope_jax.sweeps.model import memory_plan, mesh_for
 from rope_jax.tasks import Words
@@ -41,20 +39,24 @@ def plan_sweep(
 
     Neither weights nor texts are read. UserError: the sweep does not suit the run, or does not fit.
     """
-    devices = None if target is None else target.devices()
-    platform = None if target is None else target.chip.platform
+    devices, count, platform = None, None, None
+    if target is not None:
+        devices, count, platform = target.devices(), target.count, target.chip.platform
     training = resolve_run(training, platform, config.attention)
     config = resolve_sweep(config, training)
     check_run_entries(training, config)
     check_texts(training, config)
     check_backend(training.model, platform)
-    whole_heads = differ_by_head(entry.map for entry in config.scalings)
-    mesh = mesh_for(training, None if target is None else target.count, whole_heads=whole_heads)
-    placement = Placement(mesh, devices)
-    window = training.stages[-1].seq_len
+    window, longest = training.stages[-1].seq_len, training.encoding.longest
     lengths = sweep_lengths(config, window)
-    longest = training.encoding.longest
-    read = [length for length in lengths if longest is None or length <= longest]
+    read = readable(lengths, longest)
+    if not read:
+        raise UserError(
+            f"lengths: {lengths[0]:,} is too long: position {training.model.position.type} ends "
+            f"at {longest:,} tokens"
+        )
+    whole_heads = differ_by_head(entry.map for entry in config.scalings)
+    placement = Placement(mesh_for(training, count, whole_heads=whole_heads), devices)
     model = language_model(training, vocab_size)
     placement.check_vocabulary(model.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
@@ -64,18 +66,18 @@ def plan_sweep(
         memory_gib=config.memory_gib,
         imported=training.imported is not None,
     )
-    table = memory.table(read) if read else None
     entries = [entry.label for entry in config.scalings]
     # each length of each entry reads the block with the text in front of it once
     tokens = len(entries) * sum(read)
     flops = len(entries) * sum(window_flops(training.model, vocab_size, n, n) for n in read)
-    count = len(entries) * len(config.protocols) * len(read)
+    measurements = len(entries) * len(config.protocols) * len(read)
     facts = {
         "window": f"{window:,} tokens",
         "lengths": ", ".join(f"{n:,}" for n in read),
         "scalings": ", ".join(entries),
         "protocols": ", ".join(config.protocols),
-        "measurements": f"{count:,} per checkpoint: every scaling at every length, by protocol",
+        "measurements": f"{measurements:,} per checkpoint: every scaling at every length, "
+        "by protocol",
         "compute": f"{tokens:,} tokens and {flops:.3g} FLOPs per scored block, with same_tokens",
         "blocks": f"max_blocks {config.max_blocks}, in each of at most {config.max_documents} "
         "documents",
@@ -83,29 +85,35 @@ def plan_sweep(
     }
     if target is not None:
         facts["target"] = target.text
-    if table is None and read:
+    table = memory.table(read)
+    if table is None:
         facts["memory"] = memory.describe(read[-1])
     print_overview(console, f"plan of the sweep {config.name} of {training.name}", facts)
     if table is not None:
         console.print(table)
-    if not read:
-        return
     memory.check(read)
     if target is not None:
         shared = placement.sharing_windows(memory.sharing(read[-1]).context)
         with console.status("compiling"):
-            programs = plan_readings(training, config, model, shared, like, read[-1])
-        console.print(_reading_table(read[-1], programs))
+            plans = plan_readings(training, config, model, shared, like, read[-1])
+        rows = shared.row_shards
+        flops = rows * window_flops(training.model, vocab_size, read[-1], read[-1])
+        title = (
+            f"{rows:,} × {read[-1]:,} tokens at a time, {flops / target.count:.3g} FLOPs per device"
+        )
+        programs: dict[str, list[str]] = {}
+        for plan in plans:
+            took = f"{plan.bytes / 2**30:,.3f} GiB per device, compiled in {plan.seconds:,.1f} s"
+            programs.setdefault(plan.name, []).append(took)
+        print_overview(console, title, programs)
 
 
 class ReadingPlan(NamedTuple):
-    """A program that reads windows: its tokens on all devices, and the cost on each of them."""
+    """A program that reads windows: its memory on each device, and how long it was compiled."""
 
     name: str
-    tokens: int
     bytes: int
-    flops: float
-    seconds: float  # that compiling took
+    seconds: float
 
 
 def plan_readings(
@@ -118,13 +126,9 @@ def plan_readings(
 ) -> list[ReadingPlan]:
     """Compile one program, with a window per device, for each kind of reading of a length."""
     rows = placement.row_shards
-    reader = Reader(
-        scores_of_last(model, placement),
-        like,
-        rows_at=lambda _: rows,
-        row_multiple=lambda _: rows,
-        programs={},
-    )
+    of_last = scores_of_last(model, placement)
+    every = {"rows_at": lambda _: rows, "row_multiple": lambda _: rows}
+    reader = Reader(of_last, like, **every, programs={})
     advice = "leave out the longest length, or take more devices, which then share windows"
     if training.model.backend.quadratic_memory:
         advice = f"attention=blockwise may take less; or {advice}"
@@ -142,29 +146,11 @@ def plan_readings(
         seconds = time.perf_counter() - began
         used = program_bytes(compiled, device=placement.device)
         check_fits(f"{reading} take", used, device_bytes(placement.device), advice)
-        flops = window_flops(training.model, model.vocab_size, length, length)
-        what = "all targets" if last == length else f"last {last:,}"
-        plans.append(
-            ReadingPlan(
-                f"{jobs[0].map.type}, {what}" if jobs[0].map else what,
-                rows * length,
-                used,
-                rows * flops / placement.mesh.size,
-                seconds,
-            )
-        )
+        name = "all targets" if last == length else f"last {last:,}"
+        if jobs[0].map:
+            name = f"{jobs[0].map.type}, {name}"
+        plans.append(ReadingPlan(name, used, seconds))
     return plans
-
-
-def _reading_table(length: int, plans: Sequence[ReadingPlan]) -> Table:
-    rows = {
-        "tokens": [f"{plan.tokens:,}" for plan in plans],
-        "compiled, GiB": [f"{plan.bytes / 2**30:,.3f}" for plan in plans],
-        "FLOPs": [f"{plan.flops:.3g}" for plan in plans],
-        "compiling took": [f"{plan.seconds:,.1f} s" for plan in plans],
-    }
-    title = f"a batch of {length:,} tokens, per device"
-    return quantities(title, [plan.name for plan in plans], rows)
 
 
 def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list[list[Job]]:

@@ -2,18 +2,22 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rope_jax.config.tokenizer import BPETokenizerConfig
 from rope_jax.config.training import Config
-from rope_jax.console import describe_duration, print_overview, print_wrapped
+from rope_jax.console import (
+    Column,
+    describe_duration,
+    print_columns,
+    print_overview,
+    print_wrapped,
+)
 from rope_jax.data.tokenizers import open_tokenizer
 from rope_jax.devices.hardware import device_line, peak_flops
 from rope_jax.devices.memory import device_bytes, is_host_memory, shortage_as
@@ -65,7 +69,7 @@ def plan_training(
     validates = config.data.validation_fraction > 0
     with console.status("compiling"):
         plans = [plan_stage(program, n, validates=validates) for n in range(len(config.stages))]
-    console.print(_stage_table(program, plans))
+    _print_stages(console, program, plans)
     copies = ", with the copies that saving makes" if is_host_memory(placement.device) else ""
     print_wrapped(console, f"* without compiling; compiled: what the compiler plans for{copies}")
     for plan in plans:
@@ -106,17 +110,6 @@ def planned_vocabulary(config: Config, run: Path | None = None) -> int:
     return vocabulary_size(config.model, size)
 
 
-def quantities(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
-    """Return a table with a row per quantity."""
-    table = Table("", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=Text(title))
-    table.title_justify, table.title_style = "left", "bold"
-    for name in columns:
-        table.add_column(name, justify="right")
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    return table
-
-
 def _print_overview(console: Console, program: Program, target: Target | None) -> None:
     config, placement = program.config, program.placement
     parameters = parameter_count(program.model)
@@ -143,34 +136,31 @@ def _print_overview(console: Console, program: Program, target: Target | None) -
     print_overview(console, f"plan of {config.name}", facts)
 
 
-def _stage_table(program: Program, plans: Sequence[StagePlan]) -> Table:
-    config, placement, state = program.config, program.placement, program.abstract_state
-    available = device_bytes(placement.device)
+def _print_stages(console: Console, program: Program, plans: Sequence[StagePlan]) -> None:
+    config, state = program.config, program.abstract_state
+    available = device_bytes(program.placement.device)
     used = [(plan.bytes or plan.bound).total for plan in plans]
     unit, size = ("GiB", 2**30) if max(used) >= 2**30 else ("MiB", 2**20)
-
-    def amounts(*numbers: float | int | None) -> list[str]:
-        return ["" if n is None else f"{n / size:,.2f}" for n in numbers]
-
-    flops = [
-        span.tokens_per_step
-        * flops_per_token(config.model, program.vocab_size, span.stage.seq_len)
-        / placement.mesh.size
-        for span in config.spans
-    ]
-    rows = {
-        "windows": [f"{stage.batch_size:,} × {stage.seq_len:,}" for stage in config.stages],
-        "parameters": amounts(bytes_per_device(state.params)) * len(plans),
-        "optimizer": amounts(bytes_per_device(state.opt_state)) * len(plans),
-        "at least*": amounts(*(plan.bound.total for plan in plans)),
-        "compiled": amounts(*(plan.bytes and plan.bytes.total for plan in plans)),
-    }
-    if math.isfinite(available):
-        rows["available"] = amounts(available) * len(plans)
-        rows["left"] = amounts(*(available - n for n in used))
-    rows |= {
-        "FLOPs of a step": [f"{number:.3g}" for number in flops],
-        "compiling took": [f"{plan.seconds:,.1f} s" if plan.bytes else "" for plan in plans],
-    }
-    names = [f"stage {number}" for number in range(len(plans))]
-    return quantities(f"per device, memory in {unit}", names, rows)
+    stages: list[dict[str, str]] = []
+    for span, plan, bytes_used in zip(config.spans, plans, used, strict=True):
+        stage = span.stage
+        flops = flops_per_token(config.model, program.vocab_size, stage.seq_len)
+        cells = {
+            "windows": f"{stage.batch_size:,} × {stage.seq_len:,}",
+            "parameters": f"{bytes_per_device(state.params) / size:,.2f}",
+            "optimizer": f"{bytes_per_device(state.opt_state) / size:,.2f}",
+            "at least*": f"{plan.bound.total / size:,.2f}",
+            "compiled": f"{plan.bytes.total / size:,.2f}" if plan.bytes else "",
+        }
+        if math.isfinite(available):
+            cells["available"] = f"{available / size:,.2f}"
+            cells["left"] = f"{(available - bytes_used) / size:,.2f}"
+        of_step = span.tokens_per_step * flops / program.placement.mesh.size
+        cells["FLOPs of a step"] = f"{of_step:.3g}"
+        cells["compiling took"] = f"{plan.seconds:,.1f} s" if plan.bytes else ""
+        stages.append(cells)
+    columns = [Column("", [Text(name) for name in stages[0]], "left")]
+    for number, cells in enumerate(stages):
+        columns.append(Column(f"stage {number}", [Text(cell) for cell in cells.values()]))
+    console.print(f"per device, memory in {unit}", style="bold")
+    print_columns(console, columns)
