@@ -21,9 +21,8 @@ from rope_jax.rope.messages import show_value
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
-# What plain LoRA does not have. None of these can be merged by one product for each matrix.
-# Other ways to start than these change the base model's weights as well. Keys that are absent here
-# have to be off, whatever they are.
+# Values that plain LoRA has; what else there is cannot be merged by one product for each matrix, or
+# changes the base model's weights. Keys that are absent here have to be off, whatever they are.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
@@ -36,7 +35,10 @@ _READ_OR_IGNORED = {
     *("auto_mapping", "inference_mode", "megatron_config", "megatron_core", "parent_library"),
     *("peft_version", "qalora_group_size"),
 }
-
+_ADVICE = (
+    "only plain LoRA can be merged here; merge the adapter with PEFT (merge_and_unload), and save "
+    "the model"
+)
 
 Factors = dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 """A and B by the name of the weight that they change."""
@@ -71,21 +73,19 @@ class Adapter(NamedTuple):
         return weight.astype(np.float32) + np.float32(scale) * (b @ a)
 
 
-def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter. UserError if it holds a model as well."""
-    if not (folder / CONFIG).is_file():
-        return False
+def read_adapter(folder: Path) -> Adapter | None:
+    """Return the adapter in a folder, if it holds one.
+
+    UserError: it is not plain LoRA, or the folder holds a model as well.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        return None
     if models := sorted(folder.glob("model*.safetensors")):
         raise UserError(
             f"{folder}: holds an adapter ({CONFIG}) and a model ({models[0].name}); move one of "
             "them to another folder"
         )
-    return True
-
-
-def read_adapter(folder: Path) -> Adapter:
-    """Return the adapter in a folder. UserError unless it is plain LoRA."""
-    path = folder / CONFIG
     config = read_json(path)
     for key, value in config.items():
         plain = _PLAIN.get(key, (None, False, [], {}, ""))
@@ -93,10 +93,7 @@ def read_adapter(folder: Path) -> Adapter:
         if key not in _READ_OR_IGNORED and not any(
             value == x and type(value) is type(x) for x in plain
         ):
-            raise UserError(
-                f"{path}: {key}: is {show_value(value)}, and only plain LoRA can be merged "
-                "here; merge the adapter with PEFT (merge_and_unload), and save the model"
-            )
+            raise UserError(f"{path}: {key}: is {show_value(value)}, and {_ADVICE}")
     base, alpha = config.get("base_model_name_or_path"), config.get("lora_alpha")
     if not isinstance(base, str) or not base:
         raise UserError(
@@ -117,10 +114,7 @@ def _factors(path: Path) -> Factors:
             module, _, kind = name.removeprefix("base_model.model.").rpartition(".lora_")
             module = without_prefix(module)
             if kind not in ("A.weight", "B.weight"):
-                raise UserError(
-                    f"{path}: {name}: is not a factor of plain LoRA, and only that can be merged "
-                    "here; merge the adapter with PEFT (merge_and_unload), and save the model"
-                )
+                raise UserError(f"{path}: {name}: is not a factor of it, and {_ADVICE}")
             factor = np.asarray(file.get_tensor(name)).astype(np.float32)
             parts.setdefault(f"{module}.weight", {})[kind[0]] = factor
     for name, factors in parts.items():

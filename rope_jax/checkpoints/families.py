@@ -6,11 +6,12 @@ for all. Read from the configuration_*.py and modeling_*.py of transformers 5.24
 `tests/checkpoints/golden/config_keys.json` lists the keys that these read, with their defaults.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rope_jax.checkpoints.table import Row
+from rope_jax.checkpoints.weights import Row
 from rope_jax.config.model import ModelConfig
 
 REQUIRED = object()
@@ -123,81 +124,64 @@ def _every_layer(config: Mapping[str, Any], count: int) -> list[str]:
     return [_SLIDING] * count
 
 
-def _rows_with(attention: Sequence[Row], mlp: Sequence[Row]) -> tuple[Row, ...]:
-    """Return rows with Llama's names, for these projections."""
-    layer = "model.layers.{}."
-    norms = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
-             "post_feedforward_layernorm")  # fmt: skip
-    return (
-        Row("model.embed_tokens.weight", ("embed_tokens/embedding",)),
-        *(Row(f"{layer}{name}.weight", (f"layers/{name}/scale",)) for name in norms),
-        *attention,
-        *(
-            Row(f"{layer}self_attn.{name}.weight", (f"layers/self_attn/{name}/scale",))
-            for name in ("q_norm", "k_norm")
-        ),
-        *mlp,
-        Row("model.norm.weight", ("norm/scale",)),
-        Row("lm_head.weight", ("lm_head/kernel",)),
-    )
+def _rows(modules: Mapping[str, Sequence[str]], groups: int = 1) -> tuple[Row, ...]:
+    """Return the rows of transformers' modules, given the modules here that each holds.
+
+    All of them may have a bias. groups: see `Row`; of modules that hold several.
+    """
+    rows = []
+    for name, ours in modules.items():
+        is_norm, is_embedding = ours[0].endswith("norm"), ours[0] == "embed_tokens"
+        weight = "scale" if is_norm else "embedding" if is_embedding else "kernel"
+        for theirs, leaf in (("weight", weight), ("bias", "bias")):
+            paths = tuple(f"{module}/{leaf}" for module in ours)
+            rows.append(Row(f"{name}.{theirs}", paths, groups if len(ours) > 1 else 1))
+    return tuple(rows)
 
 
-def _linear(name: str, path: str) -> tuple[Row, Row]:
-    return Row(f"{name}.weight", (f"{path}/kernel",)), Row(f"{name}.bias", (f"{path}/bias",))
+# Modules of a layer that Llama's code calls as ours does.
+_IN_LAYERS = (
+    *("input_layernorm", "post_attention_layernorm"),
+    *("pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    *(f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+)
+_PHI3_FUSED = {
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+}
 
 
-def _llama_rows(model: ModelConfig) -> tuple[Row, ...]:
-    def linear(part: str, names: Sequence[str]) -> list[Row]:
-        return [
-            row
-            for name in names
-            for row in _linear(f"model.layers.{{}}.{part}.{name}", f"layers/{part}/{name}")
-        ]
-
-    return _rows_with(
-        linear("self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
-        linear("mlp", ("gate_proj", "up_proj", "down_proj")),
-    )
-
-
-def _phi3_rows(model: ModelConfig) -> tuple[Row, ...]:
-    def fused(part: str, name: str, parts: Sequence[str]) -> Row:
-        paths = tuple(f"layers/{part}/{one}_proj/kernel" for one in parts)
-        return Row(f"model.layers.{{}}.{part}.{name}_proj.weight", paths)
-
-    return _rows_with(
-        [fused("self_attn", "qkv", ("q", "k", "v")), fused("self_attn", "o", ("o",))],
-        [fused("mlp", "gate_up", ("gate", "up")), fused("mlp", "down", ("down",))],
+def _llama_rows(model: ModelConfig, fused: Mapping[str, Sequence[str]] = {}) -> tuple[Row, ...]:
+    held = {name for names in fused.values() for name in names}
+    in_layers = {name: (name,) for name in _IN_LAYERS if name not in held} | {**fused}
+    return _rows(
+        {
+            "model.embed_tokens": ["embed_tokens"],
+            **{
+                f"model.layers.{{}}.{theirs}": [f"layers/{name.replace('.', '/')}" for name in ours]
+                for theirs, ours in in_layers.items()
+            },
+            "model.norm": ["norm"],
+            "lm_head": ["lm_head"],
+        }
     )
 
 
 def _gpt_neox_rows(model: ModelConfig) -> tuple[Row, ...]:
-    layer, attention = "gpt_neox.layers.{}.", "layers/self_attn"
-    norms = {
-        "gpt_neox.final_layer_norm": "norm",
-        f"{layer}input_layernorm": "layers/input_layernorm",
-        f"{layer}post_attention_layernorm": "layers/post_attention_layernorm",
+    layer = "gpt_neox.layers.{}."
+    modules = {
+        "gpt_neox.embed_in": ["embed_tokens"],
+        "gpt_neox.final_layer_norm": ["norm"],
+        f"{layer}input_layernorm": ["layers/input_layernorm"],
+        f"{layer}post_attention_layernorm": ["layers/post_attention_layernorm"],
+        f"{layer}attention.query_key_value": [f"layers/self_attn/{x}_proj" for x in "qkv"],
+        f"{layer}attention.dense": ["layers/self_attn/o_proj"],
+        f"{layer}mlp.dense_h_to_4h": ["layers/mlp/up_proj"],
+        f"{layer}mlp.dense_4h_to_h": ["layers/mlp/down_proj"],
+        "embed_out": ["lm_head"],
     }
-    return (
-        Row("gpt_neox.embed_in.weight", ("embed_tokens/embedding",)),
-        *(
-            Row(f"{name}.{theirs}", (f"{path}/{ours}",))
-            for name, path in norms.items()
-            for theirs, ours in (("weight", "scale"), ("bias", "bias"))
-        ),
-        *(
-            Row(
-                f"{layer}attention.query_key_value.{theirs}",
-                tuple(f"{attention}/{name}/{ours}" for name in ("q_proj", "k_proj", "v_proj")),
-                groups=model.num_attention_heads,
-            )
-            for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
-        ),
-        *_linear(f"{layer}attention.dense", f"{attention}/o_proj"),
-        *_linear(f"{layer}mlp.dense_h_to_4h", "layers/mlp/up_proj"),
-        *_linear(f"{layer}mlp.dense_4h_to_h", "layers/mlp/down_proj"),
-        Row("embed_out.weight", ("lm_head/kernel",)),
-    )
+    return _rows(modules, groups=model.num_attention_heads)
 
 
 @dataclass(frozen=True)
@@ -336,7 +320,7 @@ _ALL = (
         "phi3",
         "Phi3ForCausalLM",
         _keys(eps=1e-5),
-        rows=_phi3_rows,
+        rows=functools.partial(_llama_rows, fused=_PHI3_FUSED),
         windows=Windows(),
         # transformers' value counts even beside another one in rope_parameters
         defaults={"original_max_position_embeddings": 4096},

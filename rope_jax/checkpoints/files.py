@@ -7,14 +7,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from rope_jax.checkpoints import adapter
-from rope_jax.checkpoints.adapter import Adapter, is_adapter, read_adapter
+from rope_jax.checkpoints.adapter import Adapter, read_adapter
 from rope_jax.checkpoints.opening import opened, read_json, without_prefix
 from rope_jax.errors import UserError, errors_from
 
@@ -57,14 +57,14 @@ class TensorInfo(NamedTuple):
 class CheckpointFiles:
     """The folder of a checkpoint. Buffers that follow from the config are left out of its tensors.
 
-    Raises UserError if there are no safetensors, a file of the index is missing, or one is damaged.
+    UserError: there are no safetensors, or a file is missing or damaged.
     """
 
     def __init__(self, folder: Path, adapter: Adapter | None = None) -> None:
         """adapter: what is merged into the weights as they are read."""
         self.folder, self.adapter = folder, adapter
         self.config = read_json(folder / CONFIG)
-        self._shards, listed = _shards(folder)
+        self._shards = _shards(folder)
         self.tensors: dict[str, TensorInfo] = {}
         for path in self._shards:
             for name, info in _infos(path):
@@ -73,13 +73,6 @@ class CheckpointFiles:
                         f"{path}: {info.stored} and {self.tensors[name].stored} are the same weight"
                     )
                 self.tensors[name] = info
-        stored = {info.stored for info in self.tensors.values()}
-        for name, file in sorted(listed.items()):
-            if name not in stored and not _LEFTOVERS.fullmatch(name):
-                raise UserError(
-                    f"{folder / INDEX}: lists {name}, but {file} does not contain it; download the "
-                    "checkpoint again"
-                )
         if adapter and (absent := sorted(adapter.factors.keys() - self.tensors.keys())):
             raise UserError(
                 f"{adapter.folder}: changes {absent[0]}, which {folder} does not contain"
@@ -142,24 +135,23 @@ class CheckpointFiles:
 def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:
     """Open a checkpoint, a local folder or an id on the hub, or an adapter and its base model."""
     folder = find_folder(model, revision)
-    if not is_adapter(folder):
-        return CheckpointFiles(folder)
     changes = read_adapter(folder)
+    if changes is None:
+        return CheckpointFiles(folder)
     with errors_from(f"{folder / adapter.CONFIG}: base_model_name_or_path"):
-        path = _path(changes.base)
-        is_folder = path is not None and path.is_dir()
+        is_folder = os.path.isdir(os.path.expanduser(changes.base))
         base = find_folder(changes.base, None if is_folder else changes.revision)
     return CheckpointFiles(base, changes)
 
 
 def find_folder(model: str, revision: str | None) -> Path:
     """Return the folder of a checkpoint: a local one, or that of a download from the hub."""
-    folder = _path(model)
-    if folder is not None and folder.is_dir():
+    folder = os.path.expanduser(model)
+    if os.path.isdir(folder):
         if revision is not None:
             raise UserError(f"revision: {model} is a local folder, which has no revisions")
-        return folder
-    if folder is None or folder.exists() or not _HUB_ID.fullmatch(model):
+        return Path(folder)
+    if os.path.exists(folder) or not _HUB_ID.fullmatch(model):
         raise UserError(
             f"{model}: is neither a folder with a {CONFIG} nor the id (owner/name) of a model on "
             "the Hugging Face hub"
@@ -175,33 +167,21 @@ def find_folder(model: str, revision: str | None) -> Path:
 
 def is_checkpoint(model: str) -> bool:
     """Whether a command's argument names a Hugging Face checkpoint instead of a run."""
-    folder = _path(model)
-    if folder is None or (folder / "config.yaml").exists():
+    folder = os.path.expanduser(model)  # os.path also answers for names that no file can have
+    if os.path.exists(os.path.join(folder, "config.yaml")):
         return False
-    if (folder / CONFIG).is_file() or is_adapter(folder):
+    if any(os.path.isfile(os.path.join(folder, name)) for name in (CONFIG, adapter.CONFIG)):
         return True
     # runs/dmeo is a misspelt run, not a model of the owner "runs"
-    return bool(_HUB_ID.fullmatch(model)) and not folder.exists() and not folder.parent.exists()
+    is_there = os.path.exists(folder) or os.path.exists(os.path.dirname(folder) or ".")
+    return bool(_HUB_ID.fullmatch(model)) and not is_there
 
 
-def _path(model: str) -> Path | None:
-    """Return an argument as a path; None if no file can have that name."""
-    path = Path(os.path.expanduser(model))
-    try:
-        path.exists()
-    except OSError:  # it is too long
-        return None
-    return path
-
-
-def _shards(folder: Path) -> tuple[list[Path], Mapping[str, str]]:
-    """Return the files with the weights, and the file of each tensor as an index lists them.
-
-    The single file if it is there, like transformers, and then no index.
-    """
+def _shards(folder: Path) -> list[Path]:
+    """Return the files with the weights: the single one if it is there, like transformers."""
     index, single = folder / INDEX, folder / SINGLE
     if single.is_file():
-        return [single], {}
+        return [single]
     if index.is_file():
         listed: Any = read_json(index).get("weight_map")
         names = list(listed.values()) if isinstance(listed, dict) else []
@@ -209,13 +189,7 @@ def _shards(folder: Path) -> tuple[list[Path], Mapping[str, str]]:
             raise UserError(
                 f"{index}: has no weight_map from tensors to the names of files beside it"
             )
-        paths = [folder / name for name in sorted(set(names))]
-        for path in paths:
-            if not path.is_file():
-                raise UserError(
-                    f"{path}: is missing, and {INDEX} lists it; download the checkpoint again"
-                )
-        return paths, listed
+        return [folder / name for name in sorted(set(names))]
     pickles = sorted(path for pattern in _PICKLES for path in folder.glob(pattern))
     why = f"{folder}: has neither {SINGLE} nor {INDEX}; if the model has only pickles,"
     if pickles:

@@ -33,9 +33,8 @@ def opened(path: Path) -> Iterator[Any]:
             yield file
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         why = " ".join(str(error).split())
-        raise UserError(
-            f"{path}: is truncated or damaged ({why}); download the checkpoint again"
-        ) from None
+        what = "is truncated or damaged" if path.exists() else "is missing"
+        raise UserError(f"{path}: {what} ({why}); download the checkpoint again") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -35,12 +35,39 @@ _LEFT_OVER = {
     "longrope": {"short_mscale", "long_mscale"},
 }
 
+
+def _is_number(value: Any, kind: Any = int | float) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _whole_from(least: int) -> Callable[[Any], bool]:
+    return lambda x: _is_number(x, int) and least <= x < 2**31
+
+
 # Keys that are whole numbers, and their smallest values.
 _WHOLE = {
     **dict.fromkeys(("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"), 1),
     **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings"), 1),
     **dict.fromkeys(("sliding_window_pattern", "_sliding_window_pattern"), 1),
     **{"no_rope_layer_interval": 1, "max_window_layers": 0},
+}
+# What the value of a key about layers or positions has to be.
+_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **{
+        key: (f"a whole number of at least {least}", _whole_from(least))
+        for key, least in _WHOLE.items()
+    },
+    **dict.fromkeys(("layer_types", "no_rope_layers"), ("a list", lambda x: isinstance(x, list))),
+    **dict.fromkeys(_ROPE, ("a mapping", lambda x: isinstance(x, Mapping))),
+    **dict.fromkeys(("rope_type", "type"), ("text", lambda x: isinstance(x, str))),
+    **dict.fromkeys(
+        ("partial_rotary_factor", "rotary_pct"),
+        ("a number above 0 and at most 1", lambda x: _is_number(x) and 0 < x <= 1),
+    ),
+    **dict.fromkeys(
+        ("rope_theta", "rope_local_base_freq", "rotary_emb_base"),
+        ("a finite number of at least 1", lambda x: _is_number(x) and 1 <= x <= sys.float_info.max),
+    ),
 }
 
 
@@ -77,7 +104,10 @@ def read_description(
             code = "; code that comes with a model is never run" if given.get("auto_map") else ""
             raise ValueError(f"model_type: {kind!r} is not one of {', '.join(FAMILIES)}{code}")
         family = FAMILIES[kind]
-        _check_types(given)
+        _check_types({key: value for key, value in given.items() if key in _TYPES})
+        layers = given.get("num_hidden_layers")
+        if layers is not None and layers > MOST_LAYERS:
+            raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
         if given.get("use_bidirectional_attention"):
             raise ValueError("use_bidirectional_attention: is not a causal model")
         quantized = given.get("quantization_config")
@@ -153,41 +183,14 @@ def _unread_positions(hf: Mapping[str, Any], family: Family) -> set[str]:
     return unread
 
 
-def _check_types(hf: Mapping[str, Any]) -> None:
+def _check_types(part: Mapping[str, Any]) -> None:
     """ValueError for a key about layers or positions whose value is of the wrong type."""
-
-    def check(
-        part: Mapping[str, Any], keys: Collection[str], wanted: str, is_right: Callable[[Any], bool]
-    ) -> None:
-        for key in keys:
-            if (value := part.get(key)) is not None and not is_right(value):
-                raise ValueError(f"{key}: should be {wanted}, not {show_value(value)}")
-
-    layers: Any = hf.get("num_hidden_layers")
-    if _is_number(layers, int) and layers > MOST_LAYERS:
-        raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
-    for key, least in _WHOLE.items():
-        check(hf, [key], f"a whole number of at least {least}", _is_whole_from(least))
-    check(hf, ("layer_types", "no_rope_layers"), "a list", lambda x: isinstance(x, list))
-    check(hf, _ROPE, "a mapping", lambda x: isinstance(x, Mapping))
-    given = [hf[key] for key in _ROPE if hf.get(key) is not None]
-    nested = [part for value in given for part in value.values() if isinstance(part, Mapping)]
-    shares = ("partial_rotary_factor", "rotary_pct")
-    bases = ("rope_theta", "rope_local_base_freq", "rotary_emb_base")
-    for part in (hf, *given, *nested):
-        check(part, ("rope_type", "type"), "text", lambda x: isinstance(x, str))
-        wanted = "a number above 0 and at most 1"
-        check(part, shares, wanted, lambda x: _is_number(x) and 0 < x <= 1)
-        wanted = "a finite number of at least 1"
-        check(part, bases, wanted, lambda x: _is_number(x) and 1 <= x <= sys.float_info.max)
-
-
-def _is_whole_from(least: int) -> Callable[[Any], bool]:
-    return lambda x: _is_number(x, int) and least <= x < 2**31
-
-
-def _is_number(value: Any, kind: Any = int | float) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
+    for key, value in part.items():
+        wanted, is_right = _TYPES.get(key, ("", lambda _: True))
+        if value is not None and not is_right(value):
+            raise ValueError(f"{key}: should be {wanted}, not {show_value(value)}")
+        if isinstance(value, Mapping):
+            _check_types(value)
 
 
 def _rope(

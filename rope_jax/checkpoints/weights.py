@@ -1,5 +1,8 @@
 """The decoder's parameters from and to safetensors files, in a family's names.
 
+A family's table is a list of rows, used in both directions. A tensor holds one or several of our
+parameters of one layer. Their outputs are the tensor's first axis, while a kernel's is its last.
+
 Tensors are read one at a time, and the parameters filled where they belong, on the devices and in
 their own type, so that the host never holds more than one tensor besides the file that it is in.
 """
@@ -7,21 +10,21 @@ their own type, so that the host never holds more than one tensor besides the fi
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Int
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from rope_jax import stopping
 from rope_jax.checkpoints.files import INDEX, SINGLE, CheckpointFiles
 from rope_jax.checkpoints.opening import opened, same_bits
-from rope_jax.checkpoints.table import Row, Tensor, tensors_of
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
 
@@ -32,6 +35,78 @@ _TIED = {
     "lm_head.weight": "model.embed_tokens.weight",
     "embed_out.weight": "gpt_neox.embed_in.weight",
 }
+
+
+class Row(NamedTuple):
+    """A tensor, and the parameters that it holds.
+
+    name:   the tensor's name, with {} for the number of the layer.
+    paths:  the parameters, in the order in which the tensor holds their outputs.
+    groups: the outputs are ordered by group first, then by parameter. GPT-NeoX: one group per head.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    groups: int = 1
+
+
+class Tensor(NamedTuple):
+    """A row's tensor in one model.
+
+    layer:  of the stacked parameters; None if it is outside the layers.
+    shapes: of its parameters, as the tensor has them: outputs first.
+    """
+
+    row: Row
+    layer: int | None
+    shapes: list[tuple[int, ...]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(shape[0] for shape in self.shapes), *self.shapes[0][1:])
+
+    def split(self, tensor: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the parameters in a tensor."""
+        rest = tensor.shape[1:]
+        grouped = tensor.reshape(self.row.groups, -1, *rest)
+        ends = np.cumsum([shape[0] // self.row.groups for shape in self.shapes])[:-1]
+        parts = [part.reshape(-1, *rest) for part in np.split(grouped, ends, axis=1)]
+        return self._transposed(parts)
+
+    def join(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return the tensor that holds these parameters: the inverse of `split`."""
+        rest = self.shapes[0][1:]
+        grouped = [part.reshape(self.row.groups, -1, *rest) for part in self._transposed(parts)]
+        # a view that is not contiguous would be written to safetensors wrongly, without an error
+        return np.ascontiguousarray(np.concatenate(grouped, axis=1).reshape(-1, *rest))
+
+    def _transposed(self, parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Turn weights [outputs, inputs] into kernels [inputs, outputs] or back."""
+        pairs = zip(self.row.paths, parts, strict=True)
+        return [part.T if path.endswith("/kernel") else part for path, part in pairs]
+
+
+def tensors_of(rows: Iterable[Row], like: Params) -> dict[str, Tensor]:
+    """Return a model's tensors by name, in the order in which they are written.
+
+    rows: the family's; those of parameters that the model lacks are left out.
+    like: the shapes of the parameters.
+    """
+    shapes = {path: leaf.shape for path, leaf in flatten_dict(like, sep="/").items()}
+    present = [row for row in rows if shapes.keys() >= set(row.paths)]
+    if unknown := sorted(shapes.keys() - {path for row in present for path in row.paths}):
+        raise ValueError(f"the parameter {unknown[0]} has no tensor in this family")
+    stacked = [row for row in present if "{}" in row.name]
+    layers = max((shapes[row.paths[0]][0] for row in stacked), default=0)
+
+    def tensor(row: Row, layer: int | None) -> Tensor:
+        own = [(path, shapes[path][0 if layer is None else 1 :]) for path in row.paths]
+        outputs_first = [shape[::-1] if path.endswith("/kernel") else shape for path, shape in own]
+        return Tensor(row, layer, outputs_first)
+
+    return {row.name: tensor(row, None) for row in present if row not in stacked} | {
+        row.name.format(layer): tensor(row, layer) for layer in range(layers) for row in stacked
+    }
 
 
 def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -> Params:

@@ -139,7 +139,7 @@ def _rows_of_short_windows(
     A window's last target is the token that follows it in the text, so none is left out.
     """
     per_row, choices = seq_len // short_len, len(split.tokens) - short_len
-    offsets = [_uniform(seed, choices, per_row) for seed in seeds]
+    offsets = [_below(np.random.Philox(seed), per_row, choices) for seed in seeds]
     windows = _windows(split, np.concatenate(offsets or [np.empty(0, int)]), short_len, documents)
     # Number the segments of a row consecutively: each window begins a new one.
     used = (windows.segment_ids[:, -1] + 1).reshape(-1, per_row)
@@ -159,7 +159,8 @@ def training_offsets(
             f"stages[{stage}].seq_len: a window of {seq_len} tokens needs {seq_len + 1}, but the "
             f"train split has {len(split.tokens)}; lower seq_len or give more text"
         )
-    return _uniform(np.random.SeedSequence([seed, stage, step]), choices, batch_size)
+    bits = np.random.Philox(np.random.SeedSequence([seed, stage, step]))
+    return _below(bits, batch_size, choices)
 
 
 def validation_batches(
@@ -190,13 +191,6 @@ def validation_batches(
         return _windows(split, np.array(offsets, np.int64), seq_len, documents)
 
     return map(batch, range(batches))
-
-
-def _uniform(seed: np.random.SeedSequence, choices: int, count: int) -> NDArray[np.int64]:
-    """Return `count` integers in [0, choices), the same under every version of numpy."""
-    # numpy guarantees the raw bits, but not what Generator.integers makes of them.
-    raw = np.random.Philox(seed).random_raw(count)
-    return np.array([(bits * choices) >> 64 for bits in raw.tolist()], np.int64)
 
 
 def _windows(
@@ -237,7 +231,7 @@ def position_functions(
 ) -> NDArray[np.int32]:
     """Return f of each row at 0 … T − 1: int32 [B, T].
 
-    seeds: one per row. The raw bits of Philox are used, which every version of numpy draws alike.
+    seeds: one per row.
     """
     functions = np.empty((len(seeds), seq_len), np.int32)
     for row, seed in enumerate(seeds):
@@ -296,8 +290,15 @@ def _different(bits: np.random.Philox, count: int, below: int) -> NDArray[np.boo
 
 
 def _below(bits: np.random.Philox, count: int, below: int) -> NDArray[np.int64]:
-    """Return ⌊bits · below / 2^64⌋ of the next random bits, for `below` up to 2^31: [count]."""
+    """Return `count` integers in [0, below): ⌊bits · below / 2^64⌋ of the next random bits.
+
+    Every version of numpy draws these bits alike, but not what Generator.integers makes of them.
+    """
+    low_half, shift = np.uint64(2**32 - 1), np.uint64(32)
     raw = np.asarray(bits.random_raw(count), np.uint64)
-    high, low = raw >> np.uint64(32), raw & np.uint64(2**32 - 1)
-    carried = (low * np.uint64(below)) >> np.uint64(32)
-    return ((high * np.uint64(below) + carried) >> np.uint64(32)).astype(np.int64)
+    high, low = raw >> shift, raw & low_half
+    # the product of 128 bits, whose upper half is wanted, in parts of 32 bits
+    below_high, below_low = np.uint64(below >> 32), np.uint64(below & (2**32 - 1))
+    middle = high * below_low + ((low * below_low) >> shift)
+    carried = (low * below_high + (middle & low_half)) >> shift
+    return (high * below_high + (middle >> shift) + carried).astype(np.int64)

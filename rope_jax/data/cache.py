@@ -16,7 +16,7 @@ from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import matching_files
 from rope_jax.data.stdlib import source_files, stdlib_root
 from rope_jax.errors import UserError, printable
-from rope_jax.sealed import Damaged, is_complete, locked, remove, replacing_folder, seal
+from rope_jax.sealed import Damaged, is_complete, locked, replacing_folder, seal
 from rope_jax.user_cache import user_cache
 
 RECIPE = 3
@@ -38,18 +38,13 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
         by_split = {"all": source_files(stdlib_root())}
     elif not isinstance(data, HubData):
         by_split = matching_files(data)
+    files = []
     try:
-        files = [
-            (
-                split,
-                str(path),
-                os.path.abspath(path),
-                (state := path.stat()).st_size,
-                state.st_mtime_ns,
-            )
-            for split, paths in by_split.items()
-            for path in paths
-        ]
+        for split, paths in by_split.items():
+            for path in paths:
+                state = path.stat()
+                about = (os.path.abspath(path), state.st_size, state.st_mtime_ns)
+                files.append((split, str(path), *about))
     except OSError as error:  # such as a file that was deleted just now
         raise UserError(f"data: cannot read {error.filename}: {error.strerror}") from error
     identity = dict(recipe=RECIPE, data=settings, tokenizer=tokenizer, files=files, only=only)
@@ -57,9 +52,8 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
     try:
         root = user_cache() if data.cache_dir is None else Path(data.cache_dir).expanduser()
     except RuntimeError:
-        user = (data.cache_dir or "~").partition("/")[0]
-        why = f"there is no user {user}" if data.cache_dir else "you have no home directory"
-        raise UserError(f"data.cache_dir: {why}; name another folder") from None
+        home = (data.cache_dir or "~").partition("/")[0]
+        raise UserError(f"data.cache_dir: there is no folder {home}; name another") from None
     return root / key
 
 
@@ -74,9 +68,8 @@ def make_once(
     """
     if _is_complete(folder, what, warn):
         return
-    with writing_to(folder.parent, what), contextlib.ExitStack() as stack:
+    with cache_errors(what, "written", folder.parent), contextlib.ExitStack() as stack:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(folder.parent)
         with contextlib.suppress(OSError):  # a file system without locks
             stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
         if not _is_complete(folder, what, lambda _: None):  # it may have been made meanwhile
@@ -85,41 +78,23 @@ def make_once(
                 seal(new, sorted(path.name for path in new.iterdir()))
 
 
-def _remove_abandoned(parent: Path) -> None:
-    """Delete the unfinished folders of killed processes, whose locks nobody holds."""
-    for path in parent.glob(f".{'[0-9a-f]' * 32}.new"):
-        with (
-            contextlib.suppress(OSError, UserError),
-            locked(path.with_suffix(".lock"), busy="another process writes it"),
-        ):
-            remove(path)
-
-
 def _is_complete(folder: Path, what: str, warn: Callable[[str], Any]) -> bool:
-    try:
-        return is_complete(folder)
-    except Damaged as damage:
-        warn(printable(f"{damage}; writing {what} again"))
-        return False
-    except OSError as error:
-        raise cannot_read(what, error) from error
-
-
-def cannot_read(what: str, error: OSError) -> UserError:
-    # The path comes last, because a message is cut where it is too long.
-    return UserError(
-        f"data.cache_dir: name a readable folder; {what} cannot be read "
-        f"({error.strerror or error}) from {error.filename}"
-    )
+    with cache_errors(what, "read", folder):
+        try:
+            return is_complete(folder)
+        except Damaged as damage:
+            warn(printable(f"{damage}; writing {what} again"))
+            return False
 
 
 @contextlib.contextmanager
-def writing_to(folder: Path, what: str) -> Iterator[None]:
-    """Turn an OSError in the block into a UserError that names data.cache_dir."""
+def cache_errors(what: str, done: str, folder: Path) -> Iterator[None]:
+    """Turn an OSError in the block, where `what` is `done`, into a UserError about the cache."""
     try:
         yield
     except OSError as error:
+        # the path comes last, because a message is cut where it is too long
         raise UserError(
-            f"data.cache_dir: cannot write {what} to {folder} ({error.strerror or error}); "
-            "name a writable folder"
+            f"data.cache_dir: name another folder; {what} cannot be {done} "
+            f"({error.strerror or error}): {error.filename or folder}"
         ) from error

@@ -15,7 +15,6 @@ from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import (
     FileData,
     Record,
-    at_most,
     checked_text,
     matching_files,
     read_documents,
@@ -26,7 +25,9 @@ from rope_jax.data.splits import SPLITS, Document, Split, assign, by_position, c
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
 from rope_jax.errors import UserError
 
-_BATCH = 16  # documents in memory at once; one may be a book
+# What is in memory and tokenized at once, unless one document is longer: the library `tokenizers`
+# takes about 130 bytes for each character.
+_BATCH, _BATCH_CHARACTERS = 16, 2**22
 
 
 class Documents(NamedTuple):
@@ -121,17 +122,18 @@ def _hub_splits(data: HubData, only: str | None, skipped: dict[str, None]) -> di
             f"data.id: {data.id} has no split {', '.join(SPLITS[:-1])} or {SPLITS[-1]}; it has "
             f"{', '.join(dataset)}"
         )
-    return {name: partial(_texts, dataset[name], name, data, skipped) for name in names}
 
+    def split(name: str) -> Iterator[Document]:
+        source = f"the {name} split of {data.id}"
+        records = _records(dataset[name], name, data)
+        none = f"data.id: {source} has no documents"
+        return with_text([(source, records)], data, skipped, none)
 
-def _texts(rows: Any, split: str, data: HubData, skipped: dict[str, None]) -> Iterator[Document]:
-    """Yield the documents of a split, which is a Dataset or an IterableDataset."""
-    source = f"the {split} split of {data.id}"
-    texts = with_text(_records(rows, split, data), skipped, data, source)
-    return at_most(data.max_documents, texts, f"data.id: {source} has no documents")
+    return {name: partial(split, name) for name in names}
 
 
 def _records(rows: Any, split: str, data: HubData) -> Iterator[Record]:
+    """Yield the rows of a Dataset or an IterableDataset."""
     column = data.column
     try:
         if column in (rows.column_names or ()):  # the others need not be decoded
@@ -149,8 +151,14 @@ def _records(rows: Any, split: str, data: HubData) -> Iterator[Record]:
 
 def document_batches(split: Split) -> Iterator[list[Document]]:
     """Yield the documents of a split, a few at a time."""
-    documents = split()
-    while batch := list(itertools.islice(documents, _BATCH)):
+    batch, characters = list[Document](), 0
+    for document in split():
+        batch.append(document)
+        characters += len(document.text)
+        if len(batch) == _BATCH or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
         yield batch
 
 

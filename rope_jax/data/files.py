@@ -26,7 +26,7 @@ from rope_jax.rope.messages import shorten
 FileData = TextData | JsonLinesData | ParquetData
 
 _PARQUET_ROWS = 256  # read at once; a row may be a book
-_ARCHIVES = (".tar", ".tgz", ".zip", ".7z")
+_ARCHIVES = {".tar", ".tgz", ".zip", ".7z"}
 
 
 def _open_zstd(file: Path, mode: str) -> Any:
@@ -42,7 +42,6 @@ _DECOMPRESSING: dict[str, Any] = {
     ".xz": lzma.open,
     ".zst": _open_zstd,
 }
-
 
 Record = tuple[str, str | None]
 """Where a document was found, and its text; None: the record has a null there."""
@@ -93,70 +92,67 @@ def _matching(pattern: str) -> list[Path]:
     return files
 
 
-def document_name(file: Path) -> str:
-    """Return the name of a file as the id of its document, escaped where it is not printable."""
-    return printable(str(file).replace("\\", "\\\\"))
-
-
 def read_documents(
     files: list[Path], data: FileData, skipped: dict[str, None]
 ) -> Iterator[Document]:
-    """Yield each document of the files that has text; `data.max_documents` at most.
-
-    skipped: see `with_text`. UserError: a file cannot be read, or there are no documents.
-    """
-    by_file = (with_text(_documents(file, data), skipped, data, str(file)) for file in files)
+    """Yield the documents of files, see `with_text`. UserError: a file cannot be read."""
+    sources = ((str(file), _records(file, data)) for file in files)
     none = f"data.files: no documents in {', '.join(map(str, files))}"
-    return at_most(data.max_documents, itertools.chain.from_iterable(by_file), none)
-
-
-def at_most(count: int | None, documents: Iterator[Document], none: str) -> Iterator[Document]:
-    """Yield the first `count` documents, or all. UserError `none` if there are none."""
-    if (first := next(documents, None)) is None:
-        raise UserError(none)
-    yield from itertools.islice(itertools.chain([first], documents), count)
+    return with_text(sources, data, skipped, none)
 
 
 def with_text(
-    records: Iterable[Record], skipped: dict[str, None], data: FileData | HubData, source: str
+    sources: Iterable[tuple[str, Iterable[Record]]],
+    data: FileData | HubData,
+    skipped: dict[str, None],
+    none: str,
 ) -> Iterator[Document]:
-    """Yield the documents that have text, and add the names of the others to `skipped`.
+    """Yield the first `data.max_documents` documents that have text, or all.
 
-    UserError, which names the source: none has text.
+    sources: each with its name. skipped: gets the names of the records without text, as keys.
+
+    UserError: no record of a source has text; or, with the message `none`, there are no records.
     """
-    texts = nulls = 0
-    for document, text in records:
-        stopping.check()
-        if text is None:
-            nulls += 1
-            skipped[document] = None
-        else:
-            texts += 1
+    count = 0
+    for source, records in sources:
+        before, nulls = count, 0
+        for document, text in records:
+            stopping.check()
+            if text is None:
+                nulls += 1
+                skipped[document] = None
+                continue
             yield Document(document, text)
-    if nulls and not texts:
-        every = f"all {nulls:,} records" if nulls > 1 else "its only record"
-        column = getattr(data, "column", None)
-        raise UserError(
-            f"data.column: {column!r} of {source} is null in {every}; name a text column"
-        )
+            count += 1
+            if count == data.max_documents:
+                return
+        if nulls and count == before:
+            every = f"all {nulls:,} records" if nulls > 1 else "its only record"
+            column = getattr(data, "column", None)
+            raise UserError(
+                f"data.column: {column!r} of {source} is null in {every}; name a text column"
+            )
+    if not count:
+        raise UserError(none)
 
 
-def _documents(file: Path, data: FileData) -> Iterator[Record]:
+def _records(file: Path, data: FileData) -> Iterator[Record]:
     suffix = file.suffix.lower()
+    name = printable(str(file).replace("\\", "\\\\"))  # escaped where it is not printable
     try:
         if isinstance(data, ParquetData):
-            yield from _parquet_rows(file, data.column)
+            yield from _parquet_rows(file, name, data.column)
             return
         inner = Path(file.stem).suffix if suffix in _DECOMPRESSING else ""
-        if {file.suffix, inner} & set(_ARCHIVES):
+        if {file.suffix, inner} & _ARCHIVES:
             raise UserError(
                 f"data.files: {file} is an archive; unpack it, and name the files in it"
             )
         with _DECOMPRESSING.get(suffix, Path.open)(file, "rb") as opened:
             if isinstance(data, JsonLinesData):
-                yield from _json_lines(opened, document_name(file), data.column)
+                yield from _json_lines(opened, name, data.column)
             else:
-                yield document_name(file), opened.read().decode("utf-8")
+                yield name, opened.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"data.files: {file} is not UTF-8 (byte {error.start}); save it as UTF-8"
@@ -178,10 +174,8 @@ def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Reco
         except UnicodeDecodeError as error:
             raise UserError(f"data.files: {where} is not UTF-8; save it as UTF-8") from error
         except (ValueError, RecursionError) as error:
-            why = str(error).partition(";")[0]  # of a number that is too long
-            if isinstance(error, RecursionError):
-                why = "nested too deeply"
-            elif isinstance(error, json.JSONDecodeError):
+            why = str(error).partition(";")[0]  # of a number that is too long, or deep nesting
+            if isinstance(error, json.JSONDecodeError):
                 why = f"{error.msg}, character {error.pos}"
             raise UserError(
                 f"data.files: {where} is not JSON ({why}); write one object per line"
@@ -192,7 +186,7 @@ def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Reco
         yield where, checked_text(row[column], column, where)
 
 
-def _parquet_rows(file: Path, column: str) -> Iterator[Record]:
+def _parquet_rows(file: Path, name: str, column: str) -> Iterator[Record]:
     import pyarrow
     from pyarrow import parquet
 
@@ -205,7 +199,7 @@ def _parquet_rows(file: Path, column: str) -> Iterator[Record]:
             batches = table.iter_batches(_PARQUET_ROWS, columns=[column])
             values = (value for batch in batches for value in batch.column(0).to_pylist())
             for number, value in enumerate(values):
-                where = f"{document_name(file)}:{number}"
+                where = f"{name}:{number}"
                 yield where, checked_text(value, column, where)
     except pyarrow.ArrowException as error:
         message = " ".join(str(error).split())
@@ -223,16 +217,10 @@ def checked_text(value: Any, column: str, where: str) -> str | None:
     """Return a value of a column of texts. UserError unless it is text or null."""
     if value is None:
         return None
-    if isinstance(value, list) and any(isinstance(item, int) for item in value):
-        raise UserError(
-            f"data.column: {column!r} of {where} holds token ids, not text; name the column that "
-            "contains the text"
-        )
     if not isinstance(value, str):
-        kind = type(value).__name__
-        raise UserError(
-            f"data.column: {column!r} of {where} is of type {kind}, not text; name a text column"
-        )
+        is_ids = isinstance(value, list) and any(isinstance(item, int) for item in value)
+        what = "holds token ids" if is_ids else f"is of type {type(value).__name__}"
+        raise UserError(f"data.column: {column!r} of {where} {what}, not text; name a text column")
     try:
         value.encode("utf-8")  # JSON can escape half a character, "\ud800"
     except UnicodeEncodeError as error:

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax import stopping
 from rope_jax.config.data import DataConfig
-from rope_jax.data.cache import cache_folder, cannot_read, make_once
+from rope_jax.data.cache import cache_errors, cache_folder, make_once
 from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.data.splits import SPLITS
 from rope_jax.data.tokenizers import Tokenizer
@@ -44,7 +44,7 @@ class TokenSplit:
     path: Path
     """The file that is mapped."""
     opened: os.stat_result
-    """The file's state when it was mapped."""
+    """Its state then."""
     vocab_size: int
     """Every token is below it."""
     bos_id: int | None
@@ -68,10 +68,10 @@ class TokenSplit:
             is_same = (now.st_size, now.st_mtime_ns) == (then.st_size, then.st_mtime_ns)
             # if another file has replaced it, the map is still of the old one
             if os.path.samestat(now, then) and not is_same:
-                self._fail("its size or time of modification is another")
+                raise self._changed("its size or time of modification is another")
         tokens = np.array(self.tokens[begin:end])
         if tokens.size and tokens.max() >= self.vocab_size:
-            self._fail(f"token {tokens.max()} is not in the vocabulary")
+            raise self._changed(f"token {tokens.max()} is not in the vocabulary")
         return tokens
 
     def document(self, index: int) -> NDArray[np.unsignedinteger[Any]]:
@@ -89,8 +89,8 @@ class TokenSplit:
         """Return the number of tokens in each document, any start token included: int64 [D]."""
         return np.diff(self.starts)
 
-    def _fail(self, how: str) -> NoReturn:
-        raise UserError(
+    def _changed(self, how: str) -> UserError:
+        return UserError(
             f"data.cache_dir: {self.path} was changed while it was being read ({how}); run the "
             "same command again, which writes the tokens again"
         )
@@ -131,7 +131,7 @@ def open_corpus(
     folder = cache_folder(data, tokenizer.name, only)
     stopping.check()
     make_once(folder, "tokens", lambda new: _write_corpus(data, tokenizer, only, new), warn)
-    try:
+    with cache_errors("tokens", "read", folder):
         about = json.loads((folder / _ABOUT).read_text("utf-8"))
         splits = {}
         for name in SPLITS:
@@ -148,8 +148,6 @@ def open_corpus(
                 bos_id=tokenizer.bos_id,
                 bytes_per_token=about["bytes_per_token"][name],
             )
-    except OSError as error:  # removed or closed just now
-        raise cannot_read("tokens", error) from error
     fingerprint, report = about["fingerprint"], tuple(about["report"])
     return Corpus(**splits, fingerprint=fingerprint, report=report, tokenizer=tokenizer)
 

@@ -16,8 +16,7 @@ from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import CheckpointFiles
 from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.reading import read_description
-from rope_jax.checkpoints.table import tensors_of
-from rope_jax.checkpoints.weights import write_weights
+from rope_jax.checkpoints.weights import tensors_of, write_weights
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params, language_model

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rope_jax.checkpoints.table import Row, Tensor, tensors_of
+from rope_jax.checkpoints.weights import Row, Tensor, tensors_of
 
 QKV = ("self_attn/q_proj/kernel", "self_attn/k_proj/kernel", "self_attn/v_proj/kernel")
 

@@ -41,24 +41,17 @@ class ByteTokenizer:
 
         Its post-processor adds the document start, which these models were trained with.
         """
-        from tokenizers import AddedToken, models
+        from tokenizers import AddedToken, models, pre_tokenizers
 
-        vocab = {character: byte for byte, character in enumerate(_characters())}
+        # Visible characters of Latin-1 stand for themselves; U+0100 and so on for the other bytes.
+        characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        visible = {character: ord(character) for character in characters if character < "\u0100"}
+        others = sorted(set(range(256)) - set(visible.values()))
+        vocab = visible | dict(zip(characters[len(visible) :], others, strict=True))
         library = _byte_level(models.BPE(vocab=vocab, merges=[]), use_regex=False)
         library.add_special_tokens([AddedToken(START_TOKEN, special=True, normalized=False)])
         _add_start(library)
         return library.to_str(pretty=True)
-
-
-def _characters() -> list[str]:
-    """Return the printable character that stands for each byte, as in GPT-2's encoder.
-
-    Visible characters of Latin-1 stand for themselves, the other bytes are U+0100, U+0101, ….
-    """
-    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in visible]
-    code = {byte: 0x100 + number for number, byte in enumerate(others)}
-    return [chr(code.get(byte, byte)) for byte in range(256)]
 
 
 def train_bpe(texts: Iterable[Sequence[str]], vocab_size: int) -> str:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
 _MOST_SHOWN = 5  # special tokens in an error
-# Characters that are tokenized at once, if they are not one text: the library takes about 130 bytes
-# of memory for each.
-_MOST_CHARACTERS = 2**22
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _BYTE = re.compile("<0x..>")
 _ADVICE = "name a tokenizer that can"
@@ -58,12 +55,9 @@ class JsonTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
         """UserError: the tokenizer has no token for something in a text."""
-        return [tokens for group in _groups(texts) for tokens in self._encode(group)]
-
-    def _encode(self, texts: list[str]) -> list[Tokens]:
         # it fails at a word outside the vocabulary, if there is no token for unknown ones
         with _library_errors(self._where, "cannot tokenize the documents", _ADVICE):
-            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+            encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._as_tokens(encoding.ids) for encoding in encodings]
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
@@ -194,19 +188,6 @@ def _library_errors(where: str, what: str, advice: str) -> Iterator[None]:
             raise
         message = " ".join(str(error).split())
         raise UserError(f"tokenizer.path: {where} {what} ({message}); {advice}") from error
-
-
-def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the texts in groups of at most `_MOST_CHARACTERS`, or of one text that is longer."""
-    group, size = list[str](), 0
-    for text in texts:
-        if group and size + len(text) > _MOST_CHARACTERS:
-            yield group
-            group, size = [], 0
-        group.append(text)
-        size += len(text)
-    if group:
-        yield group
 
 
 def _added_tokens(library: "Library", where: str) -> tuple[list[str], list[str]]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rope_jax import stopping
 from rope_jax.config.data import DataConfig
 from rope_jax.config.tokenizer import (
     START_TOKEN,
@@ -16,7 +15,6 @@ from rope_jax.config.tokenizer import (
 )
 from rope_jax.data.cache import cache_folder, make_once
 from rope_jax.data.corpora import document_batches, load_documents
-from rope_jax.data.splits import Document
 from rope_jax.data.tokenizers.base import Tokenizer
 from rope_jax.data.tokenizers.byte_level import BPE_RECIPE, ByteTokenizer, train_bpe
 from rope_jax.data.tokenizers.from_json import JsonTokenizer
@@ -54,7 +52,8 @@ def open_tokenizer(
     def train(new: Path) -> None:
         with TemporaryDirectory(dir=new) as scratch:
             batches = document_batches(load_documents(data, Path(scratch)).splits["train"])
-            content = train_bpe(map(_texts, batches), config.vocab_size)
+            texts = ([text for _, text in batch] for batch in batches)
+            content = train_bpe(texts, config.vocab_size)
         (new / _FILE).write_text(content, "utf-8")
 
     make_once(folder, "the tokenizer", train, warn)
@@ -69,18 +68,11 @@ def read_tokenizer(path: Path, bos: str | None, known: int | None = None) -> Jso
 def read_content(path: Path) -> str:
     try:
         return read_limited(path, _MOST_BYTES).decode("utf-8")
-    except FileNotFoundError:
-        raise UserError(f"tokenizer.path: {path}: no such file; name a tokenizer.json") from None
     except UnicodeDecodeError as error:
         raise UserError(
             f"tokenizer.path: {path} is not UTF-8 (byte {error.start}), as a tokenizer.json is"
         ) from None
     except OSError as error:
-        raise UserError(
-            f"tokenizer.path: {path} cannot be read ({error.strerror}); name a tokenizer.json"
-        ) from None
-
-
-def _texts(batch: list[Document]) -> list[str]:
-    stopping.check()
-    return [text for _, text in batch]
+        is_absent = isinstance(error, FileNotFoundError)
+        what = ": no such file" if is_absent else f" cannot be read ({error.strerror})"
+        raise UserError(f"tokenizer.path: {path}{what}; name a tokenizer.json") from None
