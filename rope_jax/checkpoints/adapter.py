@@ -114,7 +114,7 @@ def _factors(path: Path) -> Factors:
             module, _, kind = name.removeprefix("base_model.model.").rpartition(".lora_")
             module = without_prefix(module)
             if kind not in ("A.weight", "B.weight"):
-                raise UserError(f"{path}: {name}: is not a factor of it, and {_ADVICE}")
+                raise UserError(f"{path}: {name}: is neither lora_A nor lora_B, and {_ADVICE}")
             factor = np.asarray(file.get_tensor(name)).astype(np.float32)
             parts.setdefault(f"{module}.weight", {})[kind[0]] = factor
     for name, factors in parts.items():

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
-from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import RotaryGeometry, Scaling
 from rope_jax.rope.hf import to_hf
 from rope_jax.runs.directory import RunDirectory
@@ -52,13 +51,17 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     (step,), checkpoints = chosen_checkpoints(run, chosen, like, warn)
     if config.step == 0 and step:  # only an imported run has a checkpoint of step 0
         raise UserError(f"steps: {run.checkpoints} has no step 0; its newest is {step}")
-    sources = list(_sources(run, training))
-    original = _original(sources)
-    scaling, map_, fitted = _positions(training, config, training.stage_at(step))
+    sources = [(run, training)]  # and the runs that its weights come from, as far as they are here
+    while (origin := sources[-1][1].init_from) is not None:
+        source = RunDirectory(Path(origin.run))
+        if not source.config_file.is_file():
+            break
+        sources.append((source, source.load_config()))
+    original = next((_original(r.huggingface) for r, made in sources if made.imported), {})
+    scaling, lost, fitted = _positions(training, config, training.stage_at(step))
     trained = (stage.length for _, source in sources for stage in source.stages)
     declared = original.get(CONFIG, {}).get("max_position_embeddings") or 0
     length = max(fitted, declared, *trained)
-    scaling, lost = _without_what_is_lost(scaling, map_, lossy=config.lossy)
     own = original.get(CONFIG, {}).get("model_type")
     try:
         family, keys = describe(training, scaling, length, model.vocab_size, config.family, own)
@@ -98,36 +101,31 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
 
 def _positions(
     training: Config, config: ExportConfig, stage: int
-) -> tuple[Scaling, PositionMap | None, int]:
-    """Return the scaling and map to write, and the length that they were fitted at, or else 0."""
-    if config.strategy is None:
-        return training.stage_scaling(stage), training.stage_map(stage), 0
-    try:
-        strategy = read_strategy(config.strategy)
-    except ValueError as error:
-        raise UserError(f"strategy: {error}") from None
-    return strategy.scaling, strategy.map, max(strategy.made_by.get("length", [0]))
+) -> tuple[Scaling, list[str], int]:
+    """Return the scaling as transformers can express it, what it cannot, and the fitted length.
 
-
-def _without_what_is_lost(
-    scaling: Scaling, map_: PositionMap | None, *, lossy: bool
-) -> tuple[Scaling, list[str]]:
-    """Return the scaling as transformers can express it, and what it cannot.
-
-    UserError: it cannot express all, and not `lossy`.
+    The length is 0 where nothing was fitted. UserError: something is lost, and not `lossy`.
     """
+    scaling, map_, fitted = training.stage_scaling(stage), training.stage_map(stage), 0
+    if config.strategy is not None:
+        try:
+            strategy = read_strategy(config.strategy)
+        except ValueError as error:
+            raise UserError(f"strategy: {error}") from None
+        scaling, map_ = strategy.scaling, strategy.map
+        fitted = max(strategy.made_by.get("length", [0]))
     lost = [] if map_ is None else [f"the position map {map_.type}"]
     query_scale = scaling.query_scale
     if query_scale is not None and query_scale.type != "ministral":
         lost.append(f"the query scale {query_scale.type}")
         scaling = scaling.model_copy(update={"query_scale": None})
-    if lost and not lossy:
+    if lost and not config.lossy:
         raise UserError(
             f"lossy: transformers has no form for {' and '.join(lost)}, without which the model "
             "reads long texts differently; give lossy=true to write it all the same, or a strategy "
             "that transformers can express"
         )
-    return scaling, lost
+    return scaling, lost, fitted
 
 
 def _write_texts(
@@ -155,27 +153,13 @@ def _write_texts(
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _original(sources: Sequence[tuple[RunDirectory, Config]]) -> dict[str, Any]:
+def _original(folder: Path) -> dict[str, Any]:
     """Return what came with an imported checkpoint, by file: JSON objects, other files as text."""
-    folder = next((run.huggingface for run, config in sources if config.imported), None)
-    if folder is None:
-        return {}
     paths = [path for name in ACCOMPANYING if (path := folder / name).is_file()]
     return {
         path.name: read_json(path) if path.suffix == ".json" else path.read_text(encoding="utf-8")
         for path in paths
     }
-
-
-def _sources(run: RunDirectory, training: Config) -> Iterator[tuple[RunDirectory, Config]]:
-    """Yield a run and those that its weights come from, as far as they are here."""
-    yield run, training
-    while training.init_from is not None:
-        run = RunDirectory(Path(training.init_from.run))
-        if not run.config_file.is_file():
-            return
-        training = run.load_config()
-        yield run, training
 
 
 def describe(

@@ -112,26 +112,22 @@ def _is_imported(run: RunDirectory, training: Config) -> bool:
     finish_replacing(run.path)
     if not run.path.exists():
         return False
-    if run.config_file.is_file():
-        found = run.load_config()
-        # The same folder has several spellings; `identity` is made of absolute paths. What `auto`
-        # stands for does not matter, and older imports have blockwise in its place.
-        same = {"imported.model"}
-        if training.model.attention == "auto":
-            same.add("model.attention")
-        different = [key for key in different_keys(training, found) if key not in same]
-        if not different:
-            return True
-        if different == ["imported.identity"]:
-            why = "an import of other files, or of these before they were changed"
-        elif found.imported is not None:
-            why = f"an import with another {', '.join(different)}"
-        else:
-            why = "a run that was trained here"
-        raise UserError(f"{run.path}: holds {why}; give this one another name with name=")
-    raise UserError(
-        f"{run.path}: exists, and is not a run; give the import another name with name="
-    )
+    if not run.config_file.is_file():
+        raise UserError(f"{run.path}: exists, and is not a run; give another name with name=")
+    found = run.load_config()
+    # The same folder has several spellings; `identity` is made of absolute paths. What `auto` is
+    # does not matter, and older imports have blockwise in its place.
+    same = {"imported.model", *(["model.attention"] if training.model.attention == "auto" else [])}
+    different = [key for key in different_keys(training, found) if key not in same]
+    if not different:
+        return True
+    if different == ["imported.identity"]:
+        why = "an import of other files, or of these before they were changed"
+    elif found.imported is not None:
+        why = f"an import with another {', '.join(different)}"
+    else:
+        why = "a run that was trained here"
+    raise UserError(f"{run.path}: holds {why}; give this one another name with name=")
 
 
 def _import(

@@ -1,12 +1,13 @@
 """Windows of a token stream as batches: pure functions of their arguments, with no state to save.
 
-Shapes: B windows (rows), T tokens per window.
+Shapes: B windows (rows), T tokens per window; counts: negative distances, then one per bucket.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Int
 from numpy.typing import NDArray
 
 from rope_jax.config.sections import (
@@ -251,9 +252,12 @@ def randomized(bits: np.random.Philox, seq_len: int, length: int) -> NDArray[np.
 
     Every set of T integers has the same probability. Ruoss et al., arXiv 2305.16843.
     """
-    if 2 * seq_len > length:  # draw those that are left out
-        return np.flatnonzero(~_different(bits, length - seq_len, length))
-    return np.flatnonzero(_different(bits, seq_len, length))
+    fewer = min(seq_len, length - seq_len)  # those that are taken, or those that are left out
+    marked = np.zeros(length, bool)
+    # The first different ones of a sequence of independent integers: never draw more than missing.
+    while missing := fewer - int(np.count_nonzero(marked)):
+        marked[_below(bits, missing, length)] = True
+    return np.flatnonzero(marked if fewer == seq_len else ~marked)
 
 
 def pose(bits: np.random.Philox, seq_len: int, length: int, chunks: int) -> NDArray[np.int64]:
@@ -275,20 +279,6 @@ def pose(bits: np.random.Philox, seq_len: int, length: int, chunks: int) -> NDAr
     return place + jumps[np.searchsorted(starts, place, side="right")]
 
 
-def _different(bits: np.random.Philox, count: int, below: int) -> NDArray[np.bool_]:
-    """Mark `count` different integers in [0, below), at most half of them: bool [below].
-
-    They are the first different ones of a sequence of independent integers, so all sets of them
-    have the same probability.
-    """
-    marked = np.zeros(below, bool)
-    missing = count
-    while missing:  # never draws more than are missing
-        marked[_below(bits, missing, below)] = True
-        missing = count - int(np.count_nonzero(marked))
-    return marked
-
-
 def _below(bits: np.random.Philox, count: int, below: int) -> NDArray[np.int64]:
     """Return `count` integers in [0, below): ⌊bits · below / 2^64⌋ of the next random bits.
 
@@ -302,3 +292,40 @@ def _below(bits: np.random.Philox, count: int, below: int) -> NDArray[np.int64]:
     middle = high * below_low + ((low * below_low) >> shift)
     carried = (low * below_high + (middle & low_half)) >> shift
     return (high * below_high + (middle >> shift) + carried).astype(np.int64)
+
+
+# Which distances a batch trains: counts of (query, key) pairs by relative position.
+
+
+def distance_edges(length: int) -> list[int]:
+    """Return the first distance of each bucket, 0, 1, 2, 4, 8, …, for positions below `length`."""
+    return [0, *(2**power for power in range((length - 1).bit_length()))]
+
+
+def count_distances(batch: Batch, length: int) -> Int[np.ndarray, " counts"]:
+    """Return how many pairs are at a distance below 0, and in each bucket of `distance_edges`.
+
+    A pair is a query and a key that it sees: its own token or an earlier one with the same segment
+    id. The distance is the difference of their positions, below `length`; it can be below 0 only
+    if positions restart while documents see each other. Sliding windows and position maps are not
+    taken into account. Costs one binary search per token and bucket.
+    """
+    positions = np.asarray(batch.positions, np.int64).ravel()
+    new_segment = np.ones(batch.segment_ids.shape, bool)
+    new_segment[:, 1:] = np.diff(batch.segment_ids, axis=1) != 0
+    new_segment = new_segment.ravel()
+    # Within a run, positions increase and tokens see each other.
+    new_run = new_segment | (np.diff(positions, prepend=-1) <= 0)
+    limits = np.array([0, *distance_edges(length)[1:], length])
+    closer = np.zeros(limits.size, np.int64)  # pairs whose distance is below each limit
+    keys = np.empty(0, np.int64)
+    runs = np.split(positions, np.flatnonzero(new_run)[1:])
+    for run, begins_segment in zip(runs, new_segment[new_run].tolist(), strict=True):
+        if begins_segment:
+            keys = keys[:0]
+        visible = keys.size + np.arange(1, run.size + 1)
+        keys = np.sort(np.concatenate([keys, run]), kind="stable")
+        # later tokens of the run are at larger positions, so they are not among these
+        farther = np.searchsorted(keys, run[:, None] - limits, side="right")
+        closer += np.sum(visible[:, None] - farther, axis=0)
+    return np.diff(closer, prepend=0)

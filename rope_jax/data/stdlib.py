@@ -22,15 +22,10 @@ from rope_jax.config.data import StdlibData
 from rope_jax.data.splits import SPLITS, Document, assign, stable_key
 from rope_jax.errors import UserError
 
-LONG_BYTES = 4096
-"""Bytes that a test document needs for the lengths of the default sweeps."""
-LONG_DOCUMENTS = 64
-"""Number of test documents that should be at least this long."""
-
-WORDS = 5
-"""Words in a shingle."""
-CONTAINED = 0.5
-"""A text is a near-copy of a larger one that has this fraction of its shingles."""
+# The default sweeps need so many test documents of at least so many bytes.
+_LONG_DOCUMENTS, _LONG_BYTES = 64, 4096
+_WORDS = 5  # in a shingle
+_CONTAINED = 0.5  # a text is a near-copy of a larger one that has this fraction of its shingles
 
 _WORD = re.compile(rb"\w+")  # bytes: which str characters are letters depends on Python's version
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -77,10 +72,7 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document
         raise UserError(
             f"data.type: stdlib finds no source files in {root}; set data.type=text and data.files"
         )
-    grams = []
-    for source in sources:
-        stopping.check()
-        grams.append(shingles(source.text))
+    grams = [shingles(source.text) for source in sources]
     copies = near_copies(grams)
     kept = [i for i in range(len(sources)) if i not in copies]
     # The group of a file is its top-level package or module: `asyncio`, `ast`.
@@ -93,10 +85,10 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document
     }
     overlap = share_seen([grams[i] for i in members["test"]], [grams[i] for i in members["train"]])
     splits = {name: [sources[i] for i in members[name]] for name in SPLITS}
-    count = sum(len(source.text.encode("utf-8")) >= LONG_BYTES for source in splits["test"])
-    note = f"long documents: test has {count} of at least {LONG_BYTES} bytes"
-    if count < LONG_DOCUMENTS:
-        note += f", fewer than {LONG_DOCUMENTS}: intervals will be wide; raise data.test_fraction"
+    count = sum(len(source.text.encode("utf-8")) >= _LONG_BYTES for source in splits["test"])
+    note = f"long documents: test has {count} of at least {_LONG_BYTES} bytes"
+    if count < _LONG_DOCUMENTS:
+        note += f", fewer than {_LONG_DOCUMENTS}: intervals will be wide; raise data.test_fraction"
     return splits, [
         f"near-copies dropped: {len(copies)} of {len(sources)} files",
         f"overlap: {overlap:.1%} of the shingles in test also occur in train",
@@ -107,12 +99,13 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document
 def shingles(text: str) -> Shingles:
     """Return the distinct shingles of a text, sorted: uint64 [S].
 
-    A shingle is the polynomial hash, modulo 2^64, of WORDS consecutive words' CRC-32.
+    A shingle is the polynomial hash, modulo 2^64, of _WORDS consecutive words' CRC-32.
     """
+    stopping.check()
     words = _WORD.findall(text.encode("utf-8"))
     crc = np.fromiter(map(zlib.crc32, words), np.uint64, len(words))
-    hashed = np.zeros(max(0, len(words) - WORDS + 1), np.uint64)
-    for i in range(WORDS):
+    hashed = np.zeros(max(0, len(words) - _WORDS + 1), np.uint64)
+    for i in range(_WORDS):
         hashed = hashed * _MULTIPLIER + crc[i : i + len(hashed)]
     return _distinct([hashed])
 
@@ -128,8 +121,8 @@ def near_copies(texts: Sequence[Shingles]) -> set[int]:
     """Return the indices of texts that are near-copies of others.
 
     Texts are visited from the largest to the smallest (ties in input order); one is dropped if a
-    text kept earlier has CONTAINED of its shingles or more. Containment is never below Jaccard
-    similarity, so the latter needs no test. Memory is O(N²).
+    text kept earlier has _CONTAINED of its shingles or more. Containment is never below Jaccard
+    similarity. Memory is O(N²).
     """
     from scipy import sparse
 
@@ -142,7 +135,7 @@ def near_copies(texts: Sequence[Shingles]) -> set[int]:
     shared = (has @ has.T).toarray()  # shingles that two texts share
     kept: list[int] = []
     for i in np.argsort(-sizes, kind="stable").tolist():
-        if not sizes[i] or shared[i, kept].max(initial=0) < CONTAINED * sizes[i]:
+        if not sizes[i] or shared[i, kept].max(initial=0) < _CONTAINED * sizes[i]:
             kept.append(i)
     return set(range(len(texts))) - set(kept)
 

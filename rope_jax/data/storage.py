@@ -50,8 +50,7 @@ class TokenSplit:
     bos_id: int | None
     """The token that every document starts with; None: documents have no start token."""
     bytes_per_token: float | None
-    """Bytes of UTF-8 per token, document starts left out, to convert nats into bits per byte;
-    None if there are no such tokens."""
+    """Bytes of UTF-8 per token, document starts left out; None if there are no such tokens."""
 
     def __len__(self) -> int:
         """Return D, the number of documents."""

@@ -11,10 +11,11 @@ from rope_jax.config.sections import Span
 from rope_jax.data.batches import (
     Batch,
     ShortRows,
+    count_distances,
+    distance_edges,
     training_batch,
     validation_batches,
 )
-from rope_jax.data.distances import count_distances, distance_edges
 from rope_jax.data.mix import mix_of
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes

@@ -18,8 +18,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blocks import document_positions
-from rope_jax.data.batches import Batch
-from rope_jax.data.distances import distance_edges
+from rope_jax.data.batches import Batch, distance_edges
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.rope import Rotary
 from rope_jax.runs.logs import Scalars

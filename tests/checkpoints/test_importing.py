@@ -208,7 +208,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     run.mkdir(parents=True)
     (run / "notes.txt").write_text("mine")
     assert says(imported, tmp_path) == (
-        f"{run}: exists, and is not a run; give the import another name with name="
+        f"{run}: exists, and is not a run; give another name with name="
     )
     assert [path.name for path in run.iterdir()] == ["notes.txt"]
 

@@ -9,6 +9,7 @@ from pyarrow import parquet
 
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, StdlibData, TextData
 from rope_jax.data.corpora import document_batches, load_documents
+from rope_jax.data.splits import Document
 from rope_jax.errors import UserError
 
 AWKWARD = [
@@ -317,8 +318,8 @@ def test_the_cap_holds_for_each_split_of_the_standard_library(tmp_path, monkeypa
         ),
         (
             {"train": {"book": [[1, 2]]}},
-            "data.column: 'book' of someone/books, train:0, holds token ids, not text; name the "
-            "column that contains the text",
+            "data.column: 'book' of someone/books, train:0, holds token ids, not text; name a "
+            "text column",
         ),
         (
             {"train": {"book": ["a"]}, "test": {"book": pyarrow.array([None], pyarrow.string())}},
@@ -409,6 +410,14 @@ def test_bad_parquet_columns_are_explained(tmp_path):
 
 WITH_NULLS = [None, "a", "b", None, "c", "d"]
 SKIPPED = "skipped 2 records whose text is null, the first at "
+
+
+def test_long_texts_are_read_a_few_at_a_time(monkeypatch):
+    monkeypatch.setattr("rope_jax.data.corpora._BATCH_CHARACTERS", 40)
+    documents = [Document(str(n), "x" * n) for n in (30, 5, 0, 100, 20, 20)]
+    batches = list(document_batches(lambda: iter(documents)))
+    assert [len(batch) for batch in batches] == [4, 2]
+    assert [document for batch in batches for document in batch] == documents
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from rope_jax.config.sections import DocumentsConfig, PosePositions, RandomizedPositions
-from rope_jax.data.batches import Batch, ShortRows, training_batch
-from rope_jax.data.distances import count_distances, distance_edges
+from rope_jax.data.batches import Batch, ShortRows, count_distances, distance_edges, training_batch
 from tests.data.test_batches import split_of
 
 DOCUMENTS = [

@@ -129,20 +129,6 @@ def test_a_tokenizer_json_is_run_as_it_is_but_without_special_tokens():
     assert tokenizer.json() == made.to_str()
 
 
-def test_long_texts_are_tokenized_a_few_at_a_time(bpe, monkeypatch):
-    texts = [TEXT[:n] for n in (30, 5, 0, 100, 20, 20)]
-    expected = [bpe.encode(text).tolist() for text in texts]
-    calls = []
-    encode = JsonTokenizer._encode
-    monkeypatch.setattr("rope_jax.data.tokenizers.from_json._MOST_CHARACTERS", 40)
-    monkeypatch.setattr(
-        JsonTokenizer, "_encode", lambda self, group: calls.append(group) or encode(self, group)
-    )
-    assert [tokens.tolist() for tokens in bpe.encode_batch(texts)] == expected
-    assert [len(group) for group in calls] == [3, 1, 2]
-    assert bpe.encode_batch([]) == []
-
-
 def test_the_name_depends_on_the_file_and_the_document_start():
     made = library()
     names = {tokenizer_of(made, bos).name for bos in (None, "<s>", "</s>")}

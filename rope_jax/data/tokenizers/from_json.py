@@ -17,7 +17,6 @@ from rope_jax.errors import UserError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
-_MOST_SHOWN = 5  # special tokens in an error
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _BYTE = re.compile("<0x..>")
 _ADVICE = "name a tokenizer that can"
@@ -30,8 +29,7 @@ class JsonTokenizer:
         """content: of a tokenizer.json. bos: text of the token that starts a document.
 
         where: the file, as errors name it.
-        known: size of the model's vocabulary. The tokenizer may have added tokens beyond it, and
-            only a text that holds one of them is refused.
+        known: size of the model's vocabulary. Only texts with added tokens beyond it are refused.
 
         UserError: the content is damaged, `bos` is not a token, or the tokenizer's own
         post-processor would add anything else to a document than `bos` before it.
@@ -115,21 +113,18 @@ class JsonTokenizer:
         Other special tokens may lie beyond the model's vocabulary, as one of Gemma 3's does.
         """
         tokens = {*self._library.get_vocab(with_added_tokens=False).values()}
-        added = self._library.get_added_tokens_decoder()
-        tokens |= {
-            token
-            for token, about in added.items()
-            if not about.special and (known is None or token < known)
-        }
+        for token, about in self._library.get_added_tokens_decoder().items():
+            if not about.special and (known is None or token < known):
+                tokens.add(token)
         if not tokens:
             raise UserError(f"tokenizer.path: {self._where} has no tokens")
-        return max(tokens | ({self.bos_id} if self.bos_id is not None else set())) + 1
+        return max(*tokens, -1 if self.bos_id is None else self.bos_id) + 1
 
     def _id_of(self, bos: str) -> int:
         token = self._library.token_to_id(bos)
         if token is None:
             added = self._library.get_added_tokens_decoder().values()
-            special = [repr(token.content) for token in added if token.special][:_MOST_SHOWN]
+            special = [repr(token.content) for token in added if token.special][:5]
             advice = "it has no special tokens; give null"
             if special:
                 advice = f"its special tokens begin with {', '.join(special)}"
@@ -142,15 +137,13 @@ class JsonTokenizer:
         UserError if it is more than `bos`: models trained so expect tokens that would be missing.
         """
         before, after = _added_tokens(self._library, self._where)
-        if not before and not after:
-            return "nothing"
         shown = " and ".join(
             f"{' '.join(map(repr, tokens))} {where} it"
             for tokens, where in ((before, "before"), (after, "after"))
             if tokens
         )
-        if before == [bos] and not after:
-            return shown
+        if not after and before in ([], [bos]):
+            return shown or "nothing"
         put = "no token" if bos is None else repr(bos)
         is_one = len(before) == 1 and not after
         what = f"give tokenizer.bos={before[0]}, or remove it" if is_one else "remove them"
