@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import (
@@ -65,40 +64,37 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
     """
     skipped: dict[str, None] = {}
     notes: list[str] = []
-    given: dict[str, Split] = {}
+    given: dict[str, Split]
     if isinstance(data, StdlibData):
         sources, notes = stdlib_splits(data, stdlib_root())
-        for name in SPLITS if only is None else [only]:
-            given[name] = partial(iter, sources[name][: data.max_documents])
+        given = {n: partial(iter, texts[: data.max_documents]) for n, texts in sources.items()}
     elif isinstance(data, HubData):
-        given = _hub_splits(data, only, skipped)
+        given = _hub_splits(data, skipped)
     else:
-        files = matching_files(data)
-        for name in [only] if only in files else files:
-            given[name] = partial(read_documents, files[name], data, skipped)
-    if only is None and not isinstance(data, StdlibData):
-        given, notes = _with_missing_splits(given, data, scratch)
-    elif only is not None and only not in given:
-        if len(given) > 1:
-            key, there = "data.id" if data.type == "hub" else "data.files", ", ".join(given)
-            raise UserError(
-                f"{key}: there is no split {only}, only {there}; choose another with split="
-            )
-        given = dict.fromkeys([only], next(iter(given.values())))
+        given = {
+            name: partial(read_documents, files, data, skipped)
+            for name, files in matching_files(data).items()
+        }
+    if only in given:
+        given = {only: given[only]}
+    elif only is not None and len(given) == 1:
+        given = {only: next(iter(given.values()))}
         notes = [f"{only}: all documents of the source"]
+    elif only is not None or not given.keys() & set(SPLITS):
+        key, there = "data.id" if data.type == "hub" else "data.files", ", ".join(given)
+        wanted = only or f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}"
+        advice = "" if only is None else "; choose another with split="
+        raise UserError(f"{key}: there is no split {wanted}, only {there}{advice}")
+    elif not isinstance(data, StdlibData):
+        given, notes = _with_missing_splits(given, data, scratch)
     if not isinstance(data, HubData | StdlibData) and data.split_bytes is not None:
         given = {name: partial(cut, split, data.split_bytes) for name, split in given.items()}
     empty = partial(iter, list[Document]())
     return Documents({name: given.get(name, empty) for name in SPLITS}, notes, skipped)
 
 
-def _hub_splits(data: HubData, only: str | None, skipped: dict[str, None]) -> dict[str, Split]:
-    """Return the splits of a data set that are in SPLITS; code in a data set is never run.
-
-    only: the split that is needed. Others are not looked at if the data set has it; it may also
-        have just one split, under any name.
-    skipped: see `with_text`.
-    """
+def _hub_splits(data: HubData, skipped: dict[str, None]) -> dict[str, Split]:
+    """Return the splits of a data set, whose code is never run. skipped: see `with_text`."""
     from datasets import load_dataset
 
     # load_dataset would read a bare name as one of its loaders, and an existing path as local data
@@ -114,14 +110,6 @@ def _hub_splits(data: HubData, only: str | None, skipped: dict[str, None]) -> di
     except Exception as error:  # the network, the hub, the subset's name, a file in the data set
         message = " ".join(str(error).split())
         raise UserError(f"data.id: cannot load {data.id}: {message}") from error
-    names = [name for name in SPLITS if name in dataset]
-    if only is not None:
-        names = [only] if only in dataset else list(dataset) if len(dataset) == 1 else names
-    if not names:
-        raise UserError(
-            f"data.id: {data.id} has no split {', '.join(SPLITS[:-1])} or {SPLITS[-1]}; it has "
-            f"{', '.join(dataset)}"
-        )
 
     def split(name: str) -> Iterator[Document]:
         source = f"the {name} split of {data.id}"
@@ -129,7 +117,7 @@ def _hub_splits(data: HubData, only: str | None, skipped: dict[str, None]) -> di
         none = f"data.id: {source} has no documents"
         return with_text([(source, records)], data, skipped, none)
 
-    return {name: partial(split, name) for name in names}
+    return {name: partial(split, name) for name in dataset}
 
 
 def _records(rows: Any, split: str, data: HubData) -> Iterator[Record]:
@@ -183,8 +171,11 @@ def _with_missing_splits(
         note = f"{what} split by position: train is its beginning, then come {shares}"
         return given | taken, [note]
     split = assign(keys, missing.get("validation", 0.0), missing.get("test", 0.0))
-    taken = {name: partial(_selected, train, split == SPLITS.index(name)) for name in names}
-    return given | taken, []
+
+    def selected(name: str) -> Iterator[Document]:
+        return itertools.compress(train(), split == SPLITS.index(name))
+
+    return given | {name: partial(selected, name) for name in names}, []
 
 
 def _kept(split: Split, path: Path) -> Split:
@@ -198,10 +189,6 @@ def _kept(split: Split, path: Path) -> Split:
             yield from (Document(*json.loads(line)) for line in lines)
 
     return read
-
-
-def _selected(split: Split, chosen: NDArray[np.bool_]) -> Iterator[Document]:
-    return itertools.compress(split(), chosen)
 
 
 def _at_position(split: Split, name: str, fractions: dict[str, float]) -> Iterator[Document]:

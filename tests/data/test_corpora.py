@@ -305,7 +305,7 @@ def test_the_cap_holds_for_each_split_of_the_standard_library(tmp_path, monkeypa
         ),
         (
             {"all": {"book": ["b"]}},
-            "data.id: someone/books has no split train, validation or test; it has all",
+            "data.id: there is no split train, validation or test, only all",
         ),
         ({"train": {"text": ["b"]}}, "data.column: someone/books has no 'book'; its columns: text"),
         (

@@ -353,7 +353,7 @@ def test_bpe_is_trained_on_the_train_split_alone_and_cached(data, tmp_path, monk
     config = BPETokenizerConfig(vocab_size=300)
     tokenizer = open_tokenizer(config, data)
     assert tokenizer.json() == train_bpe([[TEXT, ""]], 300)
-    monkeypatch.setattr("rope_jax.data.tokenizers.opening.load_documents", pytest.fail)
+    monkeypatch.setattr("rope_jax.data.tokenizers.load_documents", pytest.fail)
     assert open_tokenizer(config, data).name == tokenizer.name
     monkeypatch.undo()
     # the test split does not matter to the tokenizer; other train texts do
