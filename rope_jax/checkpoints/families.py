@@ -83,8 +83,6 @@ class Windows(NamedTuple):
         off = not self.exist or (self.switch and not config.get("use_sliding_window"))
         if window is None or off:
             return [None] * count
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise ValueError(f"sliding_window: should be a whole number above 0, not {window!r}")
         if self.types is None:
             return [window] * count
         return [window if kind == _SLIDING else None for kind in self.layer_types(config, count)]
@@ -96,7 +94,7 @@ class Windows(NamedTuple):
         found = config.get("layer_types")
         if found is None:
             return self.types(config, count)
-        if not isinstance(found, list) or len(found) != count:
+        if len(found) != count:
             raise ValueError(f"layer_types: should be a list of {count} types, one for each layer")
         if unknown := [kind for kind in found if kind not in (_SLIDING, _FULL)]:
             raise ValueError(f"layer_types: {unknown[0]!r} is not one of {_FULL}, {_SLIDING}")
@@ -188,16 +186,15 @@ def _gpt_neox_rows(model: ModelConfig) -> tuple[Row, ...]:
 class Family:
     """A model type of transformers.
 
-    keys:      of config.json, that set fields of the model.
-    fixed:     fields of the model that no key sets, where they differ from the defaults.
-    rows:      its tensors, given the model.
-    windows:   which layers slide.
-    defaults:  transformers' values of keys about positions, if they are absent.
-    ignored:   keys that the family's code does not read, although their names suggest it.
-    partial:   whether it may rotate a part of each head.
+    keys:       of config.json, that set fields of the model.
+    rows:       its tensors, given the model.
+    fixed:      fields of the model that no key sets, where they differ from the defaults.
+    defaults:   transformers' values of keys about positions, if they are absent.
+    ignored:    keys that the family's code does not read, although their names suggest it.
+    partial:    whether it may rotate a part of each head.
     rope_types: the rope types that it may have; None: all.
-    nope:      whether layers without rotation can be written (no_rope_layers).
-    local:     whether sliding layers have a base of their own and are never scaled.
+    nope:       whether layers without rotation can be written (no_rope_layers).
+    local:      whether sliding layers have a base of their own and are never scaled.
     """
 
     model_type: str

@@ -86,8 +86,6 @@ class CheckpointFiles:
         if changed:
             name, stored = next(iter(changed.items()))
             remarks.append(f"{len(changed):,} names without their prefixes, {stored} as {name}")
-        if self._shards[0].name == SINGLE and (self.folder / INDEX).is_file():
-            remarks.append(f"{SINGLE} read instead of the files that {INDEX} lists")
         if self.adapter:
             remarks.append(
                 f"{len(self.adapter.factors):,} of them changed by {self.adapter.folder}"

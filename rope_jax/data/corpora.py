@@ -81,7 +81,7 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
         given = {only: next(iter(given.values()))}
         notes = [f"{only}: all documents of the source"]
     elif only is not None or not given.keys() & set(SPLITS):
-        key, there = "data.id" if data.type == "hub" else "data.files", ", ".join(given)
+        key, there = "data.id" if data.type == "hub" else "data.files", ", ".join(given) or "none"
         wanted = only or f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}"
         advice = "" if only is None else "; choose another with split="
         raise UserError(f"{key}: there is no split {wanted}, only {there}{advice}")

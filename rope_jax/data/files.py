@@ -55,8 +55,6 @@ def matching_files(data: FileData) -> dict[str, list[Path]]:
     Raises UserError if a pattern matches no regular file, or a file is in two splits.
     """
     by_split = data.files if isinstance(data.files, dict) else {"train": data.files}
-    if not by_split:
-        raise UserError("data.files: there are no files; name some for a split")
     split_of: dict[str, str] = {}
     files = dict[str, list[Path]]()
     for split, patterns in by_split.items():

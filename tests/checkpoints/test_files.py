@@ -158,9 +158,6 @@ def test_a_stale_index_beside_the_single_file(folder: Path) -> None:
     write_index(folder, {"model.absent": "model-00001-of-00009.safetensors"})
     files = CheckpointFiles(folder)
     assert {info.file.name for info in files.tensors.values()} == {"model.safetensors"}
-    assert files.remarks == [
-        "model.safetensors read instead of the files that model.safetensors.index.json lists"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +326,7 @@ def test_a_value_without_a_counterpart(changes: dict[str, Any], message: str) ->
         (
             "mistral",
             {"sliding_window": "8"},
-            "sliding_window: should be a whole number above 0, not '8'",
+            "sliding_window: should be a whole number of at least 1, not '8'",
         ),
         (
             "gemma2",

@@ -167,16 +167,3 @@ def test_mscales_that_transformers_does_not_read_for_phi3_are_listed() -> None:
     found = read_description(own, "config.json")
     assert found.unread == ("rope_scaling.short_mscale", "rope_scaling.long_mscale")
     assert found._replace(unread=()) == read_description(config, "config.json")
-
-
-def test_whole_numbers_may_be_written_as_floats() -> None:
-    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
-    whole = described(rope_parameters=yarn | {"original_max_position_embeddings": 32})
-    written = described(
-        rope_parameters=yarn | {"original_max_position_embeddings": 32.0},
-        max_position_embeddings=128.0,
-        hidden_size=48.0,
-    )
-    assert written == whole
-    assert written.window == 128
-    assert written.rope["train_length"] == 32

@@ -463,7 +463,7 @@ def test_bad_patterns_are_explained(tmp_path, monkeypatch):
     assert_message(
         TextData(files=["."]), tmp_path, "data.files: . is a folder; give a pattern such"
     )
-    assert_message(TextData(files={}), tmp_path, "data.files: there are no files; name some for")
+    assert_message(TextData(files={}), tmp_path, "data.files: there is no split train, validat")
     assert_message(TextData(files={"train": []}), tmp_path, "data.files: train has no files")
     twice = TextData(files={"train": [pattern], "test": [str(tmp_path / "d01.txt")]})
     assert_message(twice, tmp_path, f"data.files: {tmp_path}/d01.txt is in both train and test")
