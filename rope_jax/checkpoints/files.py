@@ -67,12 +67,22 @@ class CheckpointFiles:
         self._shards = _shards(folder)
         self.tensors: dict[str, TensorInfo] = {}
         for path in self._shards:
-            for name, info in _infos(path):
-                if name in self.tensors:
-                    raise UserError(
-                        f"{path}: {info.stored} and {self.tensors[name].stored} are the same weight"
-                    )
-                self.tensors[name] = info
+            with opened(path) as file:
+                for stored in file.keys():  # noqa: SIM118  not a mapping
+                    name, part = without_prefix(stored), file.get_slice(stored)
+                    if _LEFTOVERS.fullmatch(name):
+                        continue
+                    if name in self.tensors:
+                        other = self.tensors[name].stored
+                        raise UserError(f"{path}: {stored} and {other} are the same weight")
+                    dtype = part.get_dtype()
+                    if dtype not in _DTYPES:
+                        raise UserError(
+                            f"{path}: {stored} has type {dtype}; only {', '.join(_DTYPES)} can be "
+                            "read, so use the checkpoint before it was quantized"
+                        )
+                    shape = tuple(part.get_shape())
+                    self.tensors[name] = TensorInfo(path, stored, shape, _DTYPES[dtype])
         if adapter and (absent := sorted(adapter.factors.keys() - self.tensors.keys())):
             raise UserError(
                 f"{adapter.folder}: changes {absent[0]}, which {folder} does not contain"
@@ -95,8 +105,7 @@ class CheckpointFiles:
     @property
     def tokenizer(self) -> Path:
         """Path of tokenizer.json, or else of tokenizer.model. UserError if there is neither."""
-        folders = [self.adapter.folder, self.folder] if self.adapter else [self.folder]
-        for folder in folders:
+        for folder in [*([self.adapter.folder] if self.adapter else []), self.folder]:
             for name in (TOKENIZER, SENTENCEPIECE):
                 if (folder / name).is_file():
                     return folder / name
@@ -106,11 +115,9 @@ class CheckpointFiles:
         )
 
     def identity(self) -> str:
-        """Return a hash of what the checkpoint's files are: their paths, sizes and times."""
-        paths = [
-            *(self.folder / CONFIG, self.tokenizer, self.folder / "tokenizer_config.json"),
-            *(self.folder / INDEX, *self._shards),
-        ]
+        """Return a hash of the paths, sizes and times of the checkpoint's files."""
+        beside = [self.folder / name for name in ("tokenizer_config.json", INDEX)]
+        paths = [self.folder / CONFIG, self.tokenizer, *beside, *self._shards]
         if self.adapter:
             paths += [self.adapter.folder / name for name in (adapter.CONFIG, adapter.WEIGHTS)]
         facts = [
@@ -197,19 +204,3 @@ def _shards(folder: Path) -> list[Path]:
         f"AutoModelForCausalLM as M; M.from_pretrained('{folder}')"
         f".save_pretrained('{folder}-safetensors')\""
     )
-
-
-def _infos(path: Path) -> Iterator[tuple[str, TensorInfo]]:
-    with opened(path) as file:
-        for stored in file.keys():  # noqa: SIM118  not a mapping
-            name = without_prefix(stored)
-            if _LEFTOVERS.fullmatch(name):
-                continue
-            part = file.get_slice(stored)
-            dtype = part.get_dtype()
-            if dtype not in _DTYPES:
-                raise UserError(
-                    f"{path}: {stored} has type {dtype}; only {', '.join(_DTYPES)} can be read, so "
-                    "use the checkpoint before it was quantized"
-                )
-            yield name, TensorInfo(path, stored, tuple(part.get_shape()), _DTYPES[dtype])

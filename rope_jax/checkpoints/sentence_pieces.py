@@ -1,7 +1,6 @@
-"""A tokenizer.model (SentencePiece) as the equivalent tokenizer.json.
+"""A tokenizer.model (SentencePiece), as of older Llamas and Mistrals, as a tokenizer.json.
 
-A published checkpoint of an older Llama or Mistral has only the former. Needs the library
-`sentencepiece`, an optional extra.
+Needs the library `sentencepiece`, an optional extra.
 """
 
 from pathlib import Path

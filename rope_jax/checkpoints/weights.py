@@ -18,18 +18,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+from huggingface_hub import split_state_dict_into_shards_factory
 from jaxtyping import Array, Int
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from rope_jax import stopping
-from rope_jax.checkpoints.files import INDEX, SINGLE, CheckpointFiles
+from rope_jax.checkpoints.files import INDEX, CheckpointFiles
 from rope_jax.checkpoints.opening import opened, same_bits
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
 
-_MOST_OF_SHARD = 2**31
-"""Bytes of the largest file; a larger tensor gets a file of its own."""
+_MOST_OF_SHARD = 2**31  # bytes of the largest file; a larger tensor gets a file of its own
 # The output matrix of a model whose embedding is also its output: left out, or written twice.
 _TIED = {
     "lm_head.weight": "model.embed_tokens.weight",
@@ -184,21 +184,18 @@ def write_weights(
 ) -> None:
     """Write the parameters to one file, or to several with an index, and read them back."""
     leaves = flatten_dict(params, sep="/")
-    shards: list[dict[str, Tensor]] = [{}]
-    sizes = [0]
-    for name, tensor in tensors_of(rows, params).items():
-        size = math.prod(tensor.shape) * leaves[tensor.row.paths[0]].dtype.itemsize
-        if shards[-1] and sizes[-1] + size > most:
-            shards.append({})
-            sizes.append(0)
-        shards[-1][name] = tensor
-        sizes[-1] += size
-    weight_map: dict[str, str] = {}
-    for number, shard in enumerate(shards, 1):
+    tensors = tensors_of(rows, params)
+    plan = split_state_dict_into_shards_factory(
+        tensors,
+        get_storage_size=lambda t: math.prod(t.shape) * leaves[t.row.paths[0]].dtype.itemsize,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=most,
+    )
+    for file, names in plan.filename_to_tensors.items():
         stopping.check()
-        file = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else SINGLE
         arrays = {}
-        for name, tensor in shard.items():
+        for name in names:
+            tensor = tensors[name]
             whole = (leaves[path] for path in tensor.row.paths)
             parts = whole if tensor.layer is None else (leaf[tensor.layer] for leaf in whole)
             arrays[name] = tensor.join([jax.device_get(part) for part in parts])
@@ -210,7 +207,6 @@ def write_weights(
             for name, array in arrays.items():
                 if not same_bits(written.get_tensor(name), array):
                     raise UserError(f"{folder / file}: {name} was not written correctly; try again")
-        weight_map |= dict.fromkeys(arrays, file)
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
+    if plan.is_sharded:
+        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
