@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.config.model import MOST_LAYERS
 from rope_jax.errors import UserError
-from rope_jax.rope import RotaryGeometry, Scaling
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.messages import show_value
 
@@ -263,11 +262,18 @@ def _rope(
     geometry, main = next(global_layers, of_layers[0])
     if main.type == "drope":
         geometry, main = layers.geometry, scaling
-    pattern = [
-        _layer_settings(*layer, geometry.base, main)
-        | ({} if window is None else {"sliding_window": window})
-        for layer, window in zip(of_layers, windows, strict=True)
-    ]
+    pattern = []  # the settings in which each layer differs
+    for (own_geometry, own), window in zip(of_layers, windows, strict=True):
+        is_rotated = own.type != "drope"
+        settings: dict[str, Any] = {}
+        if is_rotated and own_geometry.base != geometry.base:
+            settings["base"] = own_geometry.base
+        # A layer with a base of its own keeps its scaling when a sweep replaces that of the others.
+        if own != main or settings or not is_rotated:
+            settings["scaling"] = own.model_dump(mode="json", exclude_none=True)
+        if window is not None:
+            settings["sliding_window"] = window
+        pattern.append(settings)
     rope = {
         "base": geometry.base,
         "rotary_dim": geometry.rotary_dim,
@@ -310,18 +316,6 @@ def _completed(hf: Mapping[str, Any], family: Family, count: int) -> dict[str, A
             )
         given["layer_types"] = family.windows.layer_types(hf, count)
     return given
-
-
-def _layer_settings(
-    geometry: RotaryGeometry, own: Scaling, base: float, main: Scaling
-) -> dict[str, Any]:
-    """Return the settings in which a layer differs from the model's base and scaling."""
-    is_rotated = own.type != "drope"
-    settings = {"base": geometry.base} if is_rotated and geometry.base != base else {}
-    # A layer with a base of its own keeps its scaling when a sweep replaces that of the others.
-    if own != main or settings or not is_rotated:
-        return settings | {"scaling": own.model_dump(mode="json", exclude_none=True)}
-    return {}
 
 
 def _unread_keys(hf: Mapping[str, Any], known: Collection[str], pairs: int) -> list[str]:

@@ -25,7 +25,7 @@ from rope_jax.errors import UserError
 Array = Any
 
 _PLAIN, _SEPARATE = PlainPositions(), DocumentsConfig()
-# What a row's own random numbers are for; the others of a step are `training_offsets`.
+# What a row's own random numbers are for; the offsets of a step's windows have none.
 _FOR_POSITIONS, _FOR_SHORT_WINDOWS = 1, 2
 
 
@@ -76,7 +76,14 @@ def training_batch(
 
     Raises UserError if the split has fewer than T + 1 tokens, or its file was changed.
     """
-    offsets = training_offsets(split, seed, stage, step, seq_len, batch_size)[rows]
+    choices = len(split.tokens) - seq_len  # a window's last token is only a target
+    if choices < 1:
+        raise UserError(
+            f"stages[{stage}].seq_len: a window of {seq_len} tokens needs {seq_len + 1}, but the "
+            f"train split has {len(split.tokens)}; lower seq_len or give more text"
+        )
+    bits = np.random.Philox(np.random.SeedSequence([seed, stage, step]))
+    offsets = _below(bits, batch_size, choices)[rows]
     numbers = np.arange(batch_size)[rows]
 
     def seeds(purpose: int, rows: NDArray[np.int64]) -> list[np.random.SeedSequence]:
@@ -86,7 +93,7 @@ def training_batch(
     batch = _windows(split, offsets, seq_len, documents)
     if mix is not None:
         batch = _with_samples(batch, mix, numbers, documents, seed, stage, step)
-    if positions.type != "plain":
+    if not isinstance(positions, PlainPositions):
         of_rows = position_functions(positions, seeds(_FOR_POSITIONS, numbers), seq_len)
         batch = batch._replace(positions=np.take_along_axis(of_rows, batch.positions, axis=1))
     if short is not None:
@@ -148,20 +155,6 @@ def _rows_of_short_windows(
     segment_ids = windows.segment_ids + before.reshape(-1, 1)
     windows = windows._replace(segment_ids=segment_ids)
     return Batch(*(leaf.reshape(-1, seq_len) for leaf in windows))
-
-
-def training_offsets(
-    split: TokenSplit, seed: int, stage: int, step: int, seq_len: int, batch_size: int
-) -> NDArray[np.int64]:
-    """Return the offsets in the split at which a training batch's windows begin: int64 [B]."""
-    choices = len(split.tokens) - seq_len  # a window's last token is only a target
-    if choices < 1:
-        raise UserError(
-            f"stages[{stage}].seq_len: a window of {seq_len} tokens needs {seq_len + 1}, but the "
-            f"train split has {len(split.tokens)}; lower seq_len or give more text"
-        )
-    bits = np.random.Philox(np.random.SeedSequence([seed, stage, step]))
-    return _below(bits, batch_size, choices)
 
 
 def validation_batches(
@@ -228,22 +221,17 @@ def _windows(
 
 
 def position_functions(
-    positions: Positions, seeds: Sequence[np.random.SeedSequence], seq_len: int
+    positions: RandomizedPositions | PosePositions,
+    seeds: Sequence[np.random.SeedSequence],
+    seq_len: int,
 ) -> NDArray[np.int32]:
-    """Return f of each row at 0 … T − 1: int32 [B, T].
-
-    seeds: one per row.
-    """
+    """Return f of each row at 0 … T − 1: int32 [B, T]. seeds: one per row."""
     functions = np.empty((len(seeds), seq_len), np.int32)
-    for row, seed in enumerate(seeds):
-        bits = np.random.Philox(seed)
-        match positions:
-            case RandomizedPositions(length=length):
-                functions[row] = randomized(bits, seq_len, length)
-            case PosePositions(length=length, chunks=chunks):
-                functions[row] = pose(bits, seq_len, length, chunks)
-            case _:
-                functions[row] = np.arange(seq_len)
+    for row, bits in enumerate(map(np.random.Philox, seeds)):
+        if isinstance(positions, RandomizedPositions):
+            functions[row] = randomized(bits, seq_len, positions.length)
+        else:
+            functions[row] = pose(bits, seq_len, positions.length, positions.chunks)
     return functions
 
 

@@ -143,5 +143,4 @@ def near_copies(texts: Sequence[Shingles]) -> set[int]:
 def share_seen(texts: Sequence[Shingles], seen: Sequence[Shingles]) -> float:
     """Return the fraction of the distinct shingles of `texts` that occur in `seen`."""
     distinct = _distinct(texts)
-    common = np.intersect1d(distinct, _distinct(seen), assume_unique=True)
-    return len(common) / max(1, len(distinct))
+    return float(np.isin(distinct, _distinct(seen)).sum() / max(1, len(distinct)))
