@@ -163,19 +163,23 @@ def _with_missing_splits(
         train = _kept(train, scratch / "train.jsonl")
     # The hash is of the content, so copies of a document go to the same split.
     keys = np.fromiter((stable_key(document.text) for document in train()), np.uint64)
-    distinct, names = len(np.unique(keys)), ("train", *missing)
-    if distinct <= len(missing):
-        taken: dict[str, Split] = {n: partial(_at_position, train, n, missing) for n in names}
+    distinct, notes = len(np.unique(keys)), list[str]()
+    if distinct > len(missing):
+        assigned = assign(keys, missing.get("validation", 0.0), missing.get("test", 0.0))
+
+        def part(name: str) -> Iterator[Document]:
+            return itertools.compress(train(), assigned == SPLITS.index(name))
+
+    else:
+
+        def part(name: str) -> Iterator[Document]:
+            for document, text in train():
+                yield Document(f"{document}:{name}", by_position(text, missing)[name])
+
         shares = " and ".join(f"{100 * fraction:g}% {name}" for name, fraction in missing.items())
         what = "one document" if distinct == 1 else "few documents, each"
-        note = f"{what} split by position: train is its beginning, then come {shares}"
-        return given | taken, [note]
-    split = assign(keys, missing.get("validation", 0.0), missing.get("test", 0.0))
-
-    def selected(name: str) -> Iterator[Document]:
-        return itertools.compress(train(), split == SPLITS.index(name))
-
-    return given | {name: partial(selected, name) for name in names}, []
+        notes = [f"{what} split by position: train is its beginning, then come {shares}"]
+    return given | {name: partial(part, name) for name in ("train", *missing)}, notes
 
 
 def _kept(split: Split, path: Path) -> Split:
@@ -189,9 +193,3 @@ def _kept(split: Split, path: Path) -> Split:
             yield from (Document(*json.loads(line)) for line in lines)
 
     return read
-
-
-def _at_position(split: Split, name: str, fractions: dict[str, float]) -> Iterator[Document]:
-    """Yield the part of each document that belongs to the split `name`."""
-    for document, text in split():
-        yield Document(f"{document}:{name}", by_position(text, fractions)[name])
