@@ -68,14 +68,20 @@ def make_once(
     """
     if _is_complete(folder, what, warn):
         return
-    with cache_errors(what, "written", folder.parent), contextlib.ExitStack() as stack:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):  # a file system without locks
-            stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
-        if not _is_complete(folder, what, lambda _: None):  # it may have been made meanwhile
-            with replacing_folder(folder) as new:
-                make(new)
-                seal(new, sorted(path.name for path in new.iterdir()))
+    is_first = not folder.parent.exists()
+    try:
+        with cache_errors(what, "written", folder.parent), contextlib.ExitStack() as stack:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # a file system without locks
+                stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
+            if not _is_complete(folder, what, lambda _: None):  # it may have been made meanwhile
+                with replacing_folder(folder) as new:
+                    make(new)
+                    seal(new, sorted(path.name for path in new.iterdir()))
+    finally:
+        if is_first:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.parent.rmdir()
 
 
 def _is_complete(folder: Path, what: str, warn: Callable[[str], Any]) -> bool:
