@@ -5,12 +5,12 @@ and jax and matplotlib, which take seconds, only after help and errors of its co
 """
 
 import argparse
-import errno
+import functools
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rope_jax import stopping
@@ -49,7 +49,9 @@ def parser(
         about = "print the resolved config and exit"
         made.add_argument("--print-config", action="store_true", help=about)
         about = "print this, or all about a key or section, and exit"
-        made.add_argument("-h", "--help", action=_Help, const=schema, help=about)
+        made.add_argument(
+            "-h", "--help", action=_Help, nargs="?", metavar="KEY", const=schema, help=about
+        )
     return made
 
 
@@ -117,21 +119,20 @@ def read_config(
     schema: "type[BaseModel]",
     file: str = "",
     kind: str = "",
+    read: Callable[..., Any] | None = None,
 ) -> tuple[argparse.Namespace, Any]:
     """Parse a command line; return its arguments and the config, which --print-config prints.
 
     file: the argument that names the config's file. kind: the folder of configs/ with such files.
+    read: returns the config of a path and overrides; default: `load`.
     """
-    from pathlib import Path
-
     from rope_jax.config.load import dump, load
     from rope_jax.config.named import config_path
 
     arguments = parse(parser, argv)
     path = getattr(arguments, file, None)
-    if path is not None:
-        path = config_path(path, kind) if kind else Path(path)
-    config = load(schema, path, arguments.overrides)
+    path = None if path is None else config_path(path, kind)
+    config = (read or functools.partial(load, schema))(path, arguments.overrides)
     if arguments.print_config:
         print_and_exit(dump(config))
     return arguments, config
@@ -171,14 +172,9 @@ def _call(main: Callable[[list[str]], None]) -> int:
         status, message = 128 + signal.SIGINT, "stopped; run the same command again to resume"
     except UserError as error:
         status, message = 2, str(error)
-    except OSError as error:
-        is_closed = isinstance(error, BrokenPipeError)  # `--help | head`
-        if not is_closed and (error.filename or error.errno not in (errno.ENOSPC, errno.EIO)):
-            raise
+    except BrokenPipeError:  # `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if is_closed:
-            return 0
-        status, message = 2, f"standard output: cannot be written ({error.strerror})"
+        return 0
     print(printable(f"{program()}: {message}"), file=sys.stderr)
     return status
 
@@ -186,23 +182,14 @@ def _call(main: Callable[[list[str]], None]) -> int:
 class _Help(argparse.Action):
     """Print the keys of a config, `const`, or all about one of them."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
-        super().__init__(option_strings, dest, nargs="?", metavar="KEY", **options)
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, key: Any, *__: Any) -> None:
         from rope_jax.config.key_help import key_overview, key_section
 
         width = max(60, min(shutil.get_terminal_size().columns, _WIDEST_HELP))
-        if values is self.const:  # no key was named
+        if key is self.const:  # none was named
             print(parser.format_help())
             lines = key_overview(self.const, parser.prog, width)
         else:
-            lines = key_section(self.const, values, width)
+            lines = key_section(self.const, key, width)
         print("\n".join(map(printable, lines)))
         parser.exit()

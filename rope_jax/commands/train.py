@@ -5,7 +5,6 @@ from rope_jax import cli, stopping
 
 def main(argv: list[str]) -> None:
     from rope_jax.config.inherit import load_training
-    from rope_jax.config.load import dump
     from rope_jax.config.named import config_path, sweep_of
     from rope_jax.config.training import Config
     from rope_jax.devices.malloc import keep_freed_memory
@@ -18,11 +17,7 @@ def main(argv: list[str]) -> None:
         Config,
     )
     parser.add_argument("config", metavar="CONFIG.yaml", help="the run's config")
-    arguments = cli.parse(parser, argv)
-    path = config_path(arguments.config)
-    config = load_training(path, arguments.overrides)
-    if arguments.print_config:
-        cli.print_and_exit(dump(config))
+    arguments, config = cli.read_config(parser, argv, Config, "config", read=load_training)
     keep_freed_memory()
     keep_compiled_programs()
     from rope_jax.console import plain_console
@@ -32,6 +27,6 @@ def main(argv: list[str]) -> None:
     stopping.check()
     run = train(config, plain_console())
     if processes.is_first():
-        own_sweep = sweep_of(path)
+        own_sweep = sweep_of(config_path(arguments.config))
         words = [] if own_sweep is None else ["--sweep", own_sweep]
         cli.print_next(command_line("sweep", str(run.path), *words))

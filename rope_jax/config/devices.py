@@ -55,7 +55,7 @@ class DistributedConfig(Frozen):
     @model_validator(mode="after")
     def _all_or_none(self) -> "DistributedConfig":
         given = [self.coordinator, self.num_processes, self.process_id]
-        if any(v is None for v in given) and any(v is not None for v in given):
+        if given.count(None) not in (0, 3):
             raise ValueError("give all of coordinator, num_processes and process_id, or none")
         host, _, port = (self.coordinator or "host:1").rpartition(":")
         if not (host and port.isdecimal() and 0 < int(port) < 2**16):

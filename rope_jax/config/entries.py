@@ -7,12 +7,13 @@ a model with exactly these keys is derived from the strategy's own.
 import functools
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model, model_validator
 
+from rope_jax.config.keys import flat
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
 from rope_jax.config.types import FolderName, Frozen, bare_names, distinct
 from rope_jax.positions.maps import AnyMap, PositionMap
@@ -203,16 +204,9 @@ def _with_own_labels(entries: tuple[SweepEntry, ...]) -> tuple[SweepEntry, ...]:
 
 def _settings(entry: SweepEntry) -> dict[str, str]:
     """Return the settings that are not defaults and can be part of a name, by dotted key."""
-
-    def flat(settings: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-        for key, value in settings.items():
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            if isinstance(value, dict):
-                yield from flat(value, f"{prefix}{key}.")
-            elif re.fullmatch(r"[\w.+-]{1,40}", text, re.ASCII):
-                yield prefix + key, text
-
-    return dict(flat(entry.model_dump(exclude_defaults=True, exclude={"name"}), ""))
+    given = flat(entry.model_dump(exclude_defaults=True, exclude={"name"}))
+    texts = {key: f"{x:g}" if isinstance(x, float) else str(x) for key, x in given.items()}
+    return {key: x for key, x in texts.items() if re.fullmatch(r"[\w.+-]{1,40}", x, re.ASCII)}
 
 
 _UNIQUE = (

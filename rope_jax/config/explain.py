@@ -19,7 +19,6 @@ from rope_jax.errors import UserError
 from rope_jax.rope.messages import (
     alternatives,
     explain_error,
-    explain_type,
     requirement,
     shorten,
 )
@@ -50,12 +49,10 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     key = ".".join(str(part) or "''" for part in path)
     if kind == "extra_forbidden":
         return f"{key}: unknown key; {_suggest_key(schema, path, raw)}"
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
+    if kind == "union_tag_not_found":
         models = [model for model in _models_at(schema, path, raw) if tag_key(model)]
-        types, tag = [str(type_tag(model)) for model in models], f"{key}.{tag_key(models[0])}"
-        if kind == "union_tag_not_found":
-            return f"{tag}: is required; it is one of {', '.join(types)}"
-        return f"{tag}: {explain_type(given_tag(given), types)}"
+        types = ", ".join(str(type_tag(model)) for model in models)
+        return f"{key}.{tag_key(models[0])}: is required; it is one of {types}"
     if kind == "value_error":  # raised by our own checks; the message contains the values
         message = requirement(error)
         names = {name for model in _models_at(schema, path, raw) for name in model.model_fields}

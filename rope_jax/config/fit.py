@@ -103,6 +103,7 @@ class FitConfig(Frozen):
     bounds: Annotated[
         Annotated[tuple[PositiveFloat, PositiveFloat], Field(strict=False)],
         single_error("should be two positive numbers, the smaller one first"),
+        Ascending,
     ] = Field(
         (0.1, 1e4),
         description="smallest and largest λ = θ/θ', and number by which "
@@ -130,8 +131,6 @@ class FitConfig(Frozen):
     def _settings_agree(self) -> "FitConfig":
         if {"far_divisor", "far_frequencies"} <= set(self.learn):
             raise ValueError("learn: far_divisor and far_frequencies exclude one another")
-        if self.bounds[0] >= self.bounds[1]:
-            raise ValueError(f"bounds: {list(self.bounds)}: the first must be the smaller one")
         if self.ordered and "frequencies" not in self.learn:
             raise ValueError("ordered: acts on λ, so learn must hold frequencies")
         if self.warmup_steps >= self.steps:

@@ -4,7 +4,7 @@ import operator
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.types import (
@@ -24,6 +24,16 @@ from rope_jax.rope.numbers import single_error
 # Placeholders with a meaning of their own, so no axis may have these names.
 _VARIABLES = ("name", "run", "source", "fit", "window", "length", "batch_size")
 
+
+def _check_axis(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise ValueError("the name of an axis consists of letters, digits and _")
+    if name in _VARIABLES:
+        raise ValueError(f"{{{name}}} has a meaning of its own; choose another name")
+    return name
+
+
+AxisName = Annotated[str, AfterValidator(_check_axis)]
 AxisValue = Annotated[
     bool | int | Annotated[float, Field(allow_inf_nan=False)] | str,
     single_error("should be text, a number, true or false"),
@@ -59,7 +69,7 @@ class RunTemplate(Frozen):
         "weights (init_from), a fit is made on them; its axes apply here as well. Training may "
         "also start from a fit: with the weights of the run that it was made on",
     )
-    axes: dict[str, AxisValues] = Field(
+    axes: dict[AxisName, AxisValues] = Field(
         {},
         description="one run for every combination of these values; {axis} in a text stands for "
         "the value",
@@ -76,22 +86,13 @@ class RunTemplate(Frozen):
     )
 
     @model_validator(mode="after")
-    def _is_one_kind_with_valid_axes(self) -> "RunTemplate":
+    def _is_one_kind(self) -> "RunTemplate":
         if self.train is None and self.fit is None:
             raise ValueError("train: is required, unless fit is given")
         if self.train is not None and self.fit is not None:
             raise ValueError("fit: cannot be given together with train; make two entries")
         if self.fit is not None and self.source is None:
             raise ValueError("source: is required with fit; name the entry with the runs to fit on")
-        for axis in self.axes:
-            if not re.fullmatch(r"[A-Za-z_]\w*", axis):
-                raise ValueError(
-                    f"axes.{axis}: the name of an axis consists of letters, digits and _"
-                )
-            if axis in _VARIABLES:
-                raise ValueError(
-                    f"axes.{axis}: {{{axis}}} has a meaning of its own; choose another name"
-                )
         return self
 
 

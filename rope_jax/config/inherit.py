@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rope_jax.config.explain import validate
 from rope_jax.config.load import load, read_raw
 from rope_jax.config.sections import AnyInitFrom, InitFrom
-from rope_jax.config.tokenizer import START_TOKEN, BPETokenizerConfig, FileTokenizerConfig
+from rope_jax.config.tokenizer import ByteTokenizerConfig, FileTokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen, errors_in
 from rope_jax.errors import UserError, errors_from
@@ -36,10 +36,12 @@ class Source:
 
     def check_model(self, config: Config) -> None:
         """UserError, naming the fields, unless this run's parameters mean the same in `config`."""
-        self.refuse(_model_differences(config, self.config))
-
-    def refuse(self, differences: Sequence[str]) -> None:
-        """UserError if there are differences between this run's model and another."""
+        new, old = _meaning(config), _meaning(self.config)
+        differences = [
+            f"{key} is {show_value(old[key])} there and {show_value(new[key])} here"
+            for key in new
+            if key in old and new[key] != old[key]
+        ]
         if differences:
             raise UserError(
                 f"init_from: the model of {self.run} differs: {'; '.join(differences)}; leave "
@@ -55,17 +57,12 @@ def load_training(path: Path | None, overrides: Sequence[str] = ()) -> Config:
 def find_source(start: InitFrom) -> Source:
     """Read the config of the run to start from, and find its checkpoint. UserError: none there."""
     run = Path(start.run)
-    try:
-        if not (run / "config.yaml").is_file():
-            raise UserError(
-                f"init_from: {run}: not a run directory (it has no config.yaml)"
-                if run.exists()
-                else f"init_from: {run}: no such run; train it first, or continue a run that "
-                "started from it with that run's own config.yaml"
-            )
-        folders = [path for path in (run / "checkpoints").glob("*") if path.is_dir()]
-    except OSError as error:
-        raise UserError(f"init_from: {run}: cannot be read ({error.strerror})") from None
+    if not (run / "config.yaml").is_file():
+        raise UserError(
+            f"init_from: {run}: not a run directory (it has no config.yaml); train it first, or "
+            "continue a run that started from it with that run's own config.yaml"
+        )
+    folders = [path for path in (run / "checkpoints").glob("*") if path.is_dir()]
     steps = sorted(int(p.name) for p in folders if p.name.isascii() and p.name.isdecimal())
     if not steps:
         raise UserError(f"init_from: {run}: has no checkpoint; train it first")
@@ -108,9 +105,6 @@ def training_config(
         return validate(Config, raw, origin)
     with errors_from(origin):
         source = find(start)
-        old, new = source.config.model.position.type, _at(raw, "model", "position", "type")
-        if new not in (None, old):  # what is inherited would not even be valid with it
-            source.refuse([f"model.position.type is {old!r} there and {show_value(new)} here"])
     config = validate(Config, _with_inherited(raw, start, source), origin)
     with errors_from(origin):
         source.check_model(config)
@@ -155,7 +149,9 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
     if old.model.position.is_rotary or scaling.query_scale is not None:  # others have no L
         rope["train_length"] = old.geometry.train_length
     if _at(raw, "rope", "strategy") is not None:  # gives these two
-        rope = {key: value for key, value in rope.items() if key not in ("scaling", "map")}
+        del rope["scaling"], rope["map"]
+    if _at(raw, "model", "position", "type") not in (None, model["position"]["type"]):
+        rope = {}  # it would not even be valid; `check_model` refuses the other encoding
     data = old.data.model_dump(mode="json")
     if _at(raw, "data", "type") not in (None, data["type"]):
         data = {}
@@ -164,33 +160,15 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
     for name, section in (("model", model), ("rope", rope), ("data", data)):
         own = raw.get(name, {})
         merged[name] = section | own if isinstance(own, dict) else own
-    tokenizer = old.tokenizer.model_dump(mode="json")
-    copy = str(source.run / "tokenizer.json")  # of the file, which does not change
-    if isinstance(old.tokenizer, BPETokenizerConfig):
-        tokenizer = FileTokenizerConfig(path=copy, bos=START_TOKEN).model_dump(mode="json")
-    elif isinstance(old.tokenizer, FileTokenizerConfig):
-        tokenizer["path"] = copy
-    merged.setdefault("tokenizer", tokenizer)
+    tokenizer = old.tokenizer
+    if not isinstance(tokenizer, ByteTokenizerConfig):  # the copy does not change
+        copy = str(source.run / "tokenizer.json")
+        tokenizer = FileTokenizerConfig(path=copy, bos=tokenizer.start)
+    merged.setdefault("tokenizer", tokenizer.model_dump(mode="json"))
     sweep = raw.get("sweep")
     if isinstance(sweep, dict) and sweep.get("window") is None:
         merged["sweep"] = sweep | {"window": old.trained_at(source.step).window}
     return merged
-
-
-def _model_differences(config: Config, source: Config) -> list[str]:
-    new, old = _meaning(config), _meaning(source)
-    differences = [
-        f"{key} is {show_value(old[key])} there and {show_value(new[key])} here"
-        for key in new
-        if key in old and new[key] != old[key]
-    ]
-    attention = config.model.attention, source.model.attention
-    if attention.count("linear") == 1:
-        differences.append(f"model.attention is {attention[1]} there and {attention[0]} here")
-    types = source.tokenizer.type, config.tokenizer.type
-    if types.count("bytes") == 1:  # whether two files are equal is checked when they are read
-        differences.append(f"tokenizer.type is {types[0]!r} there and {types[1]!r} here")
-    return differences
 
 
 def _meaning(config: Config) -> dict[str, Any]:
@@ -199,6 +177,9 @@ def _meaning(config: Config) -> dict[str, Any]:
     values = model.model_dump(mode="json", exclude={*_EXECUTION, "position"})
     values |= {"num_key_value_heads": model.kv_heads, "head_dim": model.heads_width}
     fields = {f"model.{name}": value for name, value in values.items()}
+    fields["model.attention"] = "softmax" if model.backend.is_softmax else model.attention
+    # whether two files are equal is checked when they are read
+    fields["tokenizer.type"] = "bytes" if config.tokenizer.type == "bytes" else "file"
     for name, value in config.encoding.model_dump(mode="json").items():
         fields[f"model.position.{name}"] = value
     if model.position.is_rotary:

@@ -63,17 +63,18 @@ _PLACES = ("runs_dir", "data.cache_dir", "mesh.", "distributed")
 
 def different_keys(new: BaseModel, old: BaseModel) -> list[str]:
     """Return the dotted keys whose values differ, except those that only name a place."""
-    flat_new, flat_old = _flat(new.model_dump(mode="json")), _flat(old.model_dump(mode="json"))
+    flat_new, flat_old = flat(new.model_dump(mode="json")), flat(old.model_dump(mode="json"))
     keys = [*flat_new, *(key for key in flat_old if key not in flat_new)]
     return [k for k in keys if flat_new.get(k) != flat_old.get(k) and not k.startswith(_PLACES)]
 
 
-def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+def flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the values in a config's dump by their dotted keys."""
     if isinstance(node, list):
         node = dict(enumerate(node))
     if not isinstance(node, dict):
         return {prefix.rstrip("."): node}
-    return {k: v for key, inner in node.items() for k, v in _flat(inner, f"{prefix}{key}.").items()}
+    return {k: v for key, inner in node.items() for k, v in flat(inner, f"{prefix}{key}.").items()}
 
 
 def is_list(annotation: Any) -> bool:

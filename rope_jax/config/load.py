@@ -3,10 +3,9 @@
 1e-4 is a number, as in YAML 1.2, and a date is text.
 """
 
-import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -82,7 +81,7 @@ def _set(raw: dict[Any, Any], key: str, value: Any, given: set[str]) -> None:
     *sections, last = key.split(".")
     for depth, name in enumerate(sections):
         part = _part(node, name, key, above=".".join(sections[:depth]))
-        if (node[part] if isinstance(part, int) else node.get(part)) is None:
+        if isinstance(node, dict) and node.get(part) is None:
             node[part] = {}
         node = node[part]
     above = ".".join(sections)
@@ -90,9 +89,8 @@ def _set(raw: dict[Any, Any], key: str, value: Any, given: set[str]) -> None:
     if part in TAG_KEYS and node.get(part) != value:
         kept = {k: v for k, v in node.items() if f"{above}.{k!s}" in given}
         node.clear()
-        node |= {**kept, part: value}
-    else:
-        node[part] = value
+        node |= kept
+    node[part] = value
 
 
 def _part(node: Any, name: str, key: str, above: str) -> str | int:
@@ -106,8 +104,6 @@ def _part(node: Any, name: str, key: str, above: str) -> str | int:
     return name
 
 
-_MAX_DEPTH = 50  # nested sections; PyYAML crashes at about ten thousand
-_MAX_VALUES = _MAX_BYTES  # aliases of aliases can stand for billions
 _AS_TEXT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
 
 
@@ -148,8 +144,7 @@ _Loader.add_implicit_resolver(
 def parse_yaml(text: str) -> Any:
     """Return the value of YAML text. Raises NotYamlError."""
     try:
-        _check(text)
-        return _unshared(yaml.load(text, _Loader), itertools.count())
+        return _unshared(yaml.load(text, _Loader))
     except yaml.MarkedYAMLError as error:
         mark, problem = error.problem_mark, str(error.problem).rstrip(".")
         if "constructor for the tag" in problem:
@@ -164,26 +159,13 @@ def parse_yaml(text: str) -> Any:
         raise NotYamlError("a value does not fit its tag, or has thousands of digits") from None
 
 
-def _check(text: str) -> None:
-    """Raise NotYamlError for references, and for sections nested so deeply that PyYAML crashes."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        line = event.start_mark.line + 1
-        if depth > _MAX_DEPTH:
-            raise NotYamlError("nested too deeply", line)
-        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
-            raise NotYamlError("references, ${key}, are not supported; write the value", line)
-
-
-def _unshared(node: Any, count: Iterator[int]) -> Any:
+def _unshared(node: Any) -> Any:
     """Copy what aliases repeat, so that an override of one place leaves the others."""
-    if next(count) > _MAX_VALUES:
-        raise NotYamlError(f"aliases repeat more than {_MAX_VALUES:,} values")
     if isinstance(node, dict):
-        return {key: _unshared(value, count) for key, value in node.items()}
-    return [_unshared(value, count) for value in node] if isinstance(node, list) else node
+        return {key: _unshared(value) for key, value in node.items()}
+    if isinstance(node, str) and "${" in node:
+        raise NotYamlError("references, ${key}, are not supported; write the value")
+    return [_unshared(value) for value in node] if isinstance(node, list) else node
 
 
 def dump_yaml(content: Any, **style: Any) -> str:

@@ -29,7 +29,8 @@ QKNorm = Annotated[
 # checking a config visits every layer
 MOST_LAYERS = 10_000
 LayerCount = Annotated[int, Field(gt=0, le=MOST_LAYERS), Whole]
-_WIDEST_HEAD = 2**16  # checking a config computes every pair's frequency
+# checking a config computes every pair's frequency
+HeadWidth = Annotated[int, Field(gt=0, le=2**16), Whole]
 
 
 class ModelConfig(Frozen):
@@ -45,7 +46,7 @@ class ModelConfig(Frozen):
     num_key_value_heads: PositiveInt | None = Field(
         None, description="number of key and value heads; null: num_attention_heads"
     )
-    head_dim: PositiveInt | None = Field(
+    head_dim: HeadWidth | None = Field(
         None, description="width of a head, even; null: hidden_size / num_attention_heads"
     )
     tie_word_embeddings: bool = Field(
@@ -158,8 +159,6 @@ class ModelConfig(Frozen):
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
                 f"{self.num_attention_heads}; set head_dim or change one of them"
             )
-        if self.heads_width > _WIDEST_HEAD:
-            raise ValueError(f"head_dim {self.heads_width} is above {_WIDEST_HEAD}; lower it")
         if self.heads_width % 2:
             raise ValueError(
                 f"head_dim {self.heads_width} is odd; rotation works on pairs of dimensions"
@@ -207,6 +206,15 @@ def check_attention(model: ModelConfig, attention: AttentionName) -> None:
         can = backend_names(interacts=interacts)
         if attention not in can:
             raise ValueError(f"attention: {attention} cannot do {what}; use {alternatives(can)}")
+
+
+def check_logits(model: ModelConfig, scaling: object) -> None:
+    """ValueError if a scaling scales the logits of a softmax that a model does not have."""
+    for name in ("attention_factor", "query_scale"):
+        if not model.backend.is_softmax and getattr(scaling, name, None) not in (None, 1):
+            raise ValueError(
+                f"{name}: scales the logits of a softmax, and attention {model.attention} has none"
+            )
 
 
 def check_map(model: ModelConfig, map_: PositionMap) -> None:

@@ -9,7 +9,7 @@ from rope_jax.errors import UserError
 
 _PACKAGE = Path(__file__).parents[1]
 _SUFFIX = ".yaml"
-# What a name of a config may be: words with slashes between them, and no suffix of a file.
+# words with slashes between them
 _NAME = re.compile(r"[\w+=-][\w.+=-]*(/[\w+=-][\w.+=-]*)*")
 
 
@@ -19,20 +19,18 @@ def config_path(argument: str, kind: str = "") -> Path:
     A file of that path comes first, then a config of the package: `demo` is its configs/demo.yaml,
     and so is the path configs/demo.yaml, which the documentation uses, outside of the repository.
 
-    kind: the folder of configs/ that holds the configs of a command, such as "sweeps"; "": itself.
-
-    UserError: neither exists, and the argument can only be such a name.
+    kind: the folder of configs/ for a command, such as "sweeps". UserError: no such name.
     """
-    path, exists = Path(argument), os.path.lexists(argument)
-    if not _NAME.fullmatch(argument) or path.suffix in (_SUFFIX, ".yml"):
-        named = config_folder().joinpath(*path.parts[1:])
-        is_ours = path.parts[:1] == ("configs",) and ".." not in path.parts
-        return named if is_ours and not exists and os.path.isfile(named) else path
-    named = config_folder() / kind / (argument + _SUFFIX)
-    if exists and not (path.is_dir() and named.is_file()):
+    path, folder = Path(argument), config_folder()
+    exists = os.path.lexists(argument)
+    if not _NAME.fullmatch(argument) or (exists and not os.path.isdir(path)):
         return path
+    is_documented = path.parts[0] == folder.name
+    named = folder.parent / path if is_documented else folder / kind / (argument + _SUFFIX)
     if os.path.isfile(named):
         return named
+    if exists or path.suffix in (_SUFFIX, ".yml"):
+        return path
     names = config_names(kind)
     close = difflib.get_close_matches(argument, names, n=3, cutoff=0.5)
     there = f"there are {', '.join(name for name in names if '/' not in name)}"

@@ -65,13 +65,6 @@ class Positions(Frozen):
 
     type: str
 
-    def length_of(self, seq_len: int) -> int:
-        """Return the number that all positions of a window of T tokens are below."""
-        return seq_len
-
-    def check(self, seq_len: int) -> None:
-        """Check that a window of T tokens can be numbered so; ValueError names the setting."""
-
 
 class PlainPositions(Positions):
     """Consecutive numbers from 0."""
@@ -79,23 +72,7 @@ class PlainPositions(Positions):
     type: Literal["plain"] = "plain"
 
 
-class JumpingPositions(Positions):
-    """Increasing numbers with gaps, so that short windows train long distances."""
-
-    length: Length = Field(description="positions are below this; at least seq_len")
-
-    def length_of(self, seq_len: int) -> int:
-        return self.length
-
-    def check(self, seq_len: int) -> None:
-        if self.length < seq_len:
-            raise ValueError(
-                f"length: {self.length} positions are too few for seq_len {seq_len}; give at "
-                f"least {seq_len}"
-            )
-
-
-class RandomizedPositions(JumpingPositions):
+class RandomizedPositions(Positions):
     """A sorted sample without replacement from [0, length), one per row: arXiv 2305.16843."""
 
     type: Literal["randomized"] = "randomized"
@@ -105,20 +82,14 @@ class RandomizedPositions(JumpingPositions):
     )
 
 
-class PosePositions(JumpingPositions):
+class PosePositions(Positions):
     """PoSE: chunks of a row with a random jump before all but the first: arXiv 2309.10400, §3.2."""
 
     type: Literal["pose"] = "pose"
+    length: Length = Field(description="positions are below this; at least seq_len")
     chunks: Annotated[int, Field(ge=2, le=2**16), Whole] = Field(
         2, description="parts that a row is cut into, with a jump between any two"
     )
-
-    def check(self, seq_len: int) -> None:
-        super().check(seq_len)
-        if self.chunks > seq_len:
-            raise ValueError(
-                f"chunks: {self.chunks} are too many for seq_len {seq_len}; give at most {seq_len}"
-            )
 
 
 AnyPositions = Annotated[
@@ -166,11 +137,6 @@ class DocumentsConfig(Frozen):
         "reset", description="at a document's start, positions restart at 0 or count on"
     )
 
-    @property
-    def positions_count_what_is_seen(self) -> bool:
-        """Whether a token's plain position is the number of earlier tokens that it sees."""
-        return (self.mask == "document") == (self.positions == "reset")
-
 
 class StageConfig(Frozen):
     """A part of training at one length."""
@@ -203,8 +169,16 @@ class StageConfig(Frozen):
                 f"batch_size {self.batch_size} is not a multiple of grad_accumulation "
                 f"{self.grad_accumulation}"
             )
-        with errors_in("positions."):
-            self.positions.check(self.seq_len)
+        if self.length < self.seq_len:
+            raise ValueError(
+                f"positions.length: {self.length} positions are too few for seq_len "
+                f"{self.seq_len}; give at least {self.seq_len}"
+            )
+        if isinstance(self.positions, PosePositions) and self.positions.chunks > self.seq_len:
+            raise ValueError(
+                f"positions.chunks: {self.positions.chunks} are too many for seq_len "
+                f"{self.seq_len}; give at most {self.seq_len}"
+            )
         if self.mixed is not None:
             with errors_in("mixed."):
                 self.mixed.check(self.seq_len, self.batch_size)
@@ -213,7 +187,9 @@ class StageConfig(Frozen):
     @property
     def length(self) -> int:
         """The length that a stage trains for: all positions are below it."""
-        return self.positions.length_of(self.seq_len)
+        if isinstance(self.positions, PlainPositions):
+            return self.seq_len
+        return self.positions.length
 
 
 class ValidationConfig(Frozen):

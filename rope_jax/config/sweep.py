@@ -10,7 +10,7 @@ from rope_jax.attention import AttentionName
 from rope_jax.config.data import DataConfig, check_read_whole
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.config.entries import Scalings, SweepEntry, TrainedEntry
-from rope_jax.config.model import ModelConfig, check_map
+from rope_jax.config.model import ModelConfig, check_logits, check_map
 from rope_jax.config.presentation import Presentation
 from rope_jax.config.tasks import AnySweepTask
 from rope_jax.config.types import (
@@ -190,14 +190,9 @@ def check_encoding(model: ModelConfig, scalings: Sequence[SweepEntry]) -> None:
                 f"scalings: {entry.label}: the model's position {position.type} has no frequencies "
                 "to scale; sweep it with scalings=[trained]"
             )
-        for name in ("query_scale", "attention_factor"):
-            if not model.backend.is_softmax and getattr(entry, name, None) not in (None, 1):
-                raise ValueError(
-                    f"scalings: {entry.label}: {name}: scales the logits of a softmax, and this "
-                    f"model's attention is {model.attention}"
-                )
-        if entry.map is not None:
-            with errors_in(f"scalings: {entry.label}: "):
+        with errors_in(f"scalings: {entry.label}: "):
+            check_logits(model, entry)
+            if entry.map is not None:
                 check_map(model, entry.map)
 
 

@@ -1,7 +1,8 @@
 """Schema of a training run: stages, optimizer, checkpoints, and the run itself."""
 
+import itertools
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -9,7 +10,7 @@ from pydantic import Field, model_validator
 from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import DistributedConfig, MeshConfig, check_mesh, check_seq_len
-from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig, check_map
+from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig, check_logits, check_map
 from rope_jax.config.sections import (
     AnyInitFrom,
     CheckpointConfig,
@@ -25,7 +26,6 @@ from rope_jax.config.types import FolderName, Frozen, PathText, PositiveInt, See
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers, Scaling
-from rope_jax.rope.strategies import NoScaling
 
 
 class Config(Frozen):
@@ -63,26 +63,12 @@ class Config(Frozen):
         None, description="several processes as one run; null: this process is the whole run"
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _strategy_is_used(cls, settings: Any) -> Any:
-        """Refuse a strategy file that the first stage replaces, before the file is read."""
-        if not isinstance(settings, dict):
-            return settings
-        rope, stages = settings.get("rope"), settings.get("stages")
-        given = isinstance(rope, dict) and isinstance(rope.get("strategy"), str)
-        first = stages[0] if isinstance(stages, list) and stages else None
-        if given and isinstance(first, dict) and first.get("scaling") is not None:
-            raise ValueError(
-                "stages.0.scaling: would replace the scaling of rope.strategy; keep one of the two"
-            )
-        return settings
-
     @model_validator(mode="after")
     def _sections_fit(self) -> "Config":
         self._check_positions()
-        if not self.model.backend.is_softmax:
-            self._check_linear()
+        for key, scaling in self._scalings().items():
+            with errors_in(f"{key}."):
+                check_logits(self.model, scaling)
         with errors_in("rope."):
             if self.rope.map is not None:
                 check_map(self.model, self.rope.map)
@@ -162,28 +148,13 @@ class Config(Frozen):
             changed.append("rope.train_length")
         return changed
 
-    def _check_linear(self) -> None:
-        for i, element in enumerate(self.rope.layer_pattern):
-            if element.sliding_window is not None:
-                raise ValueError(
-                    f"rope.layer_pattern.{i}.sliding_window: model.attention linear sums over all "
-                    "keys; use blockwise or xla for sliding windows"
-                )
-        for key, scaling in self._scalings().items():
-            for name, without in (("attention_factor", (None, 1.0)), ("query_scale", (None,))):
-                if getattr(scaling, name, None) not in without:
-                    raise ValueError(
-                        f"{key}.{name}: scales the logits of a softmax, and model.attention "
-                        "linear has none"
-                    )
-
     def _check_plain_windows(self, number: int, reason: str) -> None:
         """ValueError unless a stage's positions count the tokens that a query sees."""
         stage, key = self.stages[number], f"stages.{number}"
         if stage.positions.type != "plain":
             raise ValueError(f"{key}.positions: {stage.positions.type} {reason}; give plain")
         documents = stage.documents
-        if not documents.positions_count_what_is_seen:
+        if (documents.mask == "document") != (documents.positions == "reset"):
             other = "reset" if documents.positions == "continue" else "continue"
             raise ValueError(
                 f"{key}.documents.positions: {documents.positions} with mask "
@@ -191,21 +162,18 @@ class Config(Frozen):
             )
 
     def _check_pattern(self) -> None:
-        """ValueError for more elements than layers, or settings that every element replaces."""
+        """ValueError for more elements than layers, or windows that linear attention ignores."""
         layers, pattern = self.model.num_hidden_layers, self.rope.layer_pattern
         if len(pattern) > layers:
             raise ValueError(
                 f"rope.layer_pattern: has {len(pattern)} elements, more than "
                 f"model.num_hidden_layers {layers}"
             )
-        if all(element.scaling is not None for element in self._pattern):
-            unused = [key for key, s in self._shared_scalings().items() if s != NoScaling()]
-            if getattr(self.rope.map, "far", None) is not None:
-                unused.append("rope.map.far")
-            if unused:
+        for i, element in enumerate(pattern):
+            if element.sliding_window is not None and not self.model.backend.is_softmax:
                 raise ValueError(
-                    f"{unused[0]}: no layer uses it, because every element of rope.layer_pattern "
-                    "has its own scaling"
+                    f"rope.layer_pattern.{i}.sliding_window: model.attention linear sums over all "
+                    "keys; use blockwise or xla for sliding windows"
                 )
 
     def _check_map(self, asked: PositionMap) -> None:
@@ -240,12 +208,12 @@ class Config(Frozen):
 
     def _check_scaling(self, stage: int, element: int) -> None:
         """ValueError, naming the key to change, unless a stage's scalings work in an element."""
-        own, length = self._pattern[element].scaling, self.stages[stage].length
-        if own is not None:
-            self._check_in_layers(f"rope.layer_pattern.{element}.scaling", own, length, element)
-            return
-        self._check_in_layers(self._scaling_key(stage), self.stage_scaling(stage), length, element)
-        mixed = self.stages[stage].mixed
+        own, length, mixed = self._pattern[element].scaling, self.stages[stage].length, None
+        key, scaling = f"rope.layer_pattern.{element}.scaling", own
+        if scaling is None:
+            key, scaling = self._scaling_in_force(stage)
+            mixed = self.stages[stage].mixed
+        self._check_in_layers(key, scaling, length, element)
         if mixed is not None:
             key = f"stages.{stage}.mixed.scaling"
             self._check_in_layers(key, mixed.scaling, mixed.seq_len, element)
@@ -275,21 +243,23 @@ class Config(Frozen):
         """The layers' settings, with one element that changes nothing if none are given."""
         return self.rope.layer_pattern or (LayerConfig(),)
 
-    def _scaling_key(self, stage: int) -> str:
-        given = [i for i in range(stage + 1) if self.stages[i].scaling is not None]
-        return f"stages.{given[-1]}.scaling" if given else "rope.scaling"
-
-    def _shared_scalings(self) -> dict[str, Scaling]:
-        """Return the scalings of layers without one of their own, by the keys that set them."""
-        shared = {self._scaling_key(i): self.stage_scaling(i) for i in range(len(self.stages))}
-        mixed = {f"stages.{i}.mixed.scaling": stage.mixed for i, stage in enumerate(self.stages)}
-        return shared | {key: m.scaling for key, m in mixed.items() if m is not None}
+    def _scaling_in_force(self, stage: int) -> tuple[str, Scaling]:
+        """Return the scaling of a stage, its own or the last one before it, and the key of it."""
+        for number in range(stage, -1, -1):
+            if (own := self.stages[number].scaling) is not None:
+                return f"stages.{number}.scaling", own
+        return "rope.scaling", self.rope.scaling
 
     def _scalings(self) -> dict[str, Scaling]:
         """Return every scaling by the key that sets it, except that of a map."""
-        elements = {f"rope.layer_pattern.{i}": e for i, e in enumerate(self.rope.layer_pattern)}
-        own = {f"{key}.scaling": e.scaling for key, e in elements.items() if e.scaling is not None}
-        return self._shared_scalings() | own
+        scalings = dict(self._scaling_in_force(number) for number in range(len(self.stages)))
+        for number, stage in enumerate(self.stages):
+            if stage.mixed is not None:
+                scalings[f"stages.{number}.mixed.scaling"] = stage.mixed.scaling
+        for number, element in enumerate(self.rope.layer_pattern):
+            if element.scaling is not None:
+                scalings[f"rope.layer_pattern.{number}.scaling"] = element.scaling
+        return scalings
 
     @property
     def _rotary_dim(self) -> int:
@@ -307,7 +277,7 @@ class Config(Frozen):
     @property
     def spans(self) -> list[Span]:
         """The stages with the global steps they cover; each begins where the previous one ends."""
-        ends = np.cumsum([stage.steps for stage in self.stages]).tolist()
+        ends = itertools.accumulate(stage.steps for stage in self.stages)
         return [
             Span(number, stage, end - stage.steps, end)
             for number, (stage, end) in enumerate(zip(self.stages, ends, strict=True))
@@ -340,8 +310,7 @@ class Config(Frozen):
 
     def stage_scaling(self, stage: int) -> Scaling:
         """Return the scaling in force at a stage: its own, or the last one given before it."""
-        given = [s.scaling for s in self.stages[: stage + 1] if s.scaling is not None]
-        return given[-1] if given else self.rope.scaling
+        return self._scaling_in_force(stage)[1]
 
     def stage_map(self, stage: int) -> PositionMap | None:
         """Return the position map in force at a stage, without "auto"."""

@@ -44,8 +44,11 @@ def explain_error(error: ErrorDetails, key: str) -> str:
     if error["type"] == "union_tag_not_found":
         return f"{key}.type: is required but was not given"
     if error["type"] == "union_tag_invalid":
-        types = re.findall(r"'(\w+)'", error["ctx"]["expected_tags"])
-        return f"{key}.type: {explain_type(error['ctx']['tag'], types)}"
+        given, context = error["input"], error["ctx"]
+        tag, types = context["discriminator"].strip("'"), context["expected_tags"][1:-1]
+        wrong = given.get(tag) if isinstance(given, Mapping) else context["tag"]
+        says = explain_type(wrong, types.split("', '"))
+        return f"{key}.{tag}: {says}"
     return f"{key}: {requirement(error)}, not {show_value(error['input'])}"
 
 

@@ -91,15 +91,6 @@ BASE_1 = "yarn needs a base above 1 (all pairs turn alike at base 1)"
             ["model.num_hidden_layers=1", "rope.scaling={type: explicit, inv_freq: [[1, 1]]}"],
             "rope.scaling.inv_freq: 2 numbers for the 16 pairs of rotary_dim 32",
         ),
-        # a scaling that no layer uses
-        (
-            ["rope.layer_pattern=[{scaling: {type: none}}]", "stages.0.scaling={type: cope}"],
-            "stages.0.scaling: no layer uses it",
-        ),
-        (
-            ["rope.layer_pattern=[{scaling: {type: none}}]", "rope.scaling={type: cope}"],
-            "rope.scaling: no layer uses it",
-        ),
         (
             ["rope.layer_pattern=[{}, {}, {}, {}, {}]"],
             "rope.layer_pattern: has 5 elements, more than ",

@@ -12,7 +12,6 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import KeyTokensConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from rope_jax.rope import STRATEGIES
 
 SCHEMAS = [
     *(Config, SweepConfig, GridConfig, FitConfig, KeyTokensConfig),
@@ -82,21 +81,14 @@ def test_the_overview_has_every_key_that_is_in_no_union(schema):
             assert name in names or f"{name}.N" in names, f"{section}.{name}"
 
 
-def test_the_types_of_a_union_are_listed_once():
-    text = "\n".join(key_overview(Config, "train.py", 80))
-    types = words(text).split("types: ")[1:]
-    everywhere = [types_ for types_ in types if types_.startswith(", ".join(list(STRATEGIES)[:3]))]
-    assert len(everywhere) == 1
-    assert text.count("types: those of rope.scaling") == 3
-
-
 def test_a_line_has_the_type_the_default_and_a_description():
     lines = key_overview(Config, "train.py", 80)
     assert "  hidden_size: int = 128            width of the residual stream" in lines
     assert "  steps: int, required              number of optimizer steps" in lines
     assert "  step: int or null                 training step of the checkpoint, 0 of an …" in lines
-    assert "  norm_placement = before           one of before, after, both" in lines
-    assert "  positions: by type = plain  how the tokens of a training window are numbered" in lines
+    assert "  layout: half|interleaved = half   which dimensions form a pair; Hugging …" in lines
+    assert "  positions: by type = plain        how the tokens of a training window are …" in lines
+    assert "      types: plain, randomized, pose" in lines
 
 
 def test_a_union_lists_the_keys_of_each_type():

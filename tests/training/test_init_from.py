@@ -171,7 +171,7 @@ def test_a_run_starts_where_its_source_ended_and_goes_on_without_it(
 
     # without a checkpoint of its own, it needs the source
     shutil.rmtree(whole.path)
-    with pytest.raises(UserError, match=r"init_from: .*source: no such run; train it first"):
+    with pytest.raises(UserError, match=r"init_from: .*source: not a run directory"):
         train(config, quiet())
     assert not whole.path.exists()
 
