@@ -34,14 +34,12 @@ class _Parser(argparse.ArgumentParser):
 def parser(
     usage: str, description: str, schema: "type[BaseModel] | None" = None
 ) -> argparse.ArgumentParser:
-    """Return a parser with `usage`, such as "RUN [key=value ...]", and the keys of `schema`.
-
-    Without a schema there is no --print-config.
-    """
+    """Return a parser with `usage`, such as "RUN", and the keys of `schema`, if it has any."""
+    keys = "" if schema is None else " [key=value ...] [--print-config]"
     made = _Parser(
-        usage=f"{program()} {usage}",
+        usage=f"{program()} {usage}{keys}",
         prog=program(),
-        description=description,
+        description=f"{description} Keys:" if keys else description,
         add_help=schema is None,
         allow_abbrev=False,
     )

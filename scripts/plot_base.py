@@ -25,9 +25,9 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.inspection import BaseConfig, check_writable
 
     parser = cli.parser(
-        "[CONFIG.yaml] [key=value ...] [--print-config]",
+        "[CONFIG.yaml]",
         "Draw the longest wavelength and the first negative score against the base, with the "
-        "training windows of models. Keys:",
+        "training windows of models.",
         BaseConfig,
     )
     cli.add_config(parser)

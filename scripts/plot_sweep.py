@@ -16,11 +16,7 @@ def main(argv: list[str]) -> None:
     # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.presentation import RedrawConfig
 
-    parser = cli.parser(
-        "SWEEP [key=value ...] [--print-config]",
-        "Draw the figures of a sweep again. Keys:",
-        RedrawConfig,
-    )
+    parser = cli.parser("SWEEP", "Draw the figures of a sweep again.", RedrawConfig)
     parser.add_argument("sweep", metavar="SWEEP", help="the folder of a sweep, or its results.csv")
     arguments, config = cli.read_config(parser, argv, RedrawConfig)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it

@@ -26,9 +26,9 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.inspection import TurnsConfig, check_writable
 
     parser = cli.parser(
-        "[CONFIG.yaml] [key=value ...] [--print-config]",
+        "[CONFIG.yaml]",
         "Draw the turns of each pair in the training window, and the share of its circle that "
-        "only a longer text covers. Keys:",
+        "only a longer text covers.",
         TurnsConfig,
     )
     cli.add_config(parser)

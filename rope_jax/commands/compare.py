@@ -10,12 +10,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.presentation import CompareConfig
     from rope_jax.invocation import browser_line
 
-    parser = cli.parser(
-        "RUN [RUN ...] [key=value ...] [--print-config]",
-        "Compare the results of many runs, seeds and sweeps in a figure, tables and an interactive "
-        "page. Keys:",
-        CompareConfig,
-    )
+    parser = cli.parser("RUN [RUN ...]", __doc__, CompareConfig)
     parser.add_argument(
         "runs",
         metavar="RUN",

@@ -1,4 +1,4 @@
-"""Show what training runs and fits took: numbers trained, tokens read, seconds."""
+"""Show what training runs and their fits took: numbers trained, tokens, seconds."""
 
 from pathlib import Path
 
@@ -8,11 +8,7 @@ from rope_jax import cli, stopping
 def main(argv: list[str]) -> None:
     from rope_jax.config.inspection import CostsConfig, check_writable
 
-    parser = cli.parser(
-        "RUN [RUN ...] [key=value ...] [--print-config]",
-        "Show what training runs and their fits took: numbers trained, tokens, seconds. Keys:",
-        CostsConfig,
-    )
+    parser = cli.parser("RUN [RUN ...]", __doc__, CostsConfig)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="a run directory made by train.py")
     arguments, asked = cli.read_config(parser, argv, CostsConfig)
     if asked.output is not None:

@@ -9,11 +9,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.checkpoints import ExportConfig
     from rope_jax.devices.malloc import return_freed_memory
 
-    parser = cli.parser(
-        "RUN OUT [key=value ...] [--print-config]",
-        "Export a run as a directory that transformers loads. Keys of the export:",
-        ExportConfig,
-    )
+    parser = cli.parser("RUN OUT", __doc__, ExportConfig)
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument("out", metavar="OUT", help="a folder that does not exist yet")
     arguments, config = cli.read_config(parser, argv, ExportConfig)

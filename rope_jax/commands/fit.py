@@ -1,4 +1,7 @@
-"""Fit a run's positions by gradient descent, with its weights frozen."""
+"""Learn rotary numbers for longer texts, with the run's weights frozen.
+
+The result is the strategy file RUN/fits/<name>/strategy.json.
+"""
 
 from rope_jax import cli
 
@@ -11,12 +14,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.load import flow_yaml
     from rope_jax.invocation import command_line
 
-    parser = cli.parser(
-        "RUN length=512 [--fit FIT.yaml] [key=value ...]",
-        "Learn rotary numbers for longer texts, with the run's weights frozen. The result is the "
-        "strategy file RUN/fits/<name>/strategy.json. Keys of the fit:",
-        FitConfig,
-    )
+    parser = cli.parser("RUN length=512 [--fit FIT.yaml]", __doc__, FitConfig)
     cli.add_run(parser)
     parser.add_argument("--fit", metavar="FIT.yaml", help="these keys")
     arguments, config = cli.read_config(parser, argv, FitConfig, "fit", "fits")

@@ -1,4 +1,7 @@
-"""Run many experiments: training runs, fits and sweeps for every combination, and a comparison."""
+"""Run many experiments, one after the other or through Slurm, and compare their sweeps.
+
+The same command continues.
+"""
 
 import sys
 from pathlib import Path
@@ -9,12 +12,7 @@ from rope_jax import cli, stopping
 def main(argv: list[str]) -> None:
     from rope_jax.config.grid import GridConfig
 
-    parser = cli.parser(
-        "GRID.yaml [key=value ...] [--print-config]",
-        "Run many experiments, one after the other or through Slurm, and compare their sweeps; the "
-        "same command continues. Keys of the grid:",
-        GridConfig,
-    )
+    parser = cli.parser("GRID.yaml", __doc__, GridConfig)
     cli.add_config(parser)
     _, grid = cli.read_config(parser, argv, GridConfig, "config", "grids")
     from rope_jax.console import plain_console, print_message

@@ -8,11 +8,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.devices.malloc import return_freed_memory
     from rope_jax.invocation import command_line
 
-    parser = cli.parser(
-        "MODEL [key=value ...] [--print-config]",
-        "Import a Hugging Face checkpoint as a run directory. Keys of the import:",
-        ImportConfig,
-    )
+    parser = cli.parser("MODEL", __doc__, ImportConfig)
     parser.add_argument("model", metavar="MODEL", help="a folder, or an id (owner/name) on the hub")
     arguments, config = cli.read_config(parser, argv, ImportConfig)
     return_freed_memory()

@@ -1,4 +1,7 @@
-"""Find the tokens of a split that need far context, as a mask for LongPPL in sweeps."""
+"""Find the tokens of a split that a run, trained on long windows, knows only with far context.
+
+Sweeps of other runs measure their perplexity: task longppl.
+"""
 
 from rope_jax import cli
 
@@ -8,12 +11,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.tasks import KeyTokensConfig
     from rope_jax.invocation import command_line
 
-    parser = cli.parser(
-        "RUN short=512 [key=value ...]",
-        "Find the tokens of a split that a run, trained on long windows, knows only with far "
-        "context. Sweeps of other runs measure their perplexity: task longppl. Keys:",
-        KeyTokensConfig,
-    )
+    parser = cli.parser("RUN short=512", __doc__, KeyTokensConfig)
     cli.add_run(parser)
     arguments, config = cli.read_config(parser, argv, KeyTokensConfig)
     run, training, console = cli.open_directory(arguments.run)

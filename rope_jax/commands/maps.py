@@ -1,4 +1,4 @@
-"""Show position maps: the relative position at which each query sees each key, as a picture."""
+"""Draw the relative position at which each query sees each key, for several position maps."""
 
 from pathlib import Path
 
@@ -9,12 +9,7 @@ from rope_jax.errors import printable
 def main(argv: list[str]) -> None:
     from rope_jax.config.inspection import MapsConfig, check_writable
 
-    parser = cli.parser(
-        "[CONFIG.yaml] [key=value ...] [--print-config]",
-        "Draw the relative position at which each query sees each key, for several position maps. "
-        "Keys:",
-        MapsConfig,
-    )
+    parser = cli.parser("[CONFIG.yaml]", __doc__, MapsConfig)
     cli.add_config(parser)
     _, asked = cli.read_config(parser, argv, MapsConfig, "config")
     output, length = Path(asked.output), asked.text_length

@@ -1,4 +1,9 @@
-"""Show the cost of a training run or a sweep, without starting it."""
+"""Show the cost of a training run or a sweep, without starting it.
+
+Parameters, tokens, FLOPs, and the memory that the compiler plans for. For the directory of a run,
+and with --sweep, the cost of a sweep. Keys are those of training with CONFIG, and those of the
+sweep with RUN. With target, the same for devices that are not here, such as v5e:4x4 or h100:8.
+"""
 
 from pathlib import Path
 
@@ -15,13 +20,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.devices.targets import parse_target, prepare
     from rope_jax.invocation import command_line
 
-    parser = cli.parser(
-        "CONFIG|RUN [--sweep SWEEP.yaml] [target=X] [key=value ...]",
-        "Show the cost of a run here: parameters, tokens, FLOPs, and the memory that the "
-        "compiler plans for. For the directory of a run, and with --sweep, the cost of a sweep. "
-        "Keys are those of training with CONFIG, and those of the sweep with RUN. With target, the "
-        "same for devices that are not here, such as v5e:4x4 or h100:8.",
-    )
+    parser = cli.parser("CONFIG|RUN [--sweep SWEEP.yaml] [target=X] [key=value ...]", __doc__)
     parser.add_argument(
         "planned", metavar="CONFIG|RUN", help="the config of a training run, or a run's directory"
     )

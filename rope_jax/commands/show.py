@@ -19,9 +19,9 @@ def read_inspection(
     from rope_jax.config.named import config_path
 
     parser = cli.parser(
-        "[CONFIG.yaml] [key=value ...] [--print-config]",
+        "[CONFIG.yaml]",
         f"{description}, for a geometry or for the layers of a training config. "
-        "Keys (a training config takes length, scalings and output besides its own):",
+        "A training config takes length, scalings and output besides its own keys.",
         schema,
     )
     cli.add_config(parser, "these keys, or a training config")

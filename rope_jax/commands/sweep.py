@@ -1,4 +1,7 @@
-"""Measure a trained run's perplexity against context length, for many scalings at once."""
+"""Measure perplexity past the training window, for many scalings at once.
+
+Results go to RUN/evals/<name>/.
+"""
 
 from rope_jax import cli
 
@@ -10,12 +13,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.invocation import command_line, tensorboard_line
 
-    parser = cli.parser(
-        "RUN [--sweep SWEEP.yaml] [key=value ...] [--print-config]",
-        "Measure perplexity past the training window, for many scalings at once. "
-        "Results go to RUN/evals/<name>/. Keys of the sweep:",
-        SweepConfig,
-    )
+    parser = cli.parser("RUN [--sweep SWEEP.yaml]", __doc__, SweepConfig)
     cli.add_run(parser)
     parser.add_argument(
         "--sweep", metavar="SWEEP.yaml", help="the sweep's config; default: every key's default"

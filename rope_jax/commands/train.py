@@ -1,4 +1,4 @@
-"""Train a small decoder language model from a config file."""
+"""Train a small RoPE decoder from a config file; the same command resumes it."""
 
 from rope_jax import cli, stopping
 
@@ -11,11 +11,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.invocation import command_line
     from rope_jax.user_cache import keep_compiled_programs
 
-    parser = cli.parser(
-        "CONFIG.yaml [key=value ...] [--print-config]",
-        "Train a small RoPE decoder; the same command resumes it. Keys of the config:",
-        Config,
-    )
+    parser = cli.parser("CONFIG.yaml", __doc__, Config)
     parser.add_argument("config", metavar="CONFIG.yaml", help="the run's config")
     arguments, config = cli.read_config(parser, argv, Config, "config", read=load_training)
     keep_freed_memory()
