@@ -1,20 +1,15 @@
-"""Validate a raw config, and explain the first error in one line.
-
-A path is the sequence of keys and list indices that leads to a value of the raw config.
-"""
+"""Validate a raw config, and explain the first error in one line."""
 
 import difflib
-import functools
-import operator
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from rope_jax.config.keys import given_tag, is_list, models_in, sections, tag_key, type_tag
+from rope_jax.config.keys import is_list, models_in, sections, tag_key, type_tag
 from rope_jax.errors import UserError
 from rope_jax.rope.messages import (
     alternatives,
@@ -24,7 +19,6 @@ from rope_jax.rope.messages import (
 )
 
 Model = TypeVar("Model", bound=BaseModel)
-KeyPath = list[str | int]
 
 
 def validate(schema: type[Model], raw: Any, origin: str) -> Model:
@@ -35,7 +29,7 @@ def validate(schema: type[Model], raw: Any, origin: str) -> Model:
         errors = error.errors()
         # A missing key is often one that is misspelt: report unknown keys first.
         errors.sort(key=lambda e: e["type"] not in ("extra_forbidden", "invalid_key"))
-        first, *rest = (tuple(_path(schema, raw, error)) for error in errors)
+        first, *rest = (_place(schema, raw, error["loc"]).path for error in errors)
         # Every member of a union reports its own error at the same key, or at the section above
         # it: count these once.
         others = {*rest} - {first[:n] for n in range(len(first) + 1)}
@@ -43,19 +37,49 @@ def validate(schema: type[Model], raw: Any, origin: str) -> Model:
         raise UserError(f"{origin}: {_explain(schema, raw, errors[0])}{more}") from None
 
 
+class _Place(NamedTuple):
+    """A place in a config: the keys and list indices that lead to it, and what it may hold."""
+
+    path: tuple[str | int, ...]
+    models: list[type[BaseModel]]  # of a union all members
+    tag: str | int | None  # of the member that is given
+
+    @property
+    def given(self) -> list[type[BaseModel]]:
+        return [m for m in self.models if self.tag in (None, type_tag(m))]
+
+
+def _place(schema: type[BaseModel], raw: Any, loc: Sequence[str | int]) -> _Place:
+    """Return the place of pydantic's `loc`, which also names the union members on the way."""
+    place, node = _Place((), [schema], None), raw
+    for part in loc:
+        is_key = isinstance(node, dict) and part in node
+        if place.tag is None and len(place.models) > 1 and part in map(type_tag, place.models):
+            place = place._replace(tag=part)
+        elif place.models or isinstance(part, int) or is_key:
+            fields = [m.model_fields[part] for m in place.given if part in m.model_fields]
+            models = [model for field in fields for model in models_in(field.annotation)]
+            if isinstance(part, int):
+                models = place.models
+            place = _Place((*place.path, part), models, None)
+            is_index = isinstance(node, list | tuple) and part in range(len(node))
+            node = node[part] if is_key or is_index else None
+    return place
+
+
 def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     kind, given = error["type"], error["input"]
-    path = _path(schema, raw, error)
-    key = ".".join(str(part) or "''" for part in path)
+    place = _place(schema, raw, error["loc"])
+    key = ".".join(str(part) or "''" for part in place.path)
     if kind == "extra_forbidden":
-        return f"{key}: unknown key; {_suggest_key(schema, path, raw)}"
+        section = _place(schema, raw, error["loc"][:-1])
+        return f"{key}: unknown key; {_suggest_key(schema, section, str(error['loc'][-1]))}"
     if kind == "union_tag_not_found":
-        models = [model for model in _models_at(schema, path, raw) if tag_key(model)]
-        types = ", ".join(str(type_tag(model)) for model in models)
-        return f"{key}.{tag_key(models[0])}: is required; it is one of {types}"
+        types = ", ".join(str(type_tag(model)) for model in place.models)
+        return f"{key}.{tag_key(place.models[0])}: is required; it is one of {types}"
     if kind == "value_error":  # raised by our own checks; the message contains the values
         message = requirement(error)
-        names = {name for model in _models_at(schema, path, raw) for name in model.model_fields}
+        names = {name for model in place.models for name in model.model_fields}
         begins_with_key = re.match(r"(\w+)(\.\w+)*(, \w+)*: ", message)
         between = "." if begins_with_key and begins_with_key[1] in names else ": "
         return f"{key}{between}{message}" if key else message
@@ -65,74 +89,25 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     elif kind in ("tuple_type", "list_type") and isinstance(given, str):
         hint = f"; a list of one element is [{shorten(given)}]"
     elif kind == "model_attributes_type" and isinstance(given, str):
-        types = [tag for tag in map(type_tag, _models_at(schema, path, raw)) if tag]
+        types = [tag for tag in map(type_tag, place.models) if tag]
         if close := difflib.get_close_matches(given, types, n=1):
             hint = f"; did you mean {key}.type={close[0]}?"
     return explain_error(error, key) + hint
 
 
-def _path(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> KeyPath:
-    """Return pydantic's path to an error without the union members that it passes through."""
-    path: KeyPath = []
-    node, loc = raw, error["loc"]
-    ends_with_key = error["type"] in ("missing", "extra_forbidden", "invalid_key")
-    for place, part in enumerate(loc):
-        is_list = isinstance(node, list | tuple)
-        keys = range(len(node)) if is_list else node if isinstance(node, dict) else ()
-        if part in keys:
-            node = node[part]
-        elif isinstance(node, dict) and part == given_tag(node):
-            continue  # a member of a union, whose name may be that of a key elsewhere
-        elif isinstance(part, int) or part in _key_names(schema):
-            node = None  # below a value that is not in `raw`: it was read from a file
-        elif place + 1 < len(loc) or not ends_with_key:
-            continue
-        path.append(part)
-    return path
-
-
-@functools.cache
-def _key_names(schema: type[BaseModel]) -> frozenset[str]:
-    models = (model for several in sections(schema).values() for model in several)
-    return frozenset(name for model in models for name in model.model_fields)
-
-
-def _models_at(
-    schema: type[BaseModel], path: Sequence[str | int], raw: Any
-) -> list[type[BaseModel]]:
-    models, node = [schema], raw
-    for part in path:
-        type_ = given_tag(node)
-        node = node[part]
-        if isinstance(part, int):
-            continue
-        fields = [m.model_fields[part] for m in _of_type(models, type_) if part in m.model_fields]
-        models = [model for field in fields for model in models_in(field.annotation)]
-    return models
-
-
-def _of_type(models: list[type[BaseModel]], type_: Any) -> list[type[BaseModel]]:
-    """Return the models of this type; all models if none has it or the type is not given."""
-    return [m for m in models if type_ is None or type_tag(m) in (None, type_)] or models
-
-
-def _suggest_key(schema: type[BaseModel], path: KeyPath, raw: Any) -> str:
-    *parents, wrong = path
-    section = functools.reduce(operator.getitem, parents, raw)
-    prefix = "".join(f"{part}." for part in parents)
-    models = _models_at(schema, parents, raw)
+def _suggest_key(schema: type[BaseModel], section: _Place, wrong: str) -> str:
+    prefix = "".join(f"{part}." for part in section.path)
     fields: dict[str, FieldInfo] = {}
-    for model in _of_type(models, given_tag(section)):
+    for model in section.given:
         fields |= model.model_fields
     for name, field in fields.items():
         if any(wrong in model.model_fields for model in models_in(field.annotation)):
             deeper = f"{name}.N" if is_list(field.annotation) else name
             return f"did you mean {prefix}{deeper}.{wrong}?"
-    if owners := [model for model in models if wrong in model.model_fields]:
+    if owners := [model for model in section.models if wrong in model.model_fields]:
         types = [str(type_tag(model)) for model in owners]
         return f"it belongs to {prefix}{tag_key(owners[0])} {alternatives(types)}"
-    close = difflib.get_close_matches(str(wrong), fields, n=1)
-    if close:
+    if close := difflib.get_close_matches(wrong, fields, n=1):
         return f"did you mean {prefix}{close[0]}?"
     for elsewhere, models in sections(schema).items():
         if elsewhere and any(wrong in model.model_fields for model in models):

@@ -50,13 +50,6 @@ def type_tag(model: type[BaseModel]) -> str | None:
     return None if key is None else model.model_fields[key].default
 
 
-def given_tag(section: Any) -> Any:
-    """Return which member of a union a section is written for; None if it does not say."""
-    if not isinstance(section, dict):
-        return None
-    return next((section[key] for key in TAG_KEYS if key in section), None)
-
-
 # Keys of a training config that say where a run is stored or computed, not what it computes.
 _PLACES = ("runs_dir", "data.cache_dir", "mesh.", "distributed")
 
