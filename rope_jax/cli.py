@@ -5,7 +5,6 @@ and jax and matplotlib, which take seconds, only after help and errors of its co
 """
 
 import argparse
-import functools
 import os
 import shutil
 import signal
@@ -47,6 +46,7 @@ def parser(
         about = "print the resolved config and exit"
         made.add_argument("--print-config", action="store_true", help=about)
         about = "print this, or all about a key or section, and exit"
+        made.set_defaults(schema=schema)
         made.add_argument(
             "-h", "--help", action=_Help, nargs="?", metavar="KEY", const=schema, help=about
         )
@@ -114,31 +114,27 @@ def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> 
 def read_config(
     parser: argparse.ArgumentParser,
     argv: list[str],
-    schema: "type[BaseModel]",
     file: str = "",
     kind: str = "",
     read: Callable[..., Any] | None = None,
+    dump: Callable[[Any], str] | None = None,
 ) -> tuple[argparse.Namespace, Any]:
     """Parse a command line; return its arguments and the config, which --print-config prints.
 
     file: the argument that names the config's file. kind: the folder of configs/ with such files.
-    read: returns the config of a path and overrides; default: `load`.
+    read, dump: in place of `load` and `dump`.
     """
-    from rope_jax.config.load import dump, load
+    from rope_jax.config import load
     from rope_jax.config.named import config_path
 
     arguments = parse(parser, argv)
     path = getattr(arguments, file, None)
     path = None if path is None else config_path(path, kind)
-    config = (read or functools.partial(load, schema))(path, arguments.overrides)
+    config = (read or load.load)(arguments.schema, path, arguments.overrides)
     if arguments.print_config:
-        print_and_exit(dump(config))
+        print((dump or load.dump)(config), end="", flush=True)
+        sys.exit()
     return arguments, config
-
-
-def print_and_exit(config: str) -> NoReturn:
-    print(config, end="", flush=True)
-    sys.exit()
 
 
 def _is_override(word: str) -> bool:

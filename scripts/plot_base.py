@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
         BaseConfig,
     )
     cli.add_config(parser)
-    _, asked = cli.read_config(parser, argv, BaseConfig, "config")
+    _, asked = cli.read_config(parser, argv, "config")
     output = Path(asked.output)
     check_writable(output)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it

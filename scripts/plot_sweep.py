@@ -18,7 +18,7 @@ def main(argv: list[str]) -> None:
 
     parser = cli.parser("SWEEP", "Draw the figures of a sweep again.", RedrawConfig)
     parser.add_argument("sweep", metavar="SWEEP", help="the folder of a sweep, or its results.csv")
-    arguments, config = cli.read_config(parser, argv, RedrawConfig)
+    arguments, config = cli.read_config(parser, argv)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.report.sweep_figures import redraw

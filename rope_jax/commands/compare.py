@@ -17,7 +17,7 @@ def main(argv: list[str]) -> None:
         nargs="+",
         help="a run with sweeps by eval_ppl.py, or the folder of one sweep",
     )
-    arguments, config = cli.read_config(parser, argv, CompareConfig)
+    arguments, config = cli.read_config(parser, argv)
     from rope_jax.comparison.comparable import align_baselines, find_mismatches, refuse_mismatches
     from rope_jax.comparison.curves import compare
     from rope_jax.comparison.read import find_sweeps, read_sweep

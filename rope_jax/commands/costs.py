@@ -10,7 +10,7 @@ def main(argv: list[str]) -> None:
 
     parser = cli.parser("RUN [RUN ...]", __doc__, CostsConfig)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="a run directory made by train.py")
-    arguments, asked = cli.read_config(parser, argv, CostsConfig)
+    arguments, asked = cli.read_config(parser, argv)
     if asked.output is not None:
         check_writable(Path(asked.output))
     from rope_jax.console import plain_console

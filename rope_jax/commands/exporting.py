@@ -12,7 +12,7 @@ def main(argv: list[str]) -> None:
     parser = cli.parser("RUN OUT", __doc__, ExportConfig)
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument("out", metavar="OUT", help="a folder that does not exist yet")
-    arguments, config = cli.read_config(parser, argv, ExportConfig)
+    arguments, config = cli.read_config(parser, argv)
     return_freed_memory()
     from rope_jax.checkpoints.exporting import export_run
     from rope_jax.console import plain_console

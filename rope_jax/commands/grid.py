@@ -14,7 +14,7 @@ def main(argv: list[str]) -> None:
 
     parser = cli.parser("GRID.yaml", __doc__, GridConfig)
     cli.add_config(parser)
-    _, grid = cli.read_config(parser, argv, GridConfig, "config", "grids")
+    _, grid = cli.read_config(parser, argv, "config", "grids")
     from rope_jax.console import plain_console, print_message
     from rope_jax.grids.expand import GRIDS, expand
     from rope_jax.grids.run import done_jobs, print_failures, run_jobs, shell_lines

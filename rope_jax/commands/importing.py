@@ -10,7 +10,7 @@ def main(argv: list[str]) -> None:
 
     parser = cli.parser("MODEL", __doc__, ImportConfig)
     parser.add_argument("model", metavar="MODEL", help="a folder, or an id (owner/name) on the hub")
-    arguments, config = cli.read_config(parser, argv, ImportConfig)
+    arguments, config = cli.read_config(parser, argv)
     return_freed_memory()
     from rope_jax.checkpoints.importing import import_checkpoint
     from rope_jax.console import plain_console

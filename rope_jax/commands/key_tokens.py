@@ -13,7 +13,7 @@ def main(argv: list[str]) -> None:
 
     parser = cli.parser("RUN short=512", __doc__, KeyTokensConfig)
     cli.add_run(parser)
-    arguments, config = cli.read_config(parser, argv, KeyTokensConfig)
+    arguments, config = cli.read_config(parser, argv)
     run, training, console = cli.open_directory(arguments.run)
     from rope_jax.sweeps.key_tokens import find_key_tokens
 

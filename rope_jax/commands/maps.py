@@ -11,7 +11,7 @@ def main(argv: list[str]) -> None:
 
     parser = cli.parser("[CONFIG.yaml]", __doc__, MapsConfig)
     cli.add_config(parser)
-    _, asked = cli.read_config(parser, argv, MapsConfig, "config")
+    _, asked = cli.read_config(parser, argv, "config")
     output, length = Path(asked.output), asked.text_length
     table = output.with_suffix(".csv")
     check_writable(output, table)

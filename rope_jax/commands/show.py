@@ -16,7 +16,6 @@ def read_inspection(
 ) -> "tuple[InspectionType, Config | None]":
     """Return the keys of an inspection and the training config that they are about, if any."""
     from rope_jax.config.inspection import dump_inspection, load_inspection
-    from rope_jax.config.named import config_path
 
     parser = cli.parser(
         "[CONFIG.yaml]",
@@ -25,11 +24,9 @@ def read_inspection(
         schema,
     )
     cli.add_config(parser, "these keys, or a training config")
-    arguments = cli.parse(parser, argv)
-    path = None if arguments.config is None else config_path(arguments.config)
-    asked, training = load_inspection(schema, path, arguments.overrides)
-    if arguments.print_config:
-        cli.print_and_exit(dump_inspection(asked, training))
+    _, (asked, training) = cli.read_config(
+        parser, argv, "config", read=load_inspection, dump=lambda both: dump_inspection(*both)
+    )
     return asked, training
 
 

@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--again", action="store_true", help="measure again what an earlier sweep has measured"
     )
-    arguments, config = cli.read_config(parser, argv, SweepConfig, "sweep", "sweeps")
+    arguments, config = cli.read_config(parser, argv, "sweep", "sweeps")
     run, training, console = cli.open_directory(arguments.run, config.distributed)
     from rope_jax.devices import processes
     from rope_jax.sweeps.run import sweep_run

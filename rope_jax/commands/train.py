@@ -13,7 +13,9 @@ def main(argv: list[str]) -> None:
 
     parser = cli.parser("CONFIG.yaml", __doc__, Config)
     parser.add_argument("config", metavar="CONFIG.yaml", help="the run's config")
-    arguments, config = cli.read_config(parser, argv, Config, "config", read=load_training)
+    arguments, config = cli.read_config(
+        parser, argv, "config", read=lambda _, *given: load_training(*given)
+    )
     keep_freed_memory()
     keep_compiled_programs()
     from rope_jax.console import plain_console
