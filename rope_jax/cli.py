@@ -125,11 +125,10 @@ def read_config(
     read, dump: in place of `load` and `dump`.
     """
     from rope_jax.config import load
-    from rope_jax.config.named import config_path
 
     arguments = parse(parser, argv)
     path = getattr(arguments, file, None)
-    path = None if path is None else config_path(path, kind)
+    path = None if path is None else load.config_path(path, kind)
     config = (read or load.load)(arguments.schema, path, arguments.overrides)
     if arguments.print_config:
         print((dump or load.dump)(config), end="", flush=True)

@@ -14,8 +14,7 @@ _TARGET = "target="
 
 def main(argv: list[str]) -> None:
     from rope_jax.config.inherit import load_training
-    from rope_jax.config.load import load
-    from rope_jax.config.named import config_path
+    from rope_jax.config.load import config_path, load
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.devices.targets import parse_target, prepare
     from rope_jax.invocation import command_line

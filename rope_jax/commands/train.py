@@ -5,7 +5,7 @@ from rope_jax import cli, stopping
 
 def main(argv: list[str]) -> None:
     from rope_jax.config.inherit import load_training
-    from rope_jax.config.named import config_path, sweep_of
+    from rope_jax.config.load import config_path, sweep_of
     from rope_jax.config.training import Config
     from rope_jax.devices.malloc import keep_freed_memory
     from rope_jax.invocation import command_line

@@ -61,23 +61,20 @@ def key_section(schema: type[BaseModel], section: str, width: int) -> list[str]:
     lines: list[str] = []
     alike: dict[tuple[str, ...], list[type[BaseModel]]] = {}  # types whose key is the same
     for model in owners:
-        field = model.model_fields[last]
-        alike.setdefault((_title(last, field), field.description or ""), []).append(model)
-    for models in alike.values():
-        only = "" if len(models) == len(found[above]) else f" [{_types(models)}]"
-        field = models[0].model_fields[last]
-        lines += _details(f"{above}.{last}".lstrip("."), field, width, only=only)
+        about = _details(f"{above}.{last}".lstrip("."), model.model_fields[last], width)
+        alike.setdefault(tuple(about), []).append(model)
+    for text, models in alike.items():
+        only = "" if len(models) == len(found[above]) else f"[{_types(models)}]"
+        lines += [*text, *_wrapped(only, width, _INDENT * 2)]
     models = found.get(asked) or found.get(f"{asked}.N") or []
     return [*lines, *_members(models, width)] if len(models) > 1 else lines
 
 
-def _details(
-    name: str, field: FieldInfo, width: int, indent: str = "", only: str = ""
-) -> Iterator[str]:
+def _details(name: str, field: FieldInfo, width: int, indent: str = "") -> Iterator[str]:
     """Yield all about a key, and about those below it unless they differ by type."""
     models = models_in(field.annotation)
     types = [f"types: {_types(models)}"] if len(models) > 1 else []
-    about = "; ".join(filter(None, [(field.description or "") + only, *types]))
+    about = "; ".join(filter(None, [field.description, *types]))
     yield from _wrapped(_title(name, field), width, indent)
     yield from _wrapped(about, width, indent + _INDENT * 2)
     if len(models) == 1:

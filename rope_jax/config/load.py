@@ -1,9 +1,11 @@
-"""YAML files and `key=value` overrides to validated, frozen models, and back.
+"""YAML files and `key=value` overrides to validated, frozen models, and back; files by name.
 
 1e-4 is a number, as in YAML 1.2, and a date is text.
 """
 
+import difflib
 import math
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +20,10 @@ from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
 from rope_jax.rope.messages import show_value
 
+_PACKAGE = Path(__file__).parents[1]
+_SUFFIX = ".yaml"
+# words with slashes between them
+_NAME = re.compile(r"[\w+=-][\w.+=-]*(/[\w+=-][\w.+=-]*)*")
 _MAX_BYTES = 2**18  # a larger file is not a config, and is slow to parse
 
 
@@ -31,6 +37,55 @@ def read_raw(path: Path | None, overrides: Sequence[str] = ()) -> tuple[Any, str
     raw = {} if path is None else read_yaml(path)
     apply_overrides(raw, overrides)
     return raw, "overrides" if path is None else str(path)
+
+
+def config_path(argument: str, kind: str = "") -> Path:
+    """Return the file that an argument stands for.
+
+    A file of that path comes first, then a config of the package: `demo` is its configs/demo.yaml,
+    and so is the path configs/demo.yaml, which the documentation uses, outside of the repository.
+
+    kind: the folder of configs/ for a command, such as "sweeps". UserError: no such name.
+    """
+    path, folder = Path(argument), config_folder()
+    exists = os.path.lexists(argument)
+    if not _NAME.fullmatch(argument) or (exists and not os.path.isdir(path)):
+        return path
+    is_documented = path.parts[0] == folder.name
+    named = folder.parent / path if is_documented else folder / kind / (argument + _SUFFIX)
+    if os.path.isfile(named):
+        return named
+    if exists or path.suffix in (_SUFFIX, ".yml"):
+        return path
+    names = config_names(kind)
+    close = difflib.get_close_matches(argument, names, n=3, cutoff=0.5)
+    there = f"there are {', '.join(name for name in names if '/' not in name)}"
+    advice = f"did you mean {' or '.join(close)}?" if close else there
+    raise UserError(f"{argument}: no such file, and no config has that name; {advice}")
+
+
+def config_names(kind: str = "") -> list[str]:
+    """Return the names of the package's configs of a kind, sorted; see `config_path`."""
+    folder = config_folder() / kind
+    files = (path.relative_to(folder).with_suffix("") for path in folder.rglob(f"*{_SUFFIX}"))
+    others = ("sweeps/", "fits/", "grids/")  # of other commands than training
+    names = sorted(name.as_posix() for name in files)
+    return [name for name in names if kind or not name.startswith(others)]
+
+
+def sweep_of(path: Path) -> str | None:
+    """Return the name of the sweep that goes with a training config of the package, if any."""
+    folder = config_folder().resolve()
+    if not path.resolve().is_relative_to(folder):
+        return None
+    name = path.resolve().relative_to(folder).with_suffix("").as_posix()
+    return name if (folder / "sweeps" / (name + _SUFFIX)).is_file() else None
+
+
+def config_folder() -> Path:
+    """Return the folder configs/: inside of an installed package, beside that of a repository."""
+    inside = _PACKAGE / "configs"
+    return inside if inside.is_dir() else _PACKAGE.parent / "configs"
 
 
 def dump(config: BaseModel) -> str:

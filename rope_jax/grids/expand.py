@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig, RunTemplate
-from rope_jax.config.load import flow_yaml, read_raw
-from rope_jax.config.named import config_path
+from rope_jax.config.load import config_path, flow_yaml, read_raw
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError, errors_from

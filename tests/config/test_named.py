@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rope_jax.config.named import config_folder, config_names, config_path, sweep_of
+from rope_jax.config.load import config_folder, config_names, config_path, sweep_of
 from rope_jax.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rope_jax.config.grid import GridConfig
-from rope_jax.config.load import load
-from rope_jax.config.named import config_folder
+from rope_jax.config.load import config_folder, load
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
