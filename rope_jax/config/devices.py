@@ -67,11 +67,6 @@ class DistributedConfig(Frozen):
         return self
 
 
-# Attention in blocks takes a chunk up to this many tokens as one block; it cuts longer ones, and
-# would be slow in blocks shorter than the second number.
-_LONGEST_BLOCK, _SHORTEST_BLOCK = 512, 64
-
-
 def check_mesh(mesh: MeshConfig, model: ModelConfig, maps: Iterable[PositionMap | None]) -> None:
     """ValueError, which begins with a key, if devices cannot share a model's windows or heads."""
     _check_divides("fsdp", mesh.fsdp, "hidden_size", model.hidden_size)
@@ -108,13 +103,6 @@ def check_seq_len(mesh: MeshConfig, seq_len: int) -> None:
         raise ValueError(
             f"{seq_len:,} tokens cannot be split into {chunks} equal chunks, two for each of "
             f"mesh.context {mesh.context} devices; {_multiple(seq_len, chunks):,} can"
-        )
-    chunk = seq_len // chunks
-    if mesh.context > 1 and chunk > _LONGEST_BLOCK and chunk % _SHORTEST_BLOCK:
-        raise ValueError(
-            f"{seq_len:,} tokens make chunks of {chunk:,}, two for each of mesh.context "
-            f"{mesh.context} devices, which attention cannot cut into equal blocks of some size; "
-            f"{_multiple(seq_len, chunks * _SHORTEST_BLOCK):,} can be cut"
         )
 
 

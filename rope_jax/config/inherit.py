@@ -91,11 +91,10 @@ def training_config(
 
     A run inherits `model`, `data` and `rope`, key by key: the scaling and map that the checkpoint
     was trained with, and its L. It inherits the tokenizer as a whole, as the copy that the source
-    keeps: with other texts, `bpe` would be another tokenizer. The source may have been deleted if
-    nothing is inherited, as for the config.yaml of a run.
+    keeps: with other texts, `bpe` would be another tokenizer. If a config states all of these, as
+    the config.yaml of a run does, the source may have been deleted.
 
-    origin: where `raw` comes from; errors begin with it.
-    find: returns the run and checkpoint that `init_from` names.
+    origin: errors begin with it. find: returns the run and checkpoint that `init_from` names.
     """
     given = raw.get("init_from") if isinstance(raw, dict) else None
     if given is None:

@@ -43,9 +43,8 @@ def config_path(argument: str, kind: str = "") -> Path:
     """Return the file that an argument stands for.
 
     A file of that path comes first, then a config of the package: `demo` is its configs/demo.yaml,
-    and so is the path configs/demo.yaml, which the documentation uses, outside of the repository.
-
-    kind: the folder of configs/ for a command, such as "sweeps". UserError: no such name.
+    and so is the path configs/demo.yaml outside of the repository. kind: the folder of configs/
+    for a command, such as "sweeps". UserError: no such name.
     """
     path, folder = Path(argument), config_folder()
     exists = os.path.lexists(argument)

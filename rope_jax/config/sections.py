@@ -116,15 +116,6 @@ class MixedConfig(Frozen):
             f"rows between 0 and {windows}; change it or batch_size"
         )
 
-    def check(self, seq_len: int, windows: int) -> None:
-        """Check that rows of T tokens can hold short windows; ValueError names the setting."""
-        if seq_len % self.seq_len or self.seq_len == seq_len:
-            raise ValueError(
-                f"seq_len: {self.seq_len} does not divide the stage's seq_len {seq_len} into "
-                "several windows"
-            )
-        self.rows_of(windows)
-
 
 class DocumentsConfig(Frozen):
     """Several documents in one window."""
@@ -179,9 +170,14 @@ class StageConfig(Frozen):
                 f"positions.chunks: {self.positions.chunks} are too many for seq_len "
                 f"{self.seq_len}; give at most {self.seq_len}"
             )
-        if self.mixed is not None:
+        if (mixed := self.mixed) is not None:
+            if self.seq_len % mixed.seq_len or mixed.seq_len == self.seq_len:
+                raise ValueError(
+                    f"mixed.seq_len: {mixed.seq_len} does not divide the stage's seq_len "
+                    f"{self.seq_len} into several windows"
+                )
             with errors_in("mixed."):
-                self.mixed.check(self.seq_len, self.batch_size)
+                mixed.rows_of(self.batch_size)
         return self
 
     @property

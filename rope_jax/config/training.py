@@ -220,10 +220,10 @@ class Config(Frozen):
 
     def _check_in_layers(self, key: str, scaling: Scaling, length: int, element: int) -> None:
         """Check a scaling, given at `key`, in an element's layers for texts of n tokens."""
-        own, own_key = self._pattern[element], f"rope.layer_pattern.{element}"
+        own = self._pattern[element]
         geometry = replace(self.geometry, base=own.base or self.rope.base)
-        sections = {"base": own_key if own.base else "rope", "rotary_dim": "rope"}
-        sections["train_length"] = "rope"
+        base_key = f"rope.layer_pattern.{element}" if own.base else "rope"
+        sections = {"base": base_key, "rotary_dim": "rope", "train_length": "rope"}
         layers, inner = self.model.num_hidden_layers, getattr(scaling, "inner", None)
         by_key = [*([(f"{key}.inner", inner)] if inner else []), (key, scaling)]
         for layer in range(element, layers, len(self._pattern)):
