@@ -34,7 +34,7 @@ def parser(
     usage: str, description: str, schema: "type[BaseModel] | None" = None
 ) -> argparse.ArgumentParser:
     """Return a parser with `usage`, such as "RUN", and the keys of `schema`, if it has any."""
-    keys = "" if schema is None else " [key=value ...] [--print-config]"
+    keys = "" if schema is None else " [key=value ...]"
     made = _Parser(
         usage=f"{program()} {usage}{keys}",
         prog=program(),
