@@ -111,18 +111,16 @@ class Column(NamedTuple):
         return max(cell_len(self.heading), *(cell.cell_len for cell in self.cells))
 
 
-def print_columns(
-    console: Console, columns: Sequence[Column], *, gap: int = 2, repeated: int = 1
-) -> None:
+def print_columns(console: Console, columns: Sequence[Column], *, gap: int = 2) -> None:
     """Print a table with a line per row, in which no cell is cut or folded.
 
-    Columns that do not fit beside the others follow below them, behind the first `repeated`
-    columns, which name the rows.
+    Columns that do not fit beside the others follow below them, behind the first column, which
+    names the rows.
     """
-    names, rest = list(columns[:repeated]), list(columns[repeated:])
+    names, rest = columns[0], list(columns[1:])
     while rest:
-        panel = [*names, *rest]
-        while len(panel) > repeated + 1 and sum(c.width + gap for c in panel) - gap > console.width:
+        panel = [names, *rest]
+        while len(panel) > 2 and sum(c.width + gap for c in panel) - gap > console.width:
             panel.pop()
         headings = [Text(column.heading, "bold") for column in panel]
         for cells in (headings, *zip(*(column.cells for column in panel), strict=True)):
@@ -133,7 +131,7 @@ def print_columns(
                 line = Text.assemble(line, *parts, " " * gap)
             line.rstrip()
             console.print(line, soft_wrap=True)
-        rest = rest[len(panel) - repeated :]
+        rest = rest[len(panel) - 1 :]
         if rest:
             console.print()
 

@@ -15,8 +15,8 @@ from rich.text import Text
 from rope_jax.console import Column, print_columns, print_wrapped
 from rope_jax.evaluation import SweepResult
 from rope_jax.fitting.parameters import Free, Parameters
-from rope_jax.plots.panels import label_powers, legend_columns
-from rope_jax.plots.style import WIDTHS, figure_style
+from rope_jax.plots.panels import add_legend, label_powers, make_grid
+from rope_jax.plots.style import figure_style
 from rope_jax.positions.mapping import FittedParams
 from rope_jax.results.statistics import Estimate, paired_difference
 from rope_jax.runs.tables import format_csv
@@ -99,14 +99,12 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
     """Draw the learned numbers by wavelength, a bias by distance; a colour for each layer."""
     panels = _panels(parameters, free)
     columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
+    row_height = 2.1 if columns > 1 else 3.0
     with figure_style():
-        height = (2.1 if columns > 1 else 3.0) * rows
-        figure = Figure(figsize=(WIDTHS["page"], height), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axis in axes[len(panels) :]:
-            axis.set_visible(False)
-        for axis, panel in zip(axes, panels, strict=False):
+        figure, axes = make_grid(
+            [len(panels)], columns, row_height=row_height, title="", width="page", sharey=False
+        )
+        for axis, panel in zip(axes, panels, strict=True):
             _draw(axis, panel.x, panel.values)
             axis.set_title(textwrap.fill(panel.title, 28 if columns > 2 else 60))
             axis.set_xscale("log")
@@ -117,10 +115,7 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
                 low, high = float(panel.values.min()), float(panel.values.max())
                 label_powers(axis.yaxis, low, high)
             axis.grid(True)
-        handles, labels = axes[0].get_legend_handles_labels()
-        if handles:
-            in_row = legend_columns(labels, WIDTHS["page"])
-            figure.legend(handles, labels, loc="outside lower center", ncols=in_row)
+        add_legend(figure, axes[0].get_legend_handles_labels()[0])
     return figure
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rope_jax.inspection.curves import Curve
 from rope_jax.inspection.output import Row, print_table, short_number
-from rope_jax.plots.panels import fold_title, legend_columns
+from rope_jax.plots.panels import add_legend, fold_title
 from rope_jax.plots.style import NOTE, SMALL_SIZE, WIDTHS, assign_styles
 from rope_jax.rope.pairs import Pairwise
 
@@ -110,7 +110,7 @@ def scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title: 
     _log_panel(scale, styles, [curve.pairs.scale for curve in curves], base=2)
     scale.set_ylabel("scale relative to none θ'/θ")
     for curve, style in zip(curves, styles, strict=True):
-        unseen.plot(curve.pairs.unseen, **style)
+        unseen.plot(curve.pairs.unseen, label=shortened(curve.name), **style)
     unseen.set_ylim(-0.03, 1.03)
     unseen.set_ylabel("unseen share of the circle")
     unseen.set_xlabel("pair, fastest first")
@@ -118,9 +118,7 @@ def scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title: 
     for axis in figure.axes:
         axis.grid(True, which="major")
     figure.align_ylabels()
-    labels = [shortened(curve.name) for curve in curves]
-    columns = legend_columns(labels, WIDTHS["page"])
-    figure.legend(unseen.get_lines(), labels, loc="outside lower center", ncols=columns)
+    add_legend(figure, unseen.get_lines())
     figure.suptitle(fold_title(title, WIDTHS["page"]))
     return figure
 

@@ -1,202 +1,71 @@
-"""Panels of perplexity over context length with common limits: by protocol, or also by curve."""
+"""The parts of all figures: a grid of panels, its legend, and labels that have room."""
 
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-from numpy.typing import NDArray
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from rope_jax.comparison.curves import Point
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.saving import ShownFigure
-from rope_jax.plots.style import (
-    BACKGROUND,
-    BAND_OPACITY,
-    NOTE,
-    REFERENCE,
-    SMALL_SIZE,
-    WIDTHS,
-    LineStyle,
-)
-from rope_jax.protocols import PROTOCOLS
+from rope_jax.plots.style import NOTE, SMALL_SIZE, WIDTHS
 
-_TRUNCATION: dict[str, Any] = {"color": "0.4", "linestyle": ":", "linewidth": 1.1}
 _WINDOW: dict[str, Any] = {"color": "0.6", "linewidth": 0.8}
-_ROW_HEIGHTS: Mapping[FigureWidth, Mapping[int, float]] = {
-    "column": {1: 2.3, 2: 1.35},
-    "page": {1: 2.9, 2: 2.1, 3: 1.65, 4: 1.3},
-}
-"""Inches, by the number of panels in a row."""
 _LINE_HEIGHT = 0.155  # inches, of a title or a legend
 _LETTER = 0.6 * SMALL_SIZE / 72  # inches, the mean width of a letter of the small size
-_MOST_NATS = 700  # e^700 is nearly the largest float; matplotlib warns of infinities
 
 
-@dataclass(frozen=True)
-class Panels:
-    """A figure's panels by protocol and key, and its width in inches."""
-
-    figure: ShownFigure
-    axes: Mapping[tuple[str, str], Axes]
-    width: float
-
-
-def perplexities(points: Sequence[Point]) -> NDArray[np.float64]:
-    """Return perplexities and the ends of their intervals, [3, points]; nan above e^700."""
-    nll = np.array([(point.nll, point.ci_low, point.ci_high) for point in points]).T
-    return np.exp(np.where(nll > _MOST_NATS, np.nan, nll))
-
-
-def make_panels(
-    points: Sequence[Point],
+def make_grid(
+    counts: Sequence[int],
+    columns: int,
     *,
-    windows: Sequence[int],
-    truncation: Sequence[float],
-    banded: Sequence[Point],
+    row_height: float,
     title: str,
     width: FigureWidth,
-    keys: Sequence[str] | None = None,
-) -> Panels:
-    """Make a figure with panels scaled for the points, with marks but without curves.
+    sharey: bool = True,
+    extra: float = 0.4,
+) -> tuple[ShownFigure, list[Axes]]:
+    """Return a titled figure and its panels: blocks of so many panels, each begins a row.
 
-    windows: training windows, marked in every panel. truncation, banded: NLLs at the window and
-    points with intervals, for which the limits make room. keys: titles of the panels that each
-    protocol has; None: one panel.
+    row_height, and the extra height beside the title: in inches.
     """
-    protocols = list(dict.fromkeys(point.protocol for point in points))
-    blocks = [[(protocol, "") for protocol in protocols]]
-    if keys is not None:  # each protocol starts a row
-        blocks = [[(protocol, key) for key in keys] for protocol in protocols]
-    columns = panel_columns(len(blocks[0]), width)
-    rows_each = -(-len(blocks[0]) // columns)
-    inches = WIDTHS[width]
-    panel = inches / columns
-    headings = {
-        (protocol, key): _panel_title(protocol, key, len(protocols), panel)
-        for block in blocks
-        for protocol, key in block
-    }
-    title = fold_title(title, inches)
-    if keys is not None and len(protocols) == 1:  # the panels' titles are the keys alone
-        title += f"\n{PROTOCOLS[protocols[0]].title}"
-    row_height = _ROW_HEIGHTS[width][columns]
-    row_height += 0.13 * max(heading.count("\n") for heading in headings.values())
-    if keys is None and columns > 1:  # every row of panels has labels below it
-        row_height += 0.3
-    height = rows_each * len(blocks) * row_height + 0.4 + _LINE_HEIGHT * (title.count("\n") + 1)
-    figure = ShownFigure(figsize=(inches, height), layout="constrained")
+    places: list[int | None] = []
+    for count in counts:
+        first = sum(place is not None for place in places)
+        places += [*range(first, first + count), *[None] * (-count % columns)]
+    rows = [places[i : i + columns] for i in range(0, len(places), columns)]
+    title = fold_title(title, WIDTHS[width])
+    height = row_height * len(rows) + extra + _LINE_HEIGHT * (title.count("\n") + 1)
+    figure = ShownFigure(figsize=(WIDTHS[width], height), layout="constrained")
     figure.suptitle(title)
-    grid = figure.subplots(rows_each * len(blocks), columns, sharey=True, squeeze=False)
-    limits = shared_limits(points, truncation=truncation, banded=banded)
-    # once, not in each panel: matplotlib repeats for all panels whatever is set in one
-    grid[0, 0].set_yscale("log")
-    grid[0, 0].set_ylim(*limits)
-    label_powers(grid[0, 0].yaxis, *limits)
-    axes: dict[tuple[str, str], Axes] = {}
-    for block, of_block in zip(blocks, np.split(grid, len(blocks)), strict=True):
-        for axis in of_block.ravel()[len(block) :]:
-            axis.set_visible(False)
-        for place, ((protocol, key), axis) in enumerate(zip(block, of_block.flat, strict=False)):
-            axes[protocol, key] = axis
-            at = [point for point in points if point.protocol == protocol]
-            scale_lengths(axis, sorted({point.last_position for point in at}), 0.75 * panel)
-            label = "length (tokens)" if panel < 2 else "context length (tokens)"
-            if PROTOCOLS[protocol].by_position:
-                label = "position"
-            if keys is None:
-                axis.set_xlabel(label)
-            else:
-                label_lowest(axis, label, place, len(block), columns)
-            # labels of windows are between the title and the panel
-            has_labels = keys is None or place < columns
-            axis.set_title(headings[protocol, key], pad=11 if has_labels else 3)
-            mark_windows(axis, windows, with_label=keys is None or place == 0)
-            if place % columns == 0:
-                axis.set_ylabel("perplexity")
-            # beside an empty place, it would move the panels of the next column to the right
-            if place % columns == columns - 1:
-                _add_bits_per_byte_axis(axis, at)
-    return Panels(figure, axes, inches)
+    axes = figure.subplot_mosaic(rows, sharey=sharey, empty_sentinel=None)
+    return figure, [axes[place] for place in range(sum(counts))]
 
 
-def finish_panels(panels: Panels, handles: Sequence[Artist]) -> None:
-    """Add the legend, beside a single panel or below, once the curves are drawn."""
+def add_legend(figure: Figure, handles: Sequence[Artist], *, may_be_beside: bool = False) -> None:
+    """Add a legend below the panels, for which the figure gets higher; or beside, if it fits."""
     labels = [str(handle.get_label()) for handle in handles]
     if not labels:
         return
-    if len(panels.axes) == 1 and _LETTER * _widest(labels) < 0.25 * panels.width:
-        panels.figure.legend(handles=handles, loc="outside right center")
+    inches = figure.get_figwidth()
+    widths = [_LETTER * max(map(len, label.split("\n"))) for label in labels]
+    if may_be_beside and max(widths) < 0.25 * inches:
+        figure.legend(handles=handles, loc="outside right center")
         return
-    columns = legend_columns(labels, panels.width)
-    panels.figure.legend(handles=handles, loc="outside lower center", ncols=columns)
-    rows = -(-len(labels) // columns) * max(label.count("\n") + 1 for label in labels)
-    panels.figure.set_figheight(panels.figure.get_figheight() + _LINE_HEIGHT * rows)
-
-
-def draw_line(
-    axis: Axes,
-    label: str,
-    style: LineStyle,
-    points: Sequence[Point],
-    *,
-    band_opacity: float,
-) -> None:
-    """Draw one curve through its points, and its interval as a band (none where opacity is 0)."""
-    if not points:
-        return
-    x = [point.last_position for point in points]
-    middle, low, high = perplexities(points)
-    axis.plot(x, middle, label=label, **vars(style))
-    if band_opacity and len(x) > 1:
-        axis.fill_between(x, low, high, color=style.color, alpha=band_opacity, linewidth=0)
-    elif band_opacity:  # a band needs two points
-        axis.vlines(x, low, high, color=style.color, alpha=0.5, linewidth=style.linewidth)
-
-
-def draw_background(axis: Axes, curves: Iterable[tuple[LineStyle, Sequence[Point]]]) -> None:
-    """Draw the curves that other panels are about, in light grey and behind everything."""
-    grey: dict[str, Any] = {"color": BACKGROUND, "linewidth": 0.7, "zorder": 1.2}
-    for style, points in curves:
-        if points:
-            x = [point.last_position for point in points]
-            axis.plot(x, perplexities(points)[0], linestyle=style.linestyle, **grey)
-
-
-def apart_handles(others: str, reference: str | None) -> list[Artist]:
-    """Return the legend of panels that each show one curve in front of `others`, in grey."""
-    handles: list[Artist] = []
-    if reference is not None:
-        handles.append(Line2D([], [], label=reference, **vars(REFERENCE)))
-    handles.append(Line2D([], [], label=others, color=BACKGROUND, linewidth=0.9))
-    handles.append(Patch(color="0.4", alpha=BAND_OPACITY, linewidth=0, label="95% interval"))
-    return handles
-
-
-def truncation_handle() -> Line2D:
-    """Return the legend's sample of the line of truncation."""
-    return Line2D([], [], label="truncation to the window", **_TRUNCATION)
-
-
-def window_handle() -> Line2D:
-    """Return the legend's sample of the line of a training window."""
-    line: dict[str, Any] = {"marker": "|", "linestyle": "none", "markersize": 8}
-    return Line2D([], [], label="training window", markeredgewidth=0.8, color="0.6", **line)
-
-
-def mark_truncation(axis: Axes, nll: float, color: Any = None) -> None:
-    """Draw a level across the panel for the NLL at a window."""
-    style = _TRUNCATION if color is None else _TRUNCATION | {"color": color}
-    axis.axhline(np.exp(nll), zorder=1.6, **style)
+    for rows in range(1, len(labels) + 1):
+        columns = [max(widths[i : i + rows]) for i in range(0, len(labels), rows)]
+        # each column has a sample of the line, the text and a gap
+        if sum(column + 0.45 for column in columns) <= inches:
+            break
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(columns))
+    lines = rows * max(label.count("\n") + 1 for label in labels)
+    figure.set_figheight(figure.get_figheight() + _LINE_HEIGHT * lines)
 
 
 def mark_windows(axis: Axes, windows: Iterable[int], *, with_label: bool) -> None:
@@ -261,17 +130,6 @@ def panel_columns(count: int, width: FigureWidth) -> int:
     return min((4, 3), key=lambda columns: -count % columns)  # the fewest empty places
 
 
-def legend_columns(labels: Sequence[str], inches: float) -> int:
-    """Return into how many columns a legend of these labels fits, as equally long as possible."""
-    for columns in range(len(labels), 1, -1):
-        rows = -(-len(labels) // columns)
-        longest = [_widest(labels[i : i + rows]) for i in range(0, len(labels), rows)]
-        # each column has a sample of the line, the text and a gap
-        if sum(_LETTER * letters + 0.45 for letters in longest) <= inches:
-            return len(longest)
-    return 1
-
-
 def fold_title(title: str, inches: float) -> str:
     """Break a title into lines that fit a figure's width."""
     return fold_text(title, int(13.5 * inches))
@@ -291,32 +149,6 @@ def fold_text(text: str, letters: int) -> str:
     return "\n".join(folded).replace("\xa0", " ")
 
 
-def shared_limits(
-    points: Sequence[Point],
-    *,
-    truncation: Sequence[float],
-    banded: Sequence[Point],
-) -> tuple[float, float]:
-    """Return the vertical limits that all panels share.
-
-    They include every finite point and truncation line. The intervals of `banded`, which are drawn,
-    may widen them on either side by half the points' logarithmic range, or by a factor of 1.5 if
-    that is more: an interval over a few documents can be orders of magnitude wider than the curve.
-    """
-    values = np.append(perplexities(points)[0], np.exp(truncation))
-    values = values[np.isfinite(values)]
-    if not values.size:
-        return 1.0, 10.0
-    low, high = values.min(), values.max()
-    if banded:
-        room = max(math.sqrt(high / low), 1.5)
-        ends = perplexities(banded)[1:].ravel()
-        values = np.append(values, np.clip(ends, low / room, high * room))
-    low, high = np.nanmin(values), np.nanmax(values)
-    margin = max(1.05, (high / low) ** 0.05)
-    return float(low / margin), float(high * margin)
-
-
 def label_powers(axis: Axis, low: float, high: float) -> None:
     """Put ticks at round numbers of a logarithmic axis, and write them without exponents."""
     decades = math.log10(high / low)
@@ -324,38 +156,5 @@ def label_powers(axis: Axis, low: float, high: float) -> None:
     digits = next(digits for most, digits in ranges if decades < most)
     locator = LogLocator(subs=digits) if decades > 0.5 else MaxNLocator(5, steps=[1, 2, 5, 10])
     axis.set_major_locator(locator)
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
-
-
-def _add_bits_per_byte_axis(axis: Axes, points: Sequence[Point]) -> None:
-    """Add a right-hand axis in bits per byte, if the points have them and score the same bytes."""
-    ratios = [point.nll / point.bpb for point in points if point.bpb and math.isfinite(point.bpb)]
-    if not ratios or np.ptp(ratios) > 1e-9 * ratios[0]:  # one axis cannot show several
-        return
-    nats_per_bpb = ratios[0]  # nats per token that equal one bit per byte
-
-    def to_bits(perplexity: Any) -> Any:
-        return np.log(np.maximum(perplexity, 1e-9)) / nats_per_bpb
-
-    def to_perplexity(bits: Any) -> Any:  # matplotlib also asks for values far off the page
-        return np.exp(np.clip(np.multiply(bits, nats_per_bpb), -700, 700))
-
-    right = axis.secondary_yaxis("right", functions=(to_bits, to_perplexity))
-    low, high = to_bits(axis.get_ylim())
-    ticks = MaxNLocator(5).tick_values(low, high)
-    right.set_yticks([tick for tick in ticks if low <= tick <= high])
-    right.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    right.minorticks_off()
-    right.set_ylabel("bits per byte", fontsize=SMALL_SIZE, color=NOTE)
-    right.tick_params(colors=NOTE)
-    right.spines["right"].set_visible(False)
-
-
-def _panel_title(protocol: str, key: str, protocols: int, inches: float) -> str:
-    title = f"{key}\n{protocol}" if key and protocols > 1 else key
-    return fold_text(title or PROTOCOLS[protocol].title, max(20, int(14 * inches)))
-
-
-def _widest(labels: Sequence[str]) -> int:
-    return max(len(line) for label in labels for line in label.split("\n"))

@@ -9,14 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
-from numpy.typing import NDArray
 
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.panels import (
+    add_legend,
     fold_text,
-    fold_title,
     label_lowest,
-    legend_columns,
+    make_grid,
     mark_windows,
     scale_lengths,
 )
@@ -70,34 +69,35 @@ def draw_heat(
     labels = {point.name: point.name for point in exact}
     labels |= {name: f"{name}{gap}effective: {text}" for name, text in effective.items()}
     panels = heat_panels(exact, labels)
-    columns = min(_COLUMNS[width], len(panels))
-    rows = -(-len(panels) // columns)
+    count = len(panels)
+    columns = min(_COLUMNS[width], count)
     inches = WIDTHS[width]
-    title = fold_title(title, inches)
-    height = rows * (0.42 + _ROW_HEIGHT * (max(map(len, panels.values())) + 0.3)) + 0.55
-    height += 0.16 * (title.count("\n") + 1) + 0.4 * (width == "column")
+    is_column = width == "column"
     # what the colour bar and the labels of the rows leave
     beside = 0.05 * max(len(label) for own in panels.values() for label in own)
     cell = (0.88 * inches - beside) / columns / len(lengths)
+    trained = sum(length <= window for length in lengths)
     with figure_style():
-        figure = ShownFigure(figsize=(inches, height), layout="constrained")
-        figure.suptitle(title)
-        axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
-        for axis in axes.flat[len(panels) :]:
-            axis.set_visible(False)
-        for place, (heading, axis) in enumerate(zip(panels, axes.flat, strict=False)):
+        figure, axes = make_grid(
+            [count],
+            columns,
+            row_height=0.42 + _ROW_HEIGHT * (max(map(len, panels.values())) + 0.3),
+            title=title,
+            width=width,
+            extra=0.95 if is_column else 0.55,
+        )
+        for place, (heading, axis) in enumerate(zip(panels, axes, strict=True)):
             _draw_panel(axis, panels[heading], lengths, 72 * cell)
-            trained = sum(length <= window for length in lengths)
             if 0 < trained < len(lengths):
                 axis.axvline(trained, color="white", linewidth=2.0)
                 axis.axvline(trained, color=NOTE, linewidth=0.8, linestyle=(0, (2, 1)))
             folded = fold_text(heading, int(15.5 * inches / columns))
             axis.set_title(folded, fontsize=SMALL_SIZE)
-            label_lowest(axis, "length (tokens)", place, len(panels), columns)
+            label_lowest(axis, "length (tokens)", place, count, columns)
             if place % columns == 0 and has_depths:
                 axis.set_ylabel("depth (%)")
         chance = next((point.chance for point in exact if point.chance is not None), None)
-        _add_colour_bar(figure, list(axes.flat), chance, is_below=width == "column")
+        _add_colour_bar(figure, axes, chance, is_below=is_column)
     return figure
 
 
@@ -193,10 +193,30 @@ def draw_distances(
     """
     metrics = [metric for metric in _LABELS if any(p.metric == metric for p in points)]
     styles = assign_styles({p.name: p.name if p.name == "trained" else p.kind for p in points})
-    inches = WIDTHS[width]
-    title = fold_title(title, inches)
-    rows, columns = (len(metrics), 1) if width == "column" else (1, len(metrics))
+    columns = 1 if width == "column" else len(metrics)
     with figure_style():
+        figure, axes = make_grid(
+            [len(metrics)],
+            columns,
+            row_height=2.3,
+            title=title,
+            width=width,
+            sharey=False,
+            extra=0.3,
+        )
+        for axis, metric in zip(axes, metrics, strict=True):
+            for name, style in styles.items():
+                own = [p for p in points if (p.name, p.metric) == (name, metric)]
+                _draw_profile(axis, own, style)
+                if name in borders:
+                    axis.axvline(borders[name], 0.94, 1, color=style.color, linewidth=1.5, zorder=1)
+            scale_lengths(axis, sorted(set(map(_distance, points))), 0.8 * WIDTHS[width] / columns)
+            mark_windows(axis, [window], with_label=True)
+            has_distance = points[0].distance is not None
+            axis.set_xlabel("distance (tokens)" if has_distance else "context length (tokens)")
+            axis.set_ylabel(_LABELS[metric])
+            if metric == "exact":
+                axis.set_ylim(-3, 103)
         legend = [Line2D([], [], label=name, **vars(style)) for name, style in styles.items()]
         if any(point.taken_out for point in points):
             legend.append(Line2D([], [], label=TAKEN_OUT, color="0.4", linestyle=":"))
@@ -204,26 +224,7 @@ def draw_distances(
             mark: dict[str, Any] = {"marker": "|", "linestyle": "none", "markersize": 8}
             mark |= {"markeredgewidth": 1.5, "color": "0.4"}
             legend.append(Line2D([], [], label="a map begins", **mark))
-        in_row = legend_columns([str(handle.get_label()) for handle in legend], inches)
-        height = 2.3 * rows + 0.16 * (title.count("\n") + 1) + 0.3
-        height += 0.155 * -(-len(legend) // in_row)
-        figure = ShownFigure(figsize=(inches, height), layout="constrained")
-        figure.suptitle(title)
-        figure.legend(handles=legend, loc="outside lower center", ncols=in_row)
-        axes = figure.subplots(rows, columns, squeeze=False)
-        for axis, metric in zip(axes.flat, metrics, strict=True):
-            for name, style in styles.items():
-                own = [p for p in points if (p.name, p.metric) == (name, metric)]
-                _draw_profile(axis, own, style)
-                if name in borders:
-                    axis.axvline(borders[name], 0.94, 1, color=style.color, linewidth=1.5, zorder=1)
-            scale_lengths(axis, sorted(set(map(_distance, points))), 0.8 * inches / columns)
-            mark_windows(axis, [window], with_label=True)
-            has_distance = points[0].distance is not None
-            axis.set_xlabel("distance (tokens)" if has_distance else "context length (tokens)")
-            axis.set_ylabel(_LABELS[metric])
-            if metric == "exact":
-                axis.set_ylim(-3, 103)
+        add_legend(figure, legend)
     return figure
 
 
@@ -233,19 +234,15 @@ def _distance(point: TaskRow) -> int:
 
 def _draw_profile(axis: Axes, points: Sequence[TaskRow], style: LineStyle) -> None:
     """Draw a metric of a scaling with its interval; dotted, the same with the token taken out."""
-
-    def columns(*, taken_out: bool) -> NDArray[np.float64]:
-        rows = [
-            (_distance(p), *(scale * y for y in (p.value, p.ci_low, p.ci_high)))
-            for p in points
-            if p.taken_out == taken_out
-        ]
-        found = np.array(rows, np.float64).reshape(-1, 4).T
-        return np.where(np.isfinite(found), found, np.nan)  # nan leaves a gap
-
     scale = 100.0 if points and points[0].metric == "exact" else 1.0
-    x, y, low, high = columns(taken_out=False)
-    axis.plot(x, y, **vars(style))
-    axis.fill_between(x, low, high, color=style.color, alpha=BAND_OPACITY, linewidth=0)
-    x, y, _, _ = columns(taken_out=True)
-    axis.plot(x, y, color=style.color, linestyle=":", linewidth=0.9)
+    for taken_out in (False, True):
+        own = [point for point in points if point.taken_out == taken_out]
+        x = [_distance(point) for point in own]
+        values = np.array([(p.value, p.ci_low, p.ci_high) for p in own], float).reshape(-1, 3).T
+        # nan leaves a gap
+        y, low, high = scale * np.where(np.isfinite(values), values, np.nan)
+        if taken_out:
+            axis.plot(x, y, color=style.color, linestyle=":", linewidth=0.9)
+        else:
+            axis.plot(x, y, **vars(style))
+            axis.fill_between(x, low, high, color=style.color, alpha=BAND_OPACITY, linewidth=0)

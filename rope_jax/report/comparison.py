@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from rope_jax.report.measured import (
     describe_groups,
     describe_sources,
     difference_tables,
+    estimate_cell,
     has_single_seeds,
     measured_table,
     newest_curves,
@@ -32,7 +32,6 @@ from rope_jax.report.measured import (
 )
 from rope_jax.report.page import format_page
 from rope_jax.report.table import (
-    Cell,
     escape_markdown,
     format_latex,
     format_markdown,
@@ -40,8 +39,7 @@ from rope_jax.report.table import (
 )
 from rope_jax.report.tasks import effective_tables
 from rope_jax.report.terminal import print_table
-from rope_jax.report.text import QUANTITIES, half_width_text, signed_text
-from rope_jax.results.statistics import Estimate
+from rope_jax.report.text import QUANTITIES
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import replacing
@@ -112,30 +110,29 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     plotted = plotted_by(protocol, newest_curves(comparison))
     curves = list(plotted)
     groups = list(dict.fromkeys(curve.group for curve in curves))
-    settings = {g.label: describe_settings(g.settings, briefly=True) for g in groups}
     alike = len({curve.name for curve in curves}) == 1
     has_headings = 1 < len(groups) < len(curves)
     longest = max(length for points in plotted.values() for length in points)
+    ends = [points.get(longest) for points in plotted.values()]
+    gains = [estimate_cell(None if end is None else end.gain) for end in ends]
+    has_gains = any(gain.value for gain in gains)
     table = measured_table(comparison, protocol)
-    details = (*table.details, f"gain at {longest:,} (nats)", "differs in")
     lines = []
-    for curve, before, line in zip(curves, [None, *curves], table.lines, strict=False):
+    above = None
+    for curve, line, gain in zip(curves, table.lines, gains, strict=True):
         label = curve.group.label
-        is_first = before is None or before.group is not curve.group
         name = curve.name if len(groups) == 1 else label if alike else curve.label
-        end = plotted[curve].get(longest)
-        differs = Cell("" if has_headings else settings[label])
-        more = gain_cell(None if end is None else end.gain), differs
-        line = line._replace(labels=(name,), details=[*line.details, *more])
+        line = line._replace(labels=(name,), details=[*line.details, *[gain] * has_gains])
         if has_headings:
-            line = line._replace(labels=(f"  {curve.name}",), heading=label * is_first)
+            heading = "" if curve.group is above else label
+            line = line._replace(labels=(f"  {curve.name}",), heading=heading)
         lines.append(line)
-    shown = [i for i in range(len(details)) if any(line.details[i].value for line in lines)]
+        above = curve.group
     table = dataclasses.replace(
         table,
         labels=("runs" if alike and len(groups) > 1 else "scaling",),
-        lines=[line._replace(details=[line.details[i] for i in shown]) for line in lines],
-        details=tuple(details[i] for i in shown),
+        lines=lines,
+        details=(*table.details, *[f"gain at {longest:,} (nats)"] * has_gains),
         below=table.below if len(groups) == 1 else (),
     )
     title = QUANTITIES[comparison.show]
@@ -143,11 +140,11 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         title += f" of {printable(groups[0].label if len(groups) == 1 else curves[0].name)}"
     print_wrapped(console, f"{title}; {protocol}", "bold")
     over = f" over {sampling_text(comparison)}"
-    legend, in_table = print_table(console, table, file="comparison.md", over=over)
-    if "differs in" not in in_table:
-        for label, text in settings.items():
-            if text:
-                console.print(Text.assemble(printable(label), (f": {text}", "dim")))
+    legend, _ = print_table(console, table, file="comparison.md", over=over)
+    for group in groups:
+        if group.settings:
+            text = describe_settings(group.settings, briefly=True)
+            console.print(Text.assemble(printable(group.label), (f": {text}", "dim")))
     if has_single_seeds(comparison) and any("the 95% interval" in note for note in legend):
         legend.append("one seed says nothing about other seeds")
     if legend:
@@ -156,16 +153,6 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         print_wrapped(console, remark, "dim")
     for note in comparison.notes:
         print_wrapped(console, note, "yellow")
-
-
-def gain_cell(gain: Estimate | None) -> Cell:
-    """Return a gain over truncation in nats per token, with half its interval; "" if unknown."""
-    if gain is None:
-        return Cell()
-    shown = signed_text(gain.value)
-    half = (gain.high - gain.low) / 2
-    is_zero = shown == signed_text(gain.low) == signed_text(gain.high) == "0"
-    return Cell(shown, half_width_text(half) if math.isfinite(half) and not is_zero else "")
 
 
 def check_output(folder: Path, sweeps: Sequence[Sweep], *, replace: bool) -> bool:

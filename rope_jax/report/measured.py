@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.groups import MARK, Group, describe_settings
@@ -13,7 +13,9 @@ from rope_jax.report.text import (
     QUANTITIES,
     caption,
     difference_text,
+    half_width_text,
     interval_text,
+    signed_text,
     unit_kinds,
     units_text,
     usable_text,
@@ -68,7 +70,7 @@ def measured_table(comparison: Comparison, protocol: str) -> Table:
         lines.append(Line((*labels, curve.name), cells, usable))
     heading = () if comparison.only else ("runs", "differs in")[: 1 + has_settings]
     below = []
-    if protocol == BASELINE and (text := _truncation_text(comparison, points)):
+    if protocol == BASELINE and (text := _truncation_text(comparison, plotted)):
         window = next(iter(plotted)).window
         below = [Line(("truncation",), [Cell(text * (n >= window)) for n in columns])]
     by_position = PROTOCOLS[protocol].by_position
@@ -102,6 +104,16 @@ def loss_cell(loss: Estimate, show: Show = "perplexity") -> Cell:
     return Cell(value_text(loss.value, loss.value, show), interval, brief)
 
 
+def estimate_cell(estimate: Estimate | None, text: Callable[[float], str] = signed_text) -> Cell:
+    """Return a gain in nats, or what `text` writes, with half its interval; "" if unknown."""
+    if estimate is None:
+        return Cell()
+    shown, low, high = map(text, estimate)
+    half = (estimate.high - estimate.low) / 2
+    is_zero = shown == low == high == "0"
+    return Cell(shown, half_width_text(half) if math.isfinite(half) and not is_zero else "")
+
+
 def _column(plotted: Plotted, length: int, show: Show) -> list[Cell]:
     """Return a cell for each curve, with the lowest value marked as the best.
 
@@ -122,17 +134,28 @@ def _column(plotted: Plotted, length: int, show: Show) -> list[Cell]:
     ]
 
 
-def _truncation_text(comparison: Comparison, points: Sequence[Point]) -> str:
+def truncation_levels(curves: Iterable[Curve]) -> dict[float, list[str]]:
+    """Return the labels of the groups by what truncation to the window costs them, in nats."""
+    levels = {
+        curve.group.label: point.nll + point.gain.value
+        for curve in curves
+        for point in curve.points
+        if point.gain is not None and math.isfinite(point.gain.value)
+    }
+    levels |= {c.group.label: c.truncation for c in curves if c.truncation is not None}
+    groups: dict[float, list[str]] = {}
+    for label, nll in levels.items():
+        groups.setdefault(round(nll, 9), []).append(label)
+    return groups
+
+
+def _truncation_text(comparison: Comparison, plotted: Plotted) -> str:
     """Return what truncation to the window gives; "" if that is unknown, or differs by group."""
-    if comparison.only is not None:
-        nll, bits = comparison.only.nll_at_window, comparison.only.bpb_at_window
-        return "" if nll is None else value_text(nll, bits, comparison.show)
-    known = [p for p in points if p.gain is not None and math.isfinite(p.gain.value)]
-    if len(comparison.groups) > 1 or not known:
+    levels = list(truncation_levels(plotted))
+    if len(comparison.groups) > 1 or not levels:
         return ""
-    nll = known[0].nll + (0.0 if known[0].gain is None else known[0].gain.value)
-    bits = None if known[0].bits_per_nat is None else nll * known[0].bits_per_nat
-    return value_text(nll, bits, comparison.show)
+    bits = (levels[0] * p.bpb / p.nll for p in all_points(plotted) if p.bpb)
+    return value_text(levels[0], next(bits, None), comparison.show)
 
 
 def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:

@@ -2,7 +2,6 @@
 
 import html
 import json
-import math
 from importlib import resources
 from typing import Any
 
@@ -21,6 +20,7 @@ from rope_jax.report.measured import (
 )
 from rope_jax.report.tasks import task_maps
 from rope_jax.report.text import caption, unit_kinds, units_text, usable_text
+from rope_jax.runs.logs import finite
 
 # With more curves than this, bands would hide everything else.
 MOST_BANDS = 6
@@ -53,7 +53,7 @@ DARK_COLOURS = {
 def format_page(comparison: Comparison) -> str:
     """Return a self-contained HTML page, which includes plotly.js and the data."""
     template = resources.files("rope_jax.report").joinpath("page.html").read_text("utf-8")
-    data = json.dumps(_page_data(comparison), allow_nan=False).replace("<", "\\u003c")
+    data = json.dumps(finite(_page_data(comparison)), allow_nan=False).replace("<", "\\u003c")
     title = html.escape(printable(describe_groups(comparison)))
     before, _, after = template.partition("PLOTLY")
     return before.replace("TITLE", title, 1) + get_plotlyjs() + after.replace("DATA", data, 1)
@@ -89,7 +89,7 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
 
 def _group_data(group: Group, comparison: Comparison) -> dict[str, Any]:
     style = assign_group_styles(comparison).get(group.label)
-    dash = dash_of(group, comparison.groups).plotly if style is None else "solid"
+    dash = dash_of(group, comparison.groups)[1] if style is None else "solid"
     return {
         "label": printable(group.label),
         "marked": group.marked,
@@ -119,29 +119,19 @@ def _curve_data(curve: Curve, group: int) -> dict[str, Any]:
 
 
 def _point_data(point: Point) -> dict[str, Any]:
+    bits = (point.bpb, point.bpb_low, point.bpb_high)
     return {
         "protocol": point.protocol,
         "length": point.length,
         "first": point.first_position,
         "last": point.last_position,
-        "nll": _number(point.nll),
-        "interval": [_number(point.ci_low), _number(point.ci_high)],
-        "bits": [_number(x) for x in (point.bpb, point.bpb_low, point.bpb_high) if x is not None],
+        "nll": point.nll,
+        "interval": [point.ci_low, point.ci_high],
+        "bits": [value for value in bits if value is not None],
         "bits_per_nat": point.bits_per_nat,
         "tokens": point.tokens,
         "resampled": units_text(point.units, point.documents),
-        "seeds": [_number(nll) for nll in point.nll_by_seed],
+        "seeds": list(point.nll_by_seed),
         "below_truncation": measured_cell(point, "nats").is_below,
-        **{
-            name: estimate and [_number(value) for value in estimate]
-            for name in DIFFERENCES
-            for estimate in [getattr(point, name)]
-        },
+        **{name: (found := getattr(point, name)) and list(found) for name in DIFFERENCES},
     }
-
-
-def _number(value: float) -> Any:
-    """Return a number for JSON: nan as None, infinities as objects that the page converts back."""
-    if math.isnan(value):
-        return None
-    return value if math.isfinite(value) else {"∞": math.copysign(1, value)}

@@ -8,34 +8,29 @@ from contextlib import AbstractContextManager
 
 from rich.console import Console
 from rich.progress import TaskProgressColumn
-from rich.text import Text
 
 from rope_jax.comparison.curves import Comparison, compare_checkpoints
 from rope_jax.config.presentation import Show
 from rope_jax.console import (
-    Column,
     describe_duration,
-    print_columns,
     print_warning,
     print_wrapped,
     progress_bar,
 )
 from rope_jax.protocols import BASELINE, PROTOCOLS
-from rope_jax.report.comparison import gain_cell
-from rope_jax.report.measured import measured_table, protocols_of
-from rope_jax.report.table import Cell, escape_markdown, format_latex, format_markdown
+from rope_jax.report.measured import estimate_cell, measured_table, protocols_of
+from rope_jax.report.table import Cell, Line, Table, escape_markdown, format_latex, format_markdown
 from rope_jax.report.tasks import print_tasks, task_tables
 from rope_jax.report.terminal import print_table
 from rope_jax.report.text import (
     QUANTITIES,
     caption,
     documents_text,
-    half_width_text,
     usable_text,
     value_text,
 )
 from rope_jax.results.rows import Row
-from rope_jax.results.statistics import RELIABLE_UNITS, Estimate
+from rope_jax.results.statistics import RELIABLE_UNITS
 from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.results.tasks import NO_TASKS, TaskTables
 
@@ -49,7 +44,7 @@ class SweepProgress(AbstractContextManager["SweepProgress"]):
         self._bar = progress_bar(console, TaskProgressColumn())
         self._task = self._bar.add_task("sweeping", total=None, now="")
         self._console, self._steps = console, steps
-        self._began = self._printed = time.perf_counter()
+        self._began, self._printed = time.perf_counter(), 0.0
 
     def __exit__(self, *error: object) -> None:
         if error[0] is None:  # fill the bar even if the last checkpoint was skipped
@@ -65,8 +60,14 @@ class SweepProgress(AbstractContextManager["SweepProgress"]):
         def update(now: str, done: int, total: int) -> None:
             # assume that the remaining checkpoints take as long as this one
             label = f"step {step}, {now}" if len(self._steps) > 1 else now
-            if not self._console.is_terminal and 0 < done < total:
-                self._print(label, float(before + done), float(before + total * left))
+            elapsed = time.perf_counter() - self._began
+            # a line a minute where the bar cannot be redrawn, such as in a file
+            is_time = elapsed - self._printed >= _SECONDS_BETWEEN_LINES
+            if not self._console.is_terminal and 0 < done < total and is_time:
+                self._printed = elapsed
+                share = (before + done) / (before + total * left)
+                left_over = describe_duration(elapsed * (1 - share) / share)
+                self._console.print(f"{label}: {share:.0%} of the tokens read, {left_over} left")
             if done < total and not self._bar.live.is_started:
                 self._bar.start()
             self._bar.update(
@@ -74,15 +75,6 @@ class SweepProgress(AbstractContextManager["SweepProgress"]):
             )
 
         return update
-
-    def _print(self, label: str, done: float, total: float) -> None:
-        """Print a line a minute where the bar cannot be redrawn, such as in a file."""
-        now = time.perf_counter()
-        if now - self._printed < _SECONDS_BETWEEN_LINES:
-            return
-        self._printed = now
-        left = describe_duration((now - self._began) * (total - done) / done)
-        self._console.print(f"{label}: {done / total:.0%} of the tokens read, {left} left")
 
 
 def results_texts(
@@ -169,8 +161,8 @@ def _print_protocol(
         lines = []
         for line in table.lines:
             curve = curves[line.labels[-1]]
-            gain = gain_cell(curve.gain_over_truncation.get(longest))
-            more = gain, _ratio_cell(curve.blow_up.get(longest))
+            gain = estimate_cell(curve.gain_over_truncation.get(longest))
+            more = gain, estimate_cell(curve.blow_up.get(longest), "{:.3g}".format)
             lines.append(line._replace(details=[*line.details, *more]))
         details = (*table.details, "gain", "blow-up")
         table = dataclasses.replace(table, lines=lines, details=details)
@@ -201,13 +193,6 @@ def _print_protocol(
     return notes
 
 
-def _ratio_cell(ratio: Estimate | None) -> Cell:
-    if ratio is None:
-        return Cell()
-    half = (ratio.high - ratio.low) / 2
-    return Cell(f"{ratio.value:.3g}", half_width_text(half) if math.isfinite(half) else "")
-
-
 def _usable(curves: Mapping[str, CurveSummary]) -> str:
     """List the curves by usable length, such as "yarn-auto 512; all others 128"."""
     by_text: dict[str, list[str]] = {}
@@ -219,21 +204,15 @@ def _usable(curves: Mapping[str, CurveSummary]) -> str:
 
 
 def _print_by_step(console: Console, rows: Sequence[Row], show: Show) -> None:
+    lengths = sorted({row.last_position for row in rows})
+    lines = []
+    for name in dict.fromkeys(row.name for row in rows):
+        for place, step in enumerate(sorted({row.step for row in rows if row.name == name})):
+            own = {row.last_position: row for row in rows if (row.name, row.step) == (name, step)}
+            texts = [value_text(own[n].nll, own[n].bpb, show) if n in own else "" for n in lengths]
+            heading = name if place == 0 else ""
+            lines.append(Line((f"  step {step:,}",), [*map(Cell, texts)], heading=heading))
     print_wrapped(console, f"{QUANTITIES[show]} by training step; {rows[0].protocol}", "bold")
-    lines = [
-        (name, step)
-        for name in dict.fromkeys(row.name for row in rows)
-        for step in sorted({row.step for row in rows if row.name == name})
-    ]
-    by_place = {(row.name, row.step, row.last_position): row for row in rows}
-    names = [name if i == 0 or lines[i - 1][0] != name else "" for i, (name, _) in enumerate(lines)]
-    columns = [
-        Column("scaling", [Text(name) for name in names], "left"),
-        Column("step", [Text(f"{step:,}") for _, step in lines]),
-    ]
-    for length in sorted({row.last_position for row in rows}):
-        found = [by_place.get((*line, length)) for line in lines]
-        cells = [Text(value_text(row.nll, row.bpb, show) if row else "") for row in found]
-        columns.append(Column(f"{length:,}", cells))
-    print_columns(console, columns, repeated=2)
+    columns = tuple(f"{n:,}" for n in lengths)
+    print_table(console, Table("", "", ("scaling",), columns, lines), file="results.csv")
     console.print()

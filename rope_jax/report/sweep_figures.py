@@ -16,7 +16,8 @@ from rope_jax.errors import UserError
 from rope_jax.plots.saving import figure_files, save_output
 from rope_jax.plots.style import MARKERS, LineStyle
 from rope_jax.protocols import BASELINE
-from rope_jax.report.figure import Plan, draw_plan, draw_run
+from rope_jax.report.curves import Plan, draw_plan
+from rope_jax.report.figure import draw_run
 from rope_jax.report.text import units_text
 from rope_jax.results.rows import Row
 from rope_jax.results.summary import CheckpointSummary

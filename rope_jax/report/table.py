@@ -103,9 +103,8 @@ def format_markdown(table: Table, *, level: int = 2) -> str:
     """Return a heading (none with level 0), the caption and the table; the best values are bold."""
 
     def written(cell: Cell) -> str:
-        value = (
-            f"**{escape_markdown(cell.value)}**" if cell.is_best else escape_markdown(cell.value)
-        )
+        bold = "**" * cell.is_best
+        value = f"{bold}{escape_markdown(cell.value)}{bold}"
         mark = escape_markdown(BELOW_TRUNCATION * cell.is_below)
         return f"{value} {escape_markdown(cell.interval)}".rstrip() + mark
 
@@ -133,21 +132,19 @@ def format_html(table: Table) -> str:
         text = html.escape(f"{cell.value} {cell.interval.replace('±', '± ')}".strip())
         return f"<strong>{text}</strong>" if cell.is_best else text
 
-    caption = f"{html.escape(table.title)}: {html.escape(table.caption)}"
-    columns = "".join(f"<th>{heading}</th>" for heading in table.columns)
-    lines = [
-        "<table>",
-        f'<caption style="text-align: left">{caption}</caption>',
-        f"<thead><tr><th></th>{columns}</tr></thead>",
-        "<tbody>",
-    ]
+    rows = []
     for line in (*table.lines, *table.below):
-        name = html.escape(line.labels[-1])
         cells = "".join(f'<td style="text-align: right">{written(c)}</td>' for c in line.cells)
-        lines.append(
-            f'<tr><th style="text-align: left; font-weight: normal">{name}</th>{cells}</tr>'
+        name = (
+            f'<th style="text-align: left; font-weight: normal">{html.escape(line.labels[-1])}</th>'
         )
-    return "\n".join([*lines, "</tbody>", "</table>"])
+        rows.append(f"<tr>{name}{cells}</tr>\n")
+    caption = html.escape(f"{table.title}: {table.caption}")
+    headings = "".join(f"<th>{heading}</th>" for heading in table.columns)
+    return (
+        f'<table>\n<caption style="text-align: left">{caption}</caption>\n'
+        f"<thead><tr><th></th>{headings}</tr></thead>\n<tbody>\n{''.join(rows)}</tbody>\n</table>"
+    )
 
 
 def escape_latex(text: str) -> str:
@@ -184,12 +181,10 @@ def format_latex(table: Table) -> str:
     blocks = [list(block) for _, block in groupby(table.lines, lambda line: line.labels[:-1])]
     for block in (*blocks, [*table.below]):
         lines += [r"  \midrule"] * bool(block)
-        above: tuple[str, ...] = ()
-        for line in map(table.complete, block):
-            shared = [""] * (left - 1) if line.labels[:-1] == above else line.labels[:-1]
+        for place, line in enumerate(map(table.complete, block)):
+            shared = [""] * (left - 1) if place else line.labels[:-1]
             labels = map(escape_latex, (*shared, line.labels[-1]))
             lines.append(_latex_row((*labels, *map(latex_cell, (*line.cells, *line.details)))))
-            above = line.labels[:-1]
     return "\n".join([*lines, r"  \bottomrule", r"\end{tabular}"]) + "\n"
 
 

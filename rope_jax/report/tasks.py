@@ -18,7 +18,7 @@ from rope_jax.report.terminal import print_table
 from rope_jax.report.text import effective_text, usable_text
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
-from rope_jax.results.tasks import TaskRow, TaskTables, taken_out
+from rope_jax.results.tasks import TaskRow, TaskSummary, TaskTables, taken_out
 
 
 def task_tables(checkpoint: CheckpointSummary, tables: TaskTables) -> list[Table]:
@@ -55,11 +55,7 @@ def _table(
         lines.append(Line((name,), [*cells, *map(Cell, reach)]))
     caption = (
         f"Exact answers in %, over all depths, by context length: {checkpoint.run}, step "
-        f"{checkpoint.step}, trained at {checkpoint.window:,} tokens. In brackets the 95% "
-        "interval over samples. Taken out: the same without what is asked for, the largest of all "
-        "rows. Effective: the longest length up to which at least "
-        f"{100 * next(iter(by_name.values())).threshold:g}% are exact, with its interval where "
-        "the ends differ. Usable: by perplexity."
+        f"{checkpoint.step}, trained at {checkpoint.window:,} tokens. {_explanation(by_name)}"
     )
     known = [share_text(control[n]) if n in control else "" for n in lengths]
     below = {TAKEN_OUT: known}
@@ -98,16 +94,17 @@ def print_tasks(console: Console, checkpoint: CheckpointSummary, tables: TaskTab
         print_wrapped(console, f"{quantity}, by context length; {table.title}", "bold")
         print_table(console, table, file="tasks.csv")
         console.print()
-    for by_name in list(checkpoint.tasks.values())[:1]:
-        threshold = next(iter(by_name.values())).threshold
-        print_wrapped(
-            console,
-            "in brackets: 95% interval over samples; taken out: the same without what is asked "
-            "for, the largest of all scalings; effective: longest length up to which at least "
-            f"{100 * threshold:g}% are exact, with its interval where the ends differ; usable: by "
-            "perplexity",
-            "dim",
-        )
+    if checkpoint.tasks:
+        print_wrapped(console, _explanation(next(iter(checkpoint.tasks.values()))), "dim")
+
+
+def _explanation(by_name: Mapping[str, TaskSummary]) -> str:
+    return (
+        "In brackets the 95% interval over samples. Taken out: the same without what is asked for, "
+        "the largest of all rows. Effective: the longest length up to which at least "
+        f"{100 * next(iter(by_name.values())).threshold:g}% are exact, with its interval where "
+        "the ends differ. Usable: by perplexity."
+    )
 
 
 def draw_tasks(
@@ -152,7 +149,7 @@ def effective_tables(sweeps: Sequence[Sweep]) -> Iterator[Table]:
 
 
 def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
-    """Return one heat map per sweep and task, of the newest checkpoint, ready for JSON."""
+    """Return one heat map per sweep and task, of the newest checkpoint, for the page."""
     maps = []
     for sweep in sweeps:
         step = max(sweep.windows)
@@ -160,13 +157,18 @@ def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
         for task in dict.fromkeys(row.task for row in rows):
             own = [row for row in rows if row.task == task]
             lengths = sorted({row.length for row in own})
-            effective = sweep.effective.get(task, {})
             labels = {row.name: printable(row.name) for row in own}
-            for name, found in effective.items():
-                labels[name] = f"{printable(name)}: {effective_text(*found)}"
+            for name, effective in sweep.effective.get(task, {}).items():
+                labels[name] = f"{printable(name)}: {effective_text(*effective)}"
             unit = "%" if any(row.depth is not None for row in own) else ""
             panels = [
-                _panel(title, rows, lengths, unit)
+                {
+                    "title": title,
+                    "rows": [label if label == TAKEN_OUT else label + unit for label in rows],
+                    "values": _percent(rows, lengths, "value"),
+                    "low": _percent(rows, lengths, "ci_low"),
+                    "high": _percent(rows, lengths, "ci_high"),
+                }
                 for title, rows in heat_panels(own, labels).items()
             ]
             maps.append(
@@ -182,16 +184,9 @@ def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
     return maps
 
 
-def _panel(title: str, rows: Rows, lengths: Sequence[int], unit: str) -> dict[str, Any]:
-    """Return the values and intervals of a panel's rows in %, by length; None: not measured."""
-    labels = [label if label == TAKEN_OUT else label + unit for label in rows]
-    ends = {"values": "value", "low": "ci_low", "high": "ci_high"}
-    return {"title": title, "rows": labels} | {
-        key: [[_percent(cells.get(n), field) for n in lengths] for cells in rows.values()]
-        for key, field in ends.items()
-    }
-
-
-def _percent(row: TaskRow | None, field: str) -> float | None:
-    value = math.nan if row is None else 100 * getattr(row, field)
-    return value if math.isfinite(value) else None
+def _percent(rows: Rows, lengths: Sequence[int], column: str) -> list[list[float]]:
+    """Return a column of a panel's rows in %, by row and length; nan: not measured."""
+    return [
+        [100 * getattr(cells[n], column) if n in cells else math.nan for n in lengths]
+        for cells in rows.values()
+    ]

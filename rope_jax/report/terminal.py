@@ -74,7 +74,7 @@ def _columns(table: Table, form: int, count: int, width: int) -> list[Column]:
         columns.append(Column(heading + " " * room, texts))
     for i, heading in enumerate(table.details[:count]):
         texts = [_text(row.details[i], 0) for row in rows]
-        columns.append(Column(heading, texts, "left" if heading == "differs in" else "right"))
+        columns.append(Column(heading, texts))
     return columns
 
 
