@@ -102,7 +102,7 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
     row_height = 2.1 if columns > 1 else 3.0
     with figure_style():
         figure, axes = make_grid(
-            [len(panels)], columns, row_height=row_height, title="", width="page", sharey=False
+            len(panels), columns, row_height=row_height, title="", width="page", sharey=False
         )
         for axis, panel in zip(axes, panels, strict=True):
             _draw(axis, panel.x, panel.values)

@@ -22,30 +22,30 @@ _LETTER = 0.6 * SMALL_SIZE / 72  # inches, the mean width of a letter of the sma
 
 
 def make_grid(
-    counts: Sequence[int],
+    count: int,
     columns: int,
     *,
+    blocks: int = 1,
     row_height: float,
     title: str,
     width: FigureWidth,
     sharey: bool = True,
     extra: float = 0.4,
 ) -> tuple[ShownFigure, list[Axes]]:
-    """Return a titled figure and its panels: blocks of so many panels, each begins a row.
+    """Return a titled figure and its panels: blocks of `count` panels, each of which begins a row.
 
     row_height, and the extra height beside the title: in inches.
     """
-    places: list[int | None] = []
-    for count in counts:
-        first = sum(place is not None for place in places)
-        places += [*range(first, first + count), *[None] * (-count % columns)]
-    rows = [places[i : i + columns] for i in range(0, len(places), columns)]
+    rows: list[list[int | None]] = []
+    for first in range(0, blocks * count, count):
+        places = [*range(first, first + count), *[None] * (-count % columns)]
+        rows += [places[i : i + columns] for i in range(0, len(places), columns)]
     title = fold_title(title, WIDTHS[width])
     height = row_height * len(rows) + extra + _LINE_HEIGHT * (title.count("\n") + 1)
     figure = ShownFigure(figsize=(WIDTHS[width], height), layout="constrained")
     figure.suptitle(title)
     axes = figure.subplot_mosaic(rows, sharey=sharey, empty_sentinel=None)
-    return figure, [axes[place] for place in range(sum(counts))]
+    return figure, [axes[place] for place in range(blocks * count)]
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], *, may_be_beside: bool = False) -> None:

@@ -11,13 +11,13 @@ from rope_jax.errors import UserError
 from rope_jax.plots.style import figure_style
 from rope_jax.sealed import replacing
 
-SUFFIXES = (".png", ".pdf", ".svg")
 # Without these, matplotlib writes the time of saving.
 _NO_DATE: dict[str, dict[str, Any]] = {
     ".png": {},
     ".pdf": {"CreationDate": None, "ModDate": None},
     ".svg": {"Date": None},
 }
+SUFFIXES = tuple(_NO_DATE)
 
 
 class ShownFigure(Figure):

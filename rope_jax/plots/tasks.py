@@ -72,19 +72,18 @@ def draw_heat(
     count = len(panels)
     columns = min(_COLUMNS[width], count)
     inches = WIDTHS[width]
-    is_column = width == "column"
-    # what the colour bar and the labels of the rows leave
+    # what the labels of the rows leave
     beside = 0.05 * max(len(label) for own in panels.values() for label in own)
     cell = (0.88 * inches - beside) / columns / len(lengths)
     trained = sum(length <= window for length in lengths)
     with figure_style():
         figure, axes = make_grid(
-            [count],
+            count,
             columns,
             row_height=0.42 + _ROW_HEIGHT * (max(map(len, panels.values())) + 0.3),
             title=title,
             width=width,
-            extra=0.95 if is_column else 0.55,
+            extra=0.95,
         )
         for place, (heading, axis) in enumerate(zip(panels, axes, strict=True)):
             _draw_panel(axis, panels[heading], lengths, 72 * cell)
@@ -97,7 +96,7 @@ def draw_heat(
             if place % columns == 0 and has_depths:
                 axis.set_ylabel("depth (%)")
         chance = next((point.chance for point in exact if point.chance is not None), None)
-        _add_colour_bar(figure, axes, chance, is_below=is_column)
+        _add_colour_bar(figure, axes, chance)
     return figure
 
 
@@ -161,19 +160,14 @@ def share_text(share: float) -> str:
     return ">99" if 0.99 < share < 1 else f"{100 * share:.0f}"
 
 
-def _add_colour_bar(
-    figure: ShownFigure, axes: list[Axes], chance: float | None, *, is_below: bool
-) -> None:
-    place: dict[str, Any] = {"fraction": 0.025, "pad": 0.01, "aspect": 25}
-    if is_below:
-        place = {"location": "bottom", "fraction": 0.02, "pad": 0.01, "aspect": 40}
+def _add_colour_bar(figure: ShownFigure, axes: list[Axes], chance: float | None) -> None:
+    place: dict[str, Any] = {"location": "bottom", "fraction": 0.02, "pad": 0.01, "aspect": 40}
     bar = figure.colorbar(ScalarMappable(Normalize(0, 100), _COLOURS), ax=axes, **place)
     label = "exact (%)"
     if chance is not None:
         label += f"; chance: {100 * chance:.2g}"
-        mark = bar.ax.axvline if is_below else bar.ax.axhline
-        mark(100 * chance, color="white", linewidth=1.2)
-        mark(100 * chance, color="black", linewidth=0.8, linestyle=(0, (2, 1)))
+        bar.ax.axvline(100 * chance, color="white", linewidth=1.2)
+        bar.ax.axvline(100 * chance, color="black", linewidth=0.8, linestyle=(0, (2, 1)))
     bar.set_label(label, fontsize=SMALL_SIZE)
     bar.outline.set_visible(False)
 
@@ -196,7 +190,7 @@ def draw_distances(
     columns = 1 if width == "column" else len(metrics)
     with figure_style():
         figure, axes = make_grid(
-            [len(metrics)],
+            len(metrics),
             columns,
             row_height=2.3,
             title=title,

@@ -1,5 +1,6 @@
 """Curves of perplexity over context length, in panels with common limits."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from rope_jax.comparison.curves import Curve, Point
@@ -88,17 +89,14 @@ def draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: Figu
     protocols = list(dict.fromkeys(point.protocol for point in points))
     keys = list(dict.fromkeys(plan.key.values()))
     is_by_key = keys != [""]
-    if is_by_key:
-        blocks = [[(protocol, key) for key in keys] for protocol in protocols]
-    else:
-        blocks = [[(protocol, "") for protocol in protocols]]
     if is_by_key and len(protocols) == 1:  # the panels' titles are the keys alone
         title += f"\n{PROTOCOLS[protocols[0]].title}"
-    count = len(blocks[0])
+    panels = list(itertools.product(protocols, keys))
+    count = len(keys) if is_by_key else len(protocols)  # with keys, each protocol begins a row
     columns = panel_columns(count, width)
     inches = WIDTHS[width] / columns  # of a panel
     headings = []
-    for protocol, key in [panel for block in blocks for panel in block]:
+    for protocol, key in panels:
         heading = f"{key}\n{protocol}" if key and len(protocols) > 1 else key
         heading = heading or PROTOCOLS[protocol].title
         headings.append(fold_text(heading, max(20, int(14 * inches))))
@@ -107,16 +105,17 @@ def draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: Figu
     if not is_by_key and columns > 1:  # every row of panels has labels below it
         row_height += 0.3
     with figure_style():
+        blocks = len(panels) // count
         figure, axes = make_grid(
-            [count] * len(blocks), columns, row_height=row_height, title=title, width=width
+            count, columns, blocks=blocks, row_height=row_height, title=title, width=width
         )
-        limits = _limits(points, list(levels), points if plan.has_intervals else [])
+        limits = _limits(points, list(levels), has_intervals=plan.has_intervals)
         # once, not in each panel: matplotlib repeats for all panels whatever is set in one
         axes[0].set_yscale("log")
         axes[0].set_ylim(*limits)
         label_powers(axes[0].yaxis, *limits)
-        panels = [(*panel, place) for block in blocks for place, panel in enumerate(block)]
-        for axis, heading, (protocol, key, place) in zip(axes, headings, panels, strict=True):
+        for number, (protocol, key) in enumerate(panels):
+            axis, place = axes[number], number % count
             at = [point for point in points if point.protocol == protocol]
             scale_lengths(axis, sorted({point.last_position for point in at}), 0.75 * inches)
             label = "length (tokens)" if inches < 2 else "context length (tokens)"
@@ -127,7 +126,7 @@ def draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: Figu
             else:
                 axis.set_xlabel(label)
             # labels of windows are between the title and the panel
-            axis.set_title(heading, pad=3 if is_by_key and place >= columns else 11)
+            axis.set_title(headings[number], pad=3 if is_by_key and place >= columns else 11)
             mark_windows(axis, windows, with_label=not is_by_key or place == 0)
             if place % columns == 0:
                 axis.set_ylabel("perplexity")
@@ -194,22 +193,22 @@ def _perplexities(points: Sequence[Point]) -> NDArray[np.float64]:
 
 
 def _limits(
-    points: Sequence[Point], truncation: Sequence[float], banded: Sequence[Point]
+    points: Sequence[Point], truncation: Sequence[float], *, has_intervals: bool
 ) -> tuple[float, float]:
     """Return the vertical limits that all panels share.
 
-    They include every finite point and truncation line. The intervals of `banded`, which are drawn,
-    may widen them on either side by half the points' logarithmic range, or by a factor of 1.5 if
-    that is more: an interval over a few documents can be orders of magnitude wider than the curve.
+    They include every finite point and truncation line. Intervals, if drawn, may widen them on
+    either side by half the points' logarithmic range, or by a factor of 1.5 if that is more: an
+    interval over a few documents can be orders of magnitude wider than the curve.
     """
     values = np.append(_perplexities(points)[0], np.exp(truncation))
     values = values[np.isfinite(values)]
     if not values.size:
         return 1.0, 10.0
     low, high = values.min(), values.max()
-    if banded:
+    if has_intervals:
         room = max(math.sqrt(high / low), 1.5)
-        ends = _perplexities(banded)[1:].ravel()
+        ends = _perplexities(points)[1:].ravel()
         values = np.append(values, np.clip(ends, low / room, high * room))
     low, high = np.nanmin(values), np.nanmax(values)
     margin = max(1.05, (high / low) ** 0.05)
@@ -233,7 +232,7 @@ def _add_bits_per_byte_axis(axis: Axes, points: Sequence[Point]) -> None:
     low, high = to_bits(axis.get_ylim())
     ticks = MaxNLocator(5).tick_values(low, high)
     right.set_yticks([tick for tick in ticks if low <= tick <= high])
-    right.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    right.yaxis.set_major_formatter("{x:g}")
     right.minorticks_off()
     right.set_ylabel("bits per byte", fontsize=SMALL_SIZE, color=NOTE)
     right.tick_params(colors=NOTE)

@@ -26,6 +26,7 @@ from rope_jax.report.text import (
     QUANTITIES,
     caption,
     documents_text,
+    units_text,
     usable_text,
     value_text,
 )
@@ -114,9 +115,12 @@ def print_sweep(
     if notes:
         print_wrapped(console, "; ".join(notes), "dim")
     if newest.unit_kind == "blocks":
-        counts = [row.units for row in rows if row.step == newest.step]
-        blocks = describe_blocks(min(counts), max(counts), newest.documents, newest.distance)
-        print_wrapped(console, blocks, "dim")
+        print_wrapped(
+            console,
+            f"intervals resample {units_text(newest.units, newest.documents)}, more than "
+            f"{newest.distance:,} tokens apart: they hold for these documents, not for others",
+            "dim",
+        )
     if not newest.is_reliable:
         print_wrapped(
             console,
@@ -137,16 +141,6 @@ def warn_of_chance(console: Console, nll: float, vocab_size: int) -> None:
             f"for V = {vocab_size:,}: the tokenizer and the weights may not belong together, or "
             "the model is untrained",
         )
-
-
-def describe_blocks(fewest: int, most: int, documents: int, distance: int) -> str:
-    """Say that intervals resample blocks; fewest, most: of the protocols; distance: in tokens."""
-    blocks = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
-    these = "these documents" if documents != 1 else "this document"
-    return (
-        f"intervals resample {blocks} blocks of {documents_text(documents)}, more than "
-        f"{distance:,} tokens apart: they hold for {these}, not for others"
-    )
 
 
 def _print_protocol(

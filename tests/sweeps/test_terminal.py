@@ -10,7 +10,6 @@ from rich.console import Console
 
 from rope_jax.report.sweep import (
     SweepProgress,
-    describe_blocks,
     print_sweep,
     warn_of_chance,
 )
@@ -196,11 +195,6 @@ def test_blocks_are_explained():
         "intervals resample 33 blocks of 3 documents, more than 4,096 tokens apart: they\n"
         "hold for these documents, not for others\n"
     )
-    assert describe_blocks(20, 20, 1, 512) == (
-        "intervals resample 20 blocks of 1 document, more than 512 tokens apart: they hold for "
-        "this document, not for others"
-    )
-    assert describe_blocks(66, 513, 3, 512).startswith("intervals resample 66 to 513 blocks of 3")
 
 
 def test_a_very_wide_interval_is_shown_by_its_ends():
