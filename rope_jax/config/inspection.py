@@ -26,12 +26,11 @@ from rope_jax.rope.numbers import Whole
 DEFAULT_BASES = (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0)
 MAX_DISTANCES = 2**20  # take up to half a minute to draw
 MAX_MAPPED_LENGTH = 2**13  # visiting every pair of tokens takes nearly a second per map
-_SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def _check_suffix(path: str) -> str:
-    if Path(path).suffix not in _SUFFIXES:
-        raise ValueError(f"{path} should end in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}")
+    if Path(path).suffix not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"{path} should end in .png, .pdf or .svg")
     return path
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load
+from rope_jax.config.training import Config
 from rope_jax.errors import UserError, printable
 from rope_jax.inspection.output import print_table
 from rope_jax.model.decoder import language_model
@@ -35,12 +36,6 @@ class Cost(NamedTuple):
 
 def costs_of(run: RunDirectory) -> Iterator[Cost]:
     """Yield what the training of a run took, and each of its finished fits."""
-    yield _training(run)
-    for file in sorted(run.fits.glob("*/summary.json")):
-        yield _fit(run, file)
-
-
-def _training(run: RunDirectory) -> Cost:
     config = run.load_config()
     steps, tokens, seconds = 0, 0, 0.0
     speeds = {
@@ -54,16 +49,17 @@ def _training(run: RunDirectory) -> Cost:
             steps, tokens = line["step"], line["train/tokens"]
     vocab_size = run.open_tokenizer(config).vocab_size
     numbers = parameter_count(language_model(resolve_run(config), vocab_size))
-    return Cost(run.path.name, "", numbers, steps, tokens, seconds)
+    yield Cost(run.path.name, "", numbers, steps, tokens, seconds)
+    for file in sorted(run.fits.glob("*/summary.json")):
+        yield _fit(run, config, file)
 
 
-def _fit(run: RunDirectory, file: Path) -> Cost:
+def _fit(run: RunDirectory, training: Config, file: Path) -> Cost:
     config = load(FitConfig, file.parent / "fit.yaml")
     try:
         summary = json.loads(file.read_text(encoding="utf-8"))
         steps = int(summary["checks"][-1]["step"])
         numbers, seconds = int(summary["numbers"]), 60 * float(summary["minutes"])
-        training = run.load_config()
         window = training.stages[training.stage_at(summary["step"])].seq_len
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         raise UserError(f"{file}: is not the summary of a fit; fit again") from None

@@ -115,7 +115,10 @@ def make_curves(model: InspectedModel, asked: InspectionConfig, length: int) -> 
                     own, own_kind = scaling_label(layer.scaling), layer.scaling.type
                 if len(alike) > 1:
                     own += f" ({_layer_numbers(numbers)})"
-                pairs = _pairs(layer, model.window, length)
+                inv_freq, m = exact_frequencies(layer.scaling, layer.geometry, length)
+                trained, _ = exact_frequencies(layer.trained, layer.geometry, model.window)
+                reach = (min(n, layer.reach) for n in (model.window, length))
+                pairs = Pairs(layer.geometry.inv_freq(), inv_freq, m, trained, *reach)
                 curves[own] = Curve(own, own_kind, layer.scaling, layer.geometry, pairs)
     return list(curves.values())
 
@@ -127,18 +130,6 @@ def _layer(model: InspectedModel, scaling: Scaling, number: int, length: int) ->
     overrides = layers.pattern[number % len(layers.pattern)].scaling is not None
     reach = model.sliding[number % len(model.sliding)] or max(length, model.window)
     return _Layer(geometry, own, trained, overrides, reach)
-
-
-def _pairs(layer: _Layer, window: int, length: int) -> Pairs:
-    inv_freq, m = exact_frequencies(layer.scaling, layer.geometry, length)
-    return Pairs(
-        theta=layer.geometry.inv_freq(),
-        inv_freq=inv_freq,
-        m=m,
-        trained=exact_frequencies(layer.trained, layer.geometry, window)[0],
-        window=min(window, layer.reach),
-        length=min(length, layer.reach),
-    )
 
 
 def check_curve_count(count: int) -> None:

@@ -6,12 +6,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from rich.console import Console
+from rich.text import Text
 
 from rope_jax.config.devices import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import Config
-from rope_jax.console import print_overview
+from rope_jax.console import Column, print_columns, print_overview
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import check_fits, device_bytes, program_bytes, shortage_as
 from rope_jax.devices.mesh import Placement
@@ -101,11 +102,13 @@ def plan_sweep(
         title = (
             f"{rows:,} × {read[-1]:,} tokens at a time, {flops / target.count:.3g} FLOPs per device"
         )
-        programs: dict[str, list[str]] = {}
-        for plan in plans:
-            took = f"{plan.bytes / 2**30:,.3f} GiB per device, compiled in {plan.seconds:,.1f} s"
-            programs.setdefault(plan.name, []).append(took)
-        print_overview(console, title, programs)
+        console.print(title, style="bold")
+        columns = [
+            Column("", [Text(plan.name) for plan in plans], "left"),
+            Column("GiB per device", [Text(f"{plan.bytes / 2**30:,.3f}") for plan in plans]),
+            Column("compiling took", [Text(f"{plan.seconds:,.1f} s") for plan in plans]),
+        ]
+        print_columns(console, columns)
 
 
 class ReadingPlan(NamedTuple):
@@ -127,8 +130,7 @@ def plan_readings(
     """Compile one program, with a window per device, for each kind of reading of a length."""
     rows = placement.row_shards
     of_last = scores_of_last(model, placement)
-    every = {"rows_at": lambda _: rows, "row_multiple": lambda _: rows}
-    reader = Reader(of_last, like, **every, programs={})
+    reader = Reader(of_last, like, rows_at=lambda _: rows, row_multiple=lambda _: rows, programs={})
     advice = "leave out the longest length, or take more devices, which then share windows"
     if training.model.backend.quadratic_memory:
         advice = f"attention=blockwise may take less; or {advice}"

@@ -65,7 +65,28 @@ def plan_training(
     placement.check_stages(config.stages)
     check_compile_time(config)
     program = Program(config, vocab_size, placement)
-    _print_overview(console, program, target)
+    parameters = parameter_count(program.model)
+    tokens = [span.stage.steps * span.tokens_per_step for span in config.spans]
+    flops = sum(
+        count * flops_per_token(config.model, program.vocab_size, stage.seq_len)
+        for count, stage in zip(tokens, config.stages, strict=True)
+    )
+    devices = list(placement.mesh.devices.flat)
+    peak, source = peak_flops(devices)
+    facts = {
+        "model": f"{parameters:,} parameters, a vocabulary of {program.vocab_size:,}",
+        "training": f"{sum(tokens):,} tokens in {config.last_step:,} steps, "
+        f"{sum(tokens) / parameters:.3g} per parameter",
+        "compute": f"{flops:.3g} FLOPs: {describe_duration(flops / peak)} at the peak of "
+        f"{peak / 1e9:,.0f} GFLOP/s ({source})",
+        "devices": device_line(describe_precision(config.model), devices),
+    }
+    if placement.mesh.size > 1:
+        axes = placement.mesh.shape.items()
+        facts["mesh"] = " × ".join(f"{name} {size}" for name, size in axes if size > 1)
+    if target is not None:
+        facts["target"] = target.text
+    print_overview(console, f"plan of {config.name}", facts)
     validates = config.data.validation_fraction > 0
     with console.status("compiling"):
         plans = [plan_stage(program, n, validates=validates) for n in range(len(config.stages))]
@@ -108,32 +129,6 @@ def planned_vocabulary(config: Config, run: Path | None = None) -> int:
         own = config.model.vocab_size
         size = open_tokenizer(config.tokenizer, config.data, known=own).vocab_size
     return vocabulary_size(config.model, size)
-
-
-def _print_overview(console: Console, program: Program, target: Target | None) -> None:
-    config, placement = program.config, program.placement
-    parameters = parameter_count(program.model)
-    tokens = [span.stage.steps * span.tokens_per_step for span in config.spans]
-    flops = sum(
-        count * flops_per_token(config.model, program.vocab_size, stage.seq_len)
-        for count, stage in zip(tokens, config.stages, strict=True)
-    )
-    devices = list(placement.mesh.devices.flat)
-    peak, source = peak_flops(devices)
-    facts = {
-        "model": f"{parameters:,} parameters, a vocabulary of {program.vocab_size:,}",
-        "training": f"{sum(tokens):,} tokens in {config.last_step:,} steps, "
-        f"{sum(tokens) / parameters:.3g} per parameter",
-        "compute": f"{flops:.3g} FLOPs: {describe_duration(flops / peak)} at the peak of "
-        f"{peak / 1e9:,.0f} GFLOP/s ({source})",
-        "devices": device_line(describe_precision(config.model), devices),
-    }
-    if placement.mesh.size > 1:
-        axes = placement.mesh.shape.items()
-        facts["mesh"] = " × ".join(f"{name} {size}" for name, size in axes if size > 1)
-    if target is not None:
-        facts["target"] = target.text
-    print_overview(console, f"plan of {config.name}", facts)
 
 
 def _print_stages(console: Console, program: Program, plans: Sequence[StagePlan]) -> None:
