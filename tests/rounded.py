@@ -33,7 +33,7 @@ def rounded_copy(run, config, folder, dtype="bfloat16", step=0):
         resolve_run(config), tokenizer.vocab_size, Placement(MeshConfig())
     ).abstract_state
     with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
-        state, _ = checkpoints.restore(checkpoints.steps()[0], like, optimizer=True)
+        state = checkpoints.restore(checkpoints.steps()[0], like)
     # and back, so that a copy in float32 holds the same numbers
     params = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(dtype), state.params)
     provenance = provenance_of(new, open_corpus(config.data, tokenizer))

@@ -31,7 +31,7 @@ from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import finish_replacing, locked, replacing_folder, write_text
 from rope_jax.training.checkpoints import Checkpoints
-from rope_jax.training.provenance import Provenance
+from rope_jax.training.provenance import provenance_of
 from rope_jax.training.step import TrainState
 
 _MOST_BYTES = 2**24  # of a file that comes with a checkpoint
@@ -175,7 +175,7 @@ def _import(
                 content = read_limited(files.folder / name, _MOST_BYTES)
                 (new.huggingface / name).write_bytes(content)
         new.write_environment(tokenizer.name, None)
-        provenance = Provenance(None, training.model_dump(mode="json"))
+        provenance = provenance_of(training, None)
         with contextlib.closing(Checkpoints(new.checkpoints, 1, provenance, params)) as checkpoints:
             checkpoints.save(0, TrainState(params, None))
             checkpoints.wait()

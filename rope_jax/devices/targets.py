@@ -18,29 +18,26 @@ from rope_jax.rope.messages import explain_type
 # The part of a GPU's memory that JAX reserves and computes in, unless this variable says otherwise.
 _FRACTION, _FRACTION_VARIABLE = 0.75, "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _HOST_GPUS = 8
+# Sizes of targets by the number of a chip's axes: the smallest, and one to show.
+_SMALLEST, _EXAMPLES = {0: "1", 2: "1x1", 3: "2x2x1"}, {0: "8", 2: "4x4", 3: "2x2x4"}
 _GIB = 2**30
 
 
-class GpuLayout(NamedTuple):
-    """What the GPU's compiler asks about a chip, as the driver reports it, by XLA's names."""
-
-    core_count: int
-    fpus_per_core: int
-    clock_rate_ghz: float
-    shared_memory_per_core: int
-    shared_memory_per_block_optin: int
-    l2_cache_size: int
-    memory_bandwidth: int
-    """Bytes per second."""
-    capability: tuple[int, int]
-
-
-# The same for all of them.
-_GPU_LIMITS = """
-    shared_memory_per_block: 49152
-    threads_per_block_limit: 1024 threads_per_core_limit: 2048 threads_per_warp: 32
-    registers_per_core_limit: 65536 registers_per_block_limit: 65536
-    block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+# A GPU as XLA's compiler wants it described, a GpuTargetConfigProto, with the figures that the
+# driver reports. What has a number here is the same for all of them.
+_GPU = """
+    platform_name: "CUDA"
+    device_description_str: "{kind}"
+    dnn_version_info {{ major: 9 minor: 10 }}
+    gpu_device_info {{
+        cuda_compute_capability {{ major: {} minor: 0 }}
+        core_count: {} fpus_per_core: {} clock_rate_ghz: {}
+        shared_memory_per_core: {} shared_memory_per_block_optin: {} l2_cache_size: {}
+        memory_bandwidth: {} device_memory_size: {memory} shared_memory_per_block: 49152
+        threads_per_block_limit: 1024 threads_per_core_limit: 2048 threads_per_warp: 32
+        registers_per_core_limit: 65536 registers_per_block_limit: 65536
+        block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+    }}
 """
 
 
@@ -51,13 +48,14 @@ class Chip(NamedTuple):
     memory: bytes: of a TPU, what the compiler lets a program use; of a GPU, what the driver says.
     flops:  per second, in dense products of bfloat16 numbers.
     axes:   of a slice of TPUs; 0: GPUs, in hosts.
+    gpu:    of a GPU, the figures in `_GPU`.
     """
 
     kinds: tuple[str, ...]
     memory: int
     flops: float
     axes: int = 0
-    gpu: GpuLayout | None = None
+    gpu: tuple[float | int, ...] | None = None
 
     @property
     def platform(self) -> str:
@@ -72,10 +70,10 @@ class Chip(NamedTuple):
         return int(self.memory * float(os.environ.get(_FRACTION_VARIABLE) or _FRACTION))
 
 
-_A100 = GpuLayout(108, 64, 1.41, 167_936, 166_912, 41_943_040, 2_039 * 10**9, (8, 0))
-_H100 = GpuLayout(132, 128, 1.98, 233_472, 232_448, 52_428_800, 3_350 * 10**9, (9, 0))
-_H200 = _H100._replace(memory_bandwidth=4_800 * 10**9)
-_B200 = GpuLayout(148, 128, 1.965, 233_472, 232_448, 132_644_864, 7_700 * 10**9, (10, 0))
+_A100 = (8, 108, 64, 1.41, 167_936, 166_912, 41_943_040, 2_039 * 10**9)
+_H100 = (9, 132, 128, 1.98, 233_472, 232_448, 52_428_800, 3_350 * 10**9)
+_H200 = (*_H100[:-1], 4_800 * 10**9)
+_B200 = (10, 148, 128, 1.965, 233_472, 232_448, 132_644_864, 7_700 * 10**9)
 # Sources: Cloud TPU documentation, "system architecture"; NVIDIA's data sheets of A100 80GB SXM,
 # H100 SXM, H200 SXM and HGX B200.
 CHIPS: Mapping[str, Chip] = {
@@ -93,9 +91,8 @@ CHIPS: Mapping[str, Chip] = {
 
 def chip_of(device_kind: str) -> Chip | None:
     """Return the chip of a device by the name that JAX has for it; None if it is not known."""
-    matches = {kind: chip for chip in CHIPS.values() for kind in chip.kinds}
-    matches = {kind: chip for kind, chip in matches.items() if device_kind.startswith(kind)}
-    return matches[max(matches, key=len)] if matches else None
+    known = {kind: chip for chip in CHIPS.values() for kind in chip.kinds}
+    return known.get(max(filter(device_kind.startswith, known), key=len, default=""))
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,39 @@ class Target:
 
     def devices(self) -> Sequence[Any]:
         """Return the devices, for a compiler alone; call `prepare` first. UserError: none such."""
-        return _gpus(self) if self.chip.gpu else _tpus(self)
+        import jax
+        from jax.experimental import topologies
+
+        if self.chip.gpu is not None:
+            self._check_installed("cuda12", "jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
+            hosts, per_host = self.shape
+            gpu = _GPU.format(*self.chip.gpu, kind=self.chip.kinds[0], memory=self.chip.memory)
+            shape = {"target_config": gpu, "topology": f"1x{hosts}x{per_host}"}
+            return topologies.get_topology_desc(self.text, "cuda", **shape).devices
+        self._check_installed("tpu", "libtpu")
+        arguments: dict[str, Any] = {}
+        if self.count == 1:
+            arguments["chips_per_host_bounds"] = (1, 1, 1)  # the default is a host of 2x2
+        if "TPU v4" in self.chip.kinds:
+            arguments["chip_config_name"] = "megacore"  # its two cores as one device
+        try:
+            return topologies.get_topology_desc(self.text, "tpu", **arguments).devices
+        except jax.errors.JaxRuntimeError as error:
+            raise UserError(
+                f"target: {self.text}: the compiler refuses this slice "
+                f"({str(error).splitlines()[0]}); another is {self.text.partition(':')[0]}:"
+                f"{_EXAMPLES[self.chip.axes]}"
+            ) from error
+
+    def _check_installed(self, extra: str, *modules: str) -> None:
+        for module in modules:
+            with contextlib.suppress(ModuleNotFoundError):  # of the package around it
+                if importlib.util.find_spec(module) is not None:
+                    return
+        raise UserError(
+            f"target: {self.text}: its compiler is not installed; pip install 'jax[{extra}]', or "
+            f"this package with the extra {extra}"
+        )
 
 
 def parse_target(text: str) -> Target:
@@ -122,11 +151,11 @@ def parse_target(text: str) -> Target:
     if name not in CHIPS:
         raise UserError(f"target: {explain_type(name, tuple(CHIPS))}; as in v5e:4x4 or h100:8")
     chip = CHIPS[name]
-    size = size if colon else {0: "1", 2: "1x1", 3: "2x2x1"}[chip.axes]
+    size = size if colon else _SMALLEST[chip.axes]
     numbers = re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", size)
     if not numbers or size.count("x") != max(0, chip.axes - 1):
         is_like = f"a slice has {chip.axes} axes" if chip.axes else "it is a number of GPUs"
-        raise UserError(f"target: {name}:{size}: {is_like}, as in {_example(name, chip)}")
+        raise UserError(f"target: {name}:{size}: {is_like}, as in {name}:{_EXAMPLES[chip.axes]}")
     shape = tuple(map(int, size.split("x")))
     if not chip.axes:
         (count,) = shape
@@ -136,10 +165,6 @@ def parse_target(text: str) -> Target:
             raise UserError(f"target: {name}:{size}: {more}")
         shape = (count // per_host, per_host)
     return Target(f"{name}:{size}", chip, shape)
-
-
-def _example(name: str, chip: Chip) -> str:
-    return f"{name}:" + {0: "8", 2: "4x4", 3: "2x2x4"}[chip.axes]
 
 
 def prepare() -> None:
@@ -157,62 +182,3 @@ def prepare() -> None:
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     # Any would do; libtpu warns if there is none.
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
-
-
-def _tpus(target: Target) -> Sequence[Any]:
-    import jax
-    from jax.experimental import topologies
-
-    _check_installed(target, ("libtpu",), "tpu")
-    arguments: dict[str, Any] = {}
-    if target.count == 1:
-        arguments["chips_per_host_bounds"] = (1, 1, 1)  # the default is a host of 2x2
-    if "TPU v4" in target.chip.kinds:
-        arguments["chip_config_name"] = "megacore"  # its two cores as one device
-    try:
-        found = topologies.get_topology_desc(platform="tpu", topology_name=target.text, **arguments)
-    except jax.errors.JaxRuntimeError as error:
-        name = target.text.partition(":")[0]
-        raise UserError(
-            f"target: {target.text}: the compiler refuses this slice "
-            f"({str(error).splitlines()[0]}); another is {_example(name, target.chip)}"
-        ) from error
-    return found.devices
-
-
-def _gpus(target: Target) -> Sequence[Any]:
-    from jax.experimental import topologies
-
-    _check_installed(target, ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"), "cuda12")
-    hosts, per_host = target.shape
-    shape, config = f"1x{hosts}x{per_host}", _gpu_text(target.chip)
-    return topologies.get_topology_desc(
-        target.text, "cuda", target_config=config, topology=shape
-    ).devices
-
-
-def _check_installed(target: Target, modules: Sequence[str], extra: str) -> None:
-    for module in modules:
-        with contextlib.suppress(ModuleNotFoundError):  # of the package around it
-            if importlib.util.find_spec(module) is not None:
-                return
-    raise UserError(
-        f"target: {target.text}: its compiler is not installed; pip install 'jax[{extra}]', or "
-        f"this package with the extra {extra}"
-    )
-
-
-def _gpu_text(chip: Chip) -> str:
-    """Return what XLA calls a GpuTargetConfigProto, in its text form."""
-    assert chip.gpu is not None
-    layout = {**chip.gpu._asdict(), "device_memory_size": chip.memory}
-    major, minor = layout.pop("capability")
-    return f"""
-        platform_name: "CUDA"
-        device_description_str: "{chip.kinds[0]}"
-        dnn_version_info {{ major: 9 minor: 10 }}
-        gpu_device_info {{
-          cuda_compute_capability {{ major: {major} minor: {minor} }}
-          {" ".join(f"{name}: {value}" for name, value in layout.items())} {_GPU_LIMITS}
-        }}
-    """

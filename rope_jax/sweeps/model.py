@@ -224,6 +224,8 @@ def expected_steps(run: RunDirectory, chosen: Steps) -> list[int]:
     """Return the steps that `chosen_checkpoints` will return, unless the newest is damaged."""
     here = " ".join(map(str, saved_steps(run.checkpoints)))
     saved = [int(step) for step in processes.from_first(lambda: here).split()]
+    if not saved:
+        raise UserError(f"{run.checkpoints}: holds no checkpoint; train the run further first")
     if chosen is None:
         return saved[-1:]
     if chosen == "all":

@@ -8,7 +8,13 @@ import contextlib
 import functools
 import glob
 import hashlib
+import itertools
 import json
+import logging
+import re
+import sys
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,14 +31,18 @@ from rope_jax.devices import processes
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
 from rope_jax.sealed import remove
-from rope_jax.training.checkpoint_errors import brief_reason, drop_leftovers, shows_damage
-from rope_jax.training.provenance import Provenance, check_record, sealed_record
+from rope_jax.training.provenance import Record, check_record, sealed_record
 from rope_jax.training.step import TrainState
 
-_ORBAX = Path(ocp.__file__).parent
 _IN_FLIGHT = 2**28  # bytes, or the largest array
 _CHUNK = 2**24  # bytes of an array that are compressed at once
 _NUMBERS_AT_ONCE = 2**22  # of an array, when its fingerprint is computed
+# What every message of TensorStore's begins with, and which of these say that files are damaged.
+_STATUS_CODE = re.compile(r"([A-Z]+(?:_[A-Z]+)*): ")
+_DAMAGED = "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE"
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+# Raised by decoding. JSON, UTF-8 and TensorStore errors are all ValueErrors.
+_UNDECODABLE = (ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError)
 
 
 class DamagedCheckpoint(UserError):
@@ -46,7 +56,7 @@ class Checkpoints:
         self,
         directory: Path,
         keep: int | None = None,
-        provenance: Provenance | None = None,
+        provenance: Record | None = None,
         like: Any = None,
     ) -> None:
         """Open the folder; without `keep`, only for reading. UserError if that is impossible.
@@ -59,7 +69,7 @@ class Checkpoints:
         )
         handlers: dict[str, Any] = {name: _handler(like) for name in TrainState._fields}
         handlers["fingerprint"] = ocp.JsonCheckpointHandler()
-        drop_leftovers(_ORBAX)
+        drop_leftovers(str(Path(ocp.__file__).parent))
         self.directory, self._provenance = directory, provenance
         self._cleanup = contextlib.ExitStack()
         try:
@@ -92,7 +102,9 @@ class Checkpoints:
                 name: ocp.args.StandardSave(part, save_args=jax.tree.map(lambda _: chunks, part))
                 for name, part in parts.items()
             },
-            fingerprint=ocp.args.JsonSave(sealed_record(step, bits, self._provenance)),
+            fingerprint=ocp.args.JsonSave(
+                sealed_record({"step": step, **bits, **(self._provenance or {})})
+            ),
         )
         self._write(lambda: self._manager.save(step, args=args))
 
@@ -114,7 +126,7 @@ class Checkpoints:
         damaged = {step: str(self._damaged(step, "it is not a folder")) for step in files}
         for step in self.steps():
             try:
-                state = self._restore(step, abstract)
+                state = self.restore(step, abstract)
                 break
             except DamagedCheckpoint as error:
                 if (self.directory / str(step)).exists():  # if not, training has just deleted it
@@ -132,21 +144,16 @@ class Checkpoints:
             warn(f"{damage}; using step {step}")
         return step, state
 
-    def restore(
-        self, step: int, abstract: TrainState, *, optimizer: bool
-    ) -> tuple[TrainState, str]:
-        """Return a checkpoint's state, and a hexadecimal fingerprint of its parameters."""
-        state = self._restore(step, abstract if optimizer else abstract._replace(opt_state=None))
-        bits = json.dumps(_fingerprints(state.params)).encode()
-        return state, hashlib.sha256(bits).hexdigest()[:16]
-
     def close(self) -> None:
         """Release Orbax's threads. Failed saves are not reported here: call `wait` first."""
         with self._cleanup, contextlib.suppress(Exception):
             self._manager.close()
 
-    def _restore(self, step: int, abstract: TrainState) -> TrainState:
-        """Restore the parts of a state that are not None, and compare their fingerprints."""
+    def restore(self, step: int, abstract: TrainState) -> TrainState:
+        """Return the parts of a checkpoint's state that are not None in `abstract`.
+
+        DamagedCheckpoint if their fingerprints differ; UserError if they could not be read.
+        """
         parts = {name: part for name, part in abstract._asdict().items() if part is not None}
         args = {
             name: ocp.args.StandardRestore(jax.tree.map(ocp.utils.to_shape_dtype_struct, part))
@@ -177,9 +184,7 @@ class Checkpoints:
     def _move_away(self, step: int) -> None:
         damaged = self.directory.parent / "damaged"
         damaged.mkdir(exist_ok=True)
-        number = 0
-        while (damaged / f"{step}-{number}").exists():
-            number += 1
+        number = next(n for n in itertools.count() if not (damaged / f"{step}-{n}").exists())
         with contextlib.suppress(FileNotFoundError):  # another process of this run moved it first
             (self.directory / str(step)).rename(damaged / f"{step}-{number}")
         self._manager.reload()
@@ -199,11 +204,10 @@ class Checkpoints:
 
 def _handler(like: Any) -> ocp.StandardCheckpointHandler:
     """Return a handler with few bytes in flight; Orbax's own limit is 96 GB, a second copy."""
-    leaves = jax.tree.leaves(like)
-    if not leaves:
+    sizes = [leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like)]
+    if not sizes:
         return ocp.StandardCheckpointHandler()
-    largest = max(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    most: Any = max(_IN_FLIGHT, 1.01 * largest) / 1e9  # below an array's size, Orbax would fail
+    most: Any = max(_IN_FLIGHT, 1.01 * max(sizes)) / 1e9  # below an array's size, Orbax would fail
     return ocp.StandardCheckpointHandler(save_concurrent_gb=most, restore_concurrent_gb=most)
 
 
@@ -223,24 +227,17 @@ def newest_params(
 def params_at(directory: Path, step: int, abstract: Params) -> Params:
     """Return the parameters of one checkpoint; DamagedCheckpoint if it is damaged."""
     with contextlib.closing(Checkpoints(directory, like=abstract)) as checkpoints:
-        return checkpoints.restore(step, TrainState(abstract, None), optimizer=False)[0].params
+        return checkpoints.restore(step, TrainState(abstract, None)).params
 
 
 def saved_steps(directory: Path) -> list[int]:
-    """Return the steps of the checkpoints in a folder, ascending. UserError if there are none."""
-    steps = _steps_in(directory)
-    if not steps:
-        raise UserError(f"{directory}: holds no checkpoint; train the run further first")
-    return steps
+    """Return the steps of the checkpoints in a folder, damaged or not, ascending."""
+    return sorted(int(path.name) for path in _entries(directory) if path.is_dir())
 
 
 def newest_step(directory: Path) -> int:
     """Return the step of the newest checkpoint in a folder, damaged or not; 0 if there is none."""
-    return max(_steps_in(directory), default=0)
-
-
-def _steps_in(directory: Path) -> list[int]:
-    return sorted(int(path.name) for path in _entries(directory) if path.is_dir())
+    return max(saved_steps(directory), default=0)
 
 
 @contextlib.contextmanager
@@ -262,6 +259,11 @@ def _path_for_orbax(directory: Path) -> Iterator[Path]:
 def _entries(directory: Path) -> list[Path]:
     """Return what is where a checkpoint should be: anything with a step's name."""
     return [path for path in directory.glob("*") if path.name.isascii() and path.name.isdecimal()]
+
+
+def params_fingerprint(params: Params) -> str:
+    """Return a hexadecimal fingerprint of parameters."""
+    return hashlib.sha256(json.dumps(_fingerprints(params)).encode()).hexdigest()[:16]
 
 
 def _fingerprints(tree: Any) -> list[int]:
@@ -304,3 +306,50 @@ def _hash_slice(x: Array, start: Any, size: int, axis: int) -> UInt32[Array, ""]
         place += index * np.uint32(stride % 2**32)
         stride *= x.shape[other]
     return jnp.sum(mix(bits ^ mix(place + np.uint32(1))), dtype=jnp.uint32)
+
+
+def shows_damage(error: Exception) -> bool:
+    """Whether an error shows that files are damaged, not that the system cannot read them."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError | OSError) and not isinstance(cause, _ABSENT):
+            return False
+        cause = cause.__cause__ or cause.__context__
+    if code := _STATUS_CODE.match(str(error)):
+        return code[1] in _DAMAGED
+    return isinstance(error, (*_ABSENT, *_UNDECODABLE))
+
+
+def brief_reason(error: Exception) -> str:
+    """Shorten an error's message to its beginning and its end, which names the cause."""
+    message = error.args[0] if isinstance(error, KeyError) and error.args else error
+    text = " ".join(str(message).split("[tensorstore_spec")[0].split()) or type(error).__name__
+    return text if len(text) <= 160 else f"{text[:60]} … {text[-90:].strip()}"
+
+
+@functools.cache
+def drop_leftovers(package: str) -> None:
+    """Silence the reads and writes that Orbax, in the folder `package`, abandons after a failure.
+
+    Orbax raises the failure itself; each of them would print another traceback seconds later.
+    """
+    show = sys.unraisablehook
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        _, error, frames = record.exc_info or (None, None, None)
+        of_tensorstore = frames is None and _STATUS_CODE.match(str(error))  # it was never raised
+        trace = [record.pathname, record.getMessage(), *traceback.format_tb(frames)]
+        return not of_tensorstore and package not in " ".join(trace)
+
+    def show_others(unraisable: Any) -> None:
+        code = getattr(unraisable.object, "cr_code", None)  # of a coroutine
+        # TensorStore's threads, which run no Python code, report to Orbax's event loop, now closed
+        is_late = unraisable.object is None and str(unraisable.exc_value) == "Event loop is closed"
+        if not is_late and not (code and code.co_filename.startswith(package)):
+            show(unraisable)
+
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(is_of_others)
+    # The warning names only the coroutine, but Orbax alone has any in these commands.
+    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
+    sys.unraisablehook = show_others

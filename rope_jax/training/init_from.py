@@ -14,10 +14,10 @@ from rope_jax.errors import UserError
 from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.training.checkpoints import Checkpoints, DamagedCheckpoint
+from rope_jax.training.checkpoints import Checkpoints, DamagedCheckpoint, params_fingerprint
 from rope_jax.training.optimizer import with_new_schedule
 from rope_jax.training.program import Program
-from rope_jax.training.provenance import recorded_provenance
+from rope_jax.training.provenance import check_config, recorded_provenance
 from rope_jax.training.step import TrainState
 
 
@@ -45,8 +45,9 @@ def start_from(
     folder = source.run / "checkpoints"
     with contextlib.closing(Checkpoints(folder, like=program.abstract_state)) as checkpoints:
         try:
-            state, fingerprint = checkpoints.restore(
-                source.step, _as_stored(program, source), optimizer=init_from.optimizer
+            stored = _as_stored(program, source)
+            state = checkpoints.restore(
+                source.step, stored if init_from.optimizer else stored._replace(opt_state=None)
             )
         except DamagedCheckpoint as error:
             others = ", ".join(str(step) for step in checkpoints.steps() if step != source.step)
@@ -59,7 +60,10 @@ def start_from(
         opt_state = jax.jit(with_new_schedule, out_shardings=shardings)(state.opt_state)
     else:
         opt_state = jax.jit(program.optimizer.init, out_shardings=shardings)(params)
-    origin = init_from.model_dump() | {"step": source.step, "parameters": fingerprint}
+    origin = init_from.model_dump() | {
+        "step": source.step,
+        "parameters": params_fingerprint(state.params),
+    }
     return Start(TrainState(params, opt_state), origin)
 
 
@@ -95,9 +99,10 @@ def _check(
         )
     record = recorded_provenance(source.checkpoint)
     if record is not None:
-        record.check(source.config, source.step, f"init_from: {source.run / 'config.yaml'}")
-    if record is None or record.corpus != corpus.fingerprint:
-        known = record is not None and record.corpus is not None
+        check_config(record, source.config, source.step, f"init_from: {source.run / 'config.yaml'}")
+    trained_on = None if record is None else record["corpus"]
+    if trained_on != corpus.fingerprint:
+        known = trained_on is not None
         trained = "was trained on another corpus" if known else "does not record its corpus"
         warn(
             f"init_from: {source.run} {trained}: what it has read may hold this run's test split, "

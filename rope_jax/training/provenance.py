@@ -4,7 +4,6 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,35 +31,29 @@ _PLANNED = re.compile(r"optim\.warmup_steps|stages\..*")
 _STEPS = re.compile(r"stages\.\d+\.steps")
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """What a run's checkpoints come from."""
-
-    corpus: str | None
-    """The corpus's fingerprint; None for an imported checkpoint, whose texts are unknown."""
-    config: dict[str, Any]
-    """The config as JSON values. A later version of the package may not accept it."""
-
-    def check(self, config: Config, step: int, file: str | Path) -> None:
-        """UserError if `config` differs in keys that influence the parameters at a step.
-
-        file: where `config` was read.
-        """
-        try:
-            recorded = Config.model_validate(self.config)
-        except ValueError:  # another version's config, whose keys cannot be compared
-            return
-        different = [key for key in different_keys(config, recorded) if not key.startswith(_FREE)]
-        if different and not same_until(config, recorded, step, but_for=_FREE):
-            raise UserError(
-                f"{file}: has another {', '.join(different)} than the one that the checkpoint of "
-                f"step {step} was trained with; put it back as it was"
-            )
+Record = dict[str, Any]
+"""JSON values that a checkpoint records. `corpus` is the fingerprint of what it was trained on, null
+for an imported one, whose texts are unknown; a later version of the package may reject `config`."""
 
 
-def provenance_of(config: Config, corpus: Corpus) -> Provenance:
-    """Return the provenance of the checkpoints that a run saves."""
-    return Provenance(corpus.fingerprint, config.model_dump(mode="json"))
+def provenance_of(config: Config, corpus: Corpus | None) -> Record:
+    """Return what every checkpoint of a run records: corpus and config."""
+    fingerprint = None if corpus is None else corpus.fingerprint
+    return {"corpus": fingerprint, "config": config.model_dump(mode="json")}
+
+
+def check_config(record: Record, config: Config, step: int, file: str | Path) -> None:
+    """UserError if `config`, read from `file`, differs in keys that influence a step's parameters."""
+    try:
+        recorded = Config.model_validate(record["config"])
+    except ValueError:  # another version's config, whose keys cannot be compared
+        return
+    different = [key for key in different_keys(config, recorded) if not key.startswith(_FREE)]
+    if different and not same_until(config, recorded, step, but_for=_FREE):
+        raise UserError(
+            f"{file}: has another {', '.join(different)} than the one that the checkpoint of "
+            f"step {step} was trained with; put it back as it was"
+        )
 
 
 def check_provenance(
@@ -74,7 +67,7 @@ def check_provenance(
     steps = [path for path in run.checkpoints.glob("*") if path.name.isdecimal() and path.is_dir()]
     records = {path: record for path in sorted(steps) if (record := recorded_provenance(path))}
     if corpus is not None and config.imported is None:
-        recorded, began_with = {r.corpus for r in records.values()}, run.recorded_corpus()
+        recorded, began_with = {r["corpus"] for r in records.values()}, run.recorded_corpus()
         if steps and not records and began_with is None:
             raise UserError(
                 f"{run.environment_file}: missing or damaged, and no checkpoint records which "
@@ -93,43 +86,33 @@ def check_provenance(
                 "another Python): its test split may hold what the model was trained on"
             )
     for path, record in records.items():
-        record.check(config, int(path.name), run.config_file)
+        check_config(record, config, int(path.name), run.config_file)
 
 
-def recorded_provenance(checkpoint: Path) -> Provenance | None:
+def recorded_provenance(checkpoint: Path) -> Record | None:
     """Return what a checkpoint's folder records; None if it is damaged or records nothing."""
     try:
-        content = json.loads(read_limited(checkpoint / _RECORD, _MOST_BYTES))
-        check_record(content, int(checkpoint.name))
-        corpus, config = content["corpus"], content["config"]
+        record: Record = json.loads(read_limited(checkpoint / _RECORD, _MOST_BYTES))
+        check_record(record, int(checkpoint.name))
+        is_valid = isinstance(record["corpus"], str | None) and "config" in record
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return Provenance(corpus, config) if isinstance(corpus, str | None) else None
+    return record if is_valid else None
 
 
-def sealed_record(
-    step: int, fingerprints: dict[str, list[int]], provenance: Provenance | None
-) -> dict[str, Any]:
-    """Return the record of one checkpoint as JSON values, with a checksum."""
-    content: dict[str, Any] = {"step": step, **fingerprints}
-    if provenance is not None:
-        content |= {"corpus": provenance.corpus, "config": provenance.config}
-    return content | {"crc32": _crc32(content)}
+def sealed_record(content: Record) -> Record:
+    """Return the record of one checkpoint with its checksum."""
+    return content | {"crc32": zlib.crc32(json.dumps(content, sort_keys=True).encode())}
 
 
-def check_record(content: dict[str, Any], step: int) -> None:
+def check_record(record: Record, step: int) -> None:
     """ValueError if the record of a checkpoint has changed or is that of another step."""
-    if "crc32" not in content:  # written by an early version
+    if "crc32" not in record:  # written by an early version
         return
-    rest = {name: value for name, value in content.items() if name != "crc32"}
-    if content["crc32"] != _crc32(rest):
+    if record != sealed_record({name: record[name] for name in record if name != "crc32"}):
         raise ValueError("its record is not the one that was saved")
-    if content["step"] != step:
-        raise ValueError(f"it is the checkpoint of step {content['step']}")
-
-
-def _crc32(content: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+    if record["step"] != step:
+        raise ValueError(f"it is the checkpoint of step {record['step']}")
 
 
 def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] = ()) -> bool:

@@ -6,12 +6,11 @@ import gc
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import pytest
 
-from rope_jax.training.checkpoint_errors import brief_reason, drop_leftovers, shows_damage
+from rope_jax.training.checkpoints import brief_reason, drop_leftovers, shows_damage
 
 
 def system_error(number: int) -> OSError:
@@ -85,7 +84,7 @@ def test_a_reason_is_short_and_ends_with_the_cause() -> None:
 def test_unraisable_exceptions_of_other_code_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: shown.append(unraisable.object))
-    drop_leftovers(Path("/of/this/test/alone"))
+    drop_leftovers("/of/this/test/alone")
 
     class Raises:
         def __del__(self) -> None:
@@ -105,7 +104,7 @@ def test_unraisable_exceptions_of_other_code_are_shown(monkeypatch: pytest.Monke
 def test_only_tensorstore_futures_are_silenced(
     caplog: pytest.LogCaptureFixture, message: str, logged: bool
 ) -> None:
-    drop_leftovers(Path("/of/this/test/alone"))
+    drop_leftovers("/of/this/test/alone")
     loop = asyncio.new_event_loop()
     loop.create_future().set_exception(ValueError(message))
     gc.collect()

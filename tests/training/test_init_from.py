@@ -67,7 +67,7 @@ def prepared(config: Config) -> tuple[Program, Corpus]:
 
 def restored(folder: Path, step: int, like: TrainState) -> TrainState:
     checkpoints = Checkpoints(folder)
-    state, _ = checkpoints.restore(step, like, optimizer=True)
+    state = checkpoints.restore(step, like)
     checkpoints.close()
     return state
 
