@@ -60,10 +60,8 @@ def start_from(
         opt_state = jax.jit(with_new_schedule, out_shardings=shardings)(state.opt_state)
     else:
         opt_state = jax.jit(program.optimizer.init, out_shardings=shardings)(params)
-    origin = init_from.model_dump() | {
-        "step": source.step,
-        "parameters": params_fingerprint(state.params),
-    }
+    fingerprint = params_fingerprint(state.params)
+    origin = init_from.model_dump() | {"step": source.step, "parameters": fingerprint}
     return Start(TrainState(params, opt_state), origin)
 
 

@@ -32,8 +32,8 @@ _STEPS = re.compile(r"stages\.\d+\.steps")
 
 
 Record = dict[str, Any]
-"""JSON values that a checkpoint records. `corpus` is the fingerprint of what it was trained on, null
-for an imported one, whose texts are unknown; a later version of the package may reject `config`."""
+"""JSON values that a checkpoint records: `corpus`, the fingerprint of its texts, which are unknown
+(None) for an imported one, and `config`, which a later version of the package may reject."""
 
 
 def provenance_of(config: Config, corpus: Corpus | None) -> Record:
@@ -43,7 +43,7 @@ def provenance_of(config: Config, corpus: Corpus | None) -> Record:
 
 
 def check_config(record: Record, config: Config, step: int, file: str | Path) -> None:
-    """UserError if `config`, read from `file`, differs in keys that influence a step's parameters."""
+    """UserError if `config`, read from `file`, differs in what influences a step's parameters."""
     try:
         recorded = Config.model_validate(record["config"])
     except ValueError:  # another version's config, whose keys cannot be compared
@@ -64,8 +64,8 @@ def check_provenance(
     corpus: None if none of its texts are read; then only the config is checked, as for an imported
         checkpoint. Damaged checkpoints are passed over: restoring detects them.
     """
-    steps = [path for path in run.checkpoints.glob("*") if path.name.isdecimal() and path.is_dir()]
-    records = {path: record for path in sorted(steps) if (record := recorded_provenance(path))}
+    steps = {int(p.name): p for p in run.checkpoints.glob("*") if p.name.isdecimal() and p.is_dir()}
+    records = {step: r for step, path in steps.items() if (r := recorded_provenance(path))}
     if corpus is not None and config.imported is None:
         recorded, began_with = {r["corpus"] for r in records.values()}, run.recorded_corpus()
         if steps and not records and began_with is None:
@@ -85,8 +85,8 @@ def check_provenance(
                 f"{run.path}: the corpus has changed since the run began (other files, or "
                 "another Python): its test split may hold what the model was trained on"
             )
-    for path, record in records.items():
-        check_config(record, config, int(path.name), run.config_file)
+    for step in sorted(records):
+        check_config(records[step], config, step, run.config_file)
 
 
 def recorded_provenance(checkpoint: Path) -> Record | None:
@@ -165,30 +165,24 @@ def explain_other(new: Config, old: Config, step: int) -> str | None:
 
 def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: bool) -> str | None:
     """Return one line that names the steps missing from metrics.jsonl up to `done`, if any."""
-
-    def due(every_steps: int) -> list[int]:
-        return [
-            step
-            for span in config.spans
-            for step in range(span.begin + 1, min(span.end, done) + 1)
-            if span.is_due(step, every_steps)
-        ]
-
-    steps = {"train/loss": due(config.log_every_steps)}
+    every = {"train/loss": config.log_every_steps}
     if has_validation:
-        steps["validation/loss"] = due(config.validation.every_steps)
+        every["validation/loss"] = config.validation.every_steps
     window = config.sweep_window  # always measured, unless the model cannot read that far
     if config.sweep is not None and done and window <= (config.encoding.longest or window):
-        tag = sweep_tag(config.sweep.scalings[0].label, "nll", window)
-        steps[tag] = [0, *due(config.sweep.every_steps)]
+        every[sweep_tag(config.sweep.scalings[0].label, "nll", window)] = config.sweep.every_steps
     missing = []
-    for name, due_steps in steps.items():
+    for name, every_steps in every.items():
+        due = [0] if name.startswith("sweep/") else []
+        for span in config.spans:
+            steps = range(span.begin + 1, min(span.end, done) + 1)
+            due += [step for step in steps if span.is_due(step, every_steps)]
         logged = logged_steps(run.metrics_file, name)
-        if absent := [step for step in due_steps if step not in logged]:
+        if absent := [step for step in due if step not in logged]:
             shown = f"{absent[0]} to {absent[-1]}"
             if len(absent) <= 3:
                 shown = ", ".join(map(str, absent))
-            missing.append(f"{name} of {len(absent)} of {len(due_steps)} steps ({shown})")
+            missing.append(f"{name} of {len(absent)} of {len(due)} steps ({shown})")
     if not missing:
         return None
     return (
