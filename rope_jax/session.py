@@ -17,7 +17,6 @@ from rope_jax.data.tokenizers import Tokenizer, describe_tokenizer
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import shortage_as
-from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.resolve import (
@@ -46,7 +45,7 @@ def open_run(
 
     Errors of files become one line, and a lack of memory the line `out_of_memory`.
     """
-    with joined(distributed):
+    with processes.joined(distributed):
         if not processes.is_first():
             console = plain_console(quiet=True)
         with shortage_as(out_of_memory), file_errors_as_one_line(run.path):

@@ -42,11 +42,6 @@ class _Request:
     uninterrupted: int = 0  # how many blocks are under way that must not be cut off
     acknowledged: bool = False  # whether the user has been told that the signal was heard
 
-    def deadline(self) -> float:
-        if self.uninterrupted:
-            return math.inf
-        return max(self.asked_at, self.seen_at) + max(GRACE, min(2 * self.unit, _LONGEST_GRACE))
-
 
 _request = _Request()
 
@@ -118,13 +113,13 @@ def _watch(readable: int, heard: list[signal.Signals]) -> None:
             if not numbers:
                 return
             for number in set(numbers) & set(heard):
-                now = time.monotonic()
                 if _request.signal is None:
-                    _request.signal, _request.asked_at = number, now
-                elif now - _request.asked_at > _SAME_SIGNAL:
+                    _request.signal, _request.asked_at = number, time.monotonic()
+                elif time.monotonic() - _request.asked_at > _SAME_SIGNAL:
                     _end(_request.signal, "at once, by a second signal")
-        now = time.monotonic()
-        if _request.signal is not None and now > _request.deadline():
+        now, last = time.monotonic(), max(_request.asked_at, _request.seen_at)
+        grace = max(GRACE, min(2 * _request.unit, _LONGEST_GRACE))
+        if _request.signal is not None and not _request.uninterrupted and now > last + grace:
             _end(_request.signal, "in the middle of a long step")
         if now - _request.asked_at > _PATIENCE and not _request.acknowledged:
             _request.acknowledged = True

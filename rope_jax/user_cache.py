@@ -45,12 +45,12 @@ def _delete_unusable_programs(folder: Path) -> None:
     show = warnings.showwarning
 
     def show_others(message: Warning | str, *arguments: Any, **settings: Any) -> None:
-        found = _UNUSABLE.match(str(message))
-        if found is None:
+        unusable = _UNUSABLE.match(str(message))
+        if unusable is None:
             show(message, *arguments, **settings)
             return
         # The warning does not say which of the entries of that name it was: delete them all.
-        for path in folder.glob(f"{glob.escape(found[1])}-*"):
+        for path in folder.glob(f"{glob.escape(unusable[1])}-*"):
             with contextlib.suppress(OSError):
                 path.unlink()
 
@@ -64,19 +64,17 @@ def _prune(folder: Path) -> None:
     With JAX_COMPILATION_CACHE_MAX_SIZE, JAX would warn about half-written entries at every start.
     """
     with contextlib.suppress(FileNotFoundError):  # another process deleted one first
-        entries = [(path.stat(), path) for path in folder.iterdir() if path.is_file()]
-        kept = 0
-        for status, path in sorted(entries, key=lambda entry: entry[0].st_atime, reverse=True):
-            kept += status.st_size
+        kept, files = 0, [path for path in folder.iterdir() if path.is_file()]
+        for path in sorted(files, key=lambda path: -path.stat().st_atime):
+            kept += path.stat().st_size
             if kept > _MAX_BYTES:
                 path.unlink(missing_ok=True)
 
 
 def _machine() -> str:
     """Return a name for this kind of processor: machine code may crash on another kind."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:  # not Linux: JAX's own cache key has to suffice
-        lines = []
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return hashlib.sha256(flags.encode()).hexdigest()[:12]
+    flags = None
+    with contextlib.suppress(OSError):  # not Linux: JAX's own cache key has to suffice
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+        flags = re.search(r"^(flags|Features).*", text, re.MULTILINE)
+    return hashlib.sha256((flags[0] if flags else "").encode()).hexdigest()[:12]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rope_jax.config.devices import DistributedConfig
-from rope_jax.devices import rendezvous
+from rope_jax.devices import processes
 from rope_jax.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -23,11 +23,10 @@ import yaml
 from rope_jax import cli, stopping
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.devices import processes
-from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
 
 def main(argv):
-    with joined(DistributedConfig.model_validate(yaml.safe_load(argv[0]))):
+    with processes.joined(DistributedConfig.model_validate(yaml.safe_load(argv[0]))):
         exec(argv[1])
 
 cli.run(main)
@@ -92,23 +91,23 @@ def config(coordinator: str, number: int = 0) -> DistributedConfig:
 @pytest.mark.parametrize("number", [0, 1])
 def test_an_address_that_does_not_exist_is_refused(number: int) -> None:
     with pytest.raises(UserError, match=r"distributed\.coordinator: no\.such\.host\.invalid:1234"):
-        rendezvous._bind_address(config("no.such.host.invalid:1234", number))
+        processes._bind_address(config("no.such.host.invalid:1234", number))
 
 
 def test_process_0_refuses_an_address_of_another_host_and_a_port_in_use() -> None:
     with pytest.raises(UserError, match="an address of process 0's host"):
-        rendezvous._bind_address(config("192.0.2.7:1234"))
-    assert rendezvous._bind_address(config("192.0.2.7:1234", 1)) == "192.0.2.7:1234"
+        processes._bind_address(config("192.0.2.7:1234"))
+    assert processes._bind_address(config("192.0.2.7:1234", 1)) == "192.0.2.7:1234"
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(UserError, match=f"{address}: .*in use.* with a free port"):
-            rendezvous._bind_address(config(address))
+            processes._bind_address(config(address))
 
 
 def test_process_0_listens_at_the_address_given_only(port: int) -> None:
     for host in ("127.0.0.1", "localhost"):
-        assert rendezvous._bind_address(config(f"{host}:{port}")) == f"{host}:{port}"
-    assert rendezvous._bind_address(config("[::1]:1234", 1)) == "[::1]:1234"
+        assert processes._bind_address(config(f"{host}:{port}")) == f"{host}:{port}"
+    assert processes._bind_address(config("[::1]:1234", 1)) == "[::1]:1234"
 
 
 def test_a_name_that_only_this_machine_knows_by_its_loopback_opens_every_interface(
@@ -116,8 +115,8 @@ def test_a_name_that_only_this_machine_knows_by_its_loopback_opens_every_interfa
 ) -> None:
     here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: here)
-    assert rendezvous._bind_address(config("node7:1234", 1)) == "[::]:1234"
-    assert rendezvous._bind_address(config("127.0.1.1:1234", 1)) == "127.0.1.1:1234"
+    assert processes._bind_address(config("node7:1234", 1)) == "[::]:1234"
+    assert processes._bind_address(config("127.0.1.1:1234", 1)) == "127.0.1.1:1234"
 
 
 def test_processes_that_do_not_arrive_are_waited_for_until_the_timeout(
@@ -249,7 +248,7 @@ def test_the_heartbeats_of_a_killed_process_end_one_that_works_alone(
     status, _, err = ended(members[0])
     assert status == -signal.SIGABRT
     assert "stopped sending heartbeats" in err
-    assert time.monotonic() - began < rendezvous._HEARTBEAT + 20
+    assert time.monotonic() - began < processes._HEARTBEAT + 20
 
 
 @pytest.mark.slow
