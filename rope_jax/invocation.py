@@ -48,16 +48,16 @@ def command_line(command: str, *words: str) -> str:
     """Return a line of shell that runs a command, called in the same way as this process was."""
     root = repository()
     if _is_module():
-        start = [_python(), "-m", "rope_jax", command]
+        start = [_tool("python"), "-m", "rope_jax", command]
     elif root is None:
         start = [_tool(INSTALLED), command]
     else:
-        start = [_python(), _short(str(root / COMMANDS[command].script))]
+        start = [_tool("python"), _short(str(root / COMMANDS[command].script))]
     return " ".join([*start, *map(shlex.quote, words)])
 
 
 def browser_line(page: Path) -> str:
-    return f"{_python()} -m webbrowser {shlex.quote(page.resolve().as_uri())}"
+    return f"{_tool('python')} -m webbrowser {shlex.quote(page.resolve().as_uri())}"
 
 
 def tensorboard_line(folder: str) -> str:
@@ -77,15 +77,9 @@ def repository() -> Path | None:
 
 
 def _tool(name: str) -> str:
-    """Return the shell's word for a program beside this Python: its name if found, or its path."""
+    """Return the shell's word for this Python or a program beside it: a name, or a path."""
     path = os.path.join(os.path.dirname(sys.executable), name)
     return name if os.path.abspath(shutil.which(name) or "") == path else _short(path)
-
-
-def _python() -> str:
-    """Return the shell's word for this Python; "python" where that is the same program."""
-    beside = os.path.join(os.path.dirname(sys.executable), "python")
-    return _tool("python" if os.path.exists(beside) else os.path.basename(sys.executable))
 
 
 def _is_module() -> bool:

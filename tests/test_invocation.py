@@ -16,7 +16,6 @@ def called(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "executable", "/env/bin/python")
     monkeypatch.setattr("shutil.which", lambda name: f"/env/bin/{name}")
-    monkeypatch.setattr("os.path.exists", lambda path: path == "/env/bin/python")
     return lambda *words: monkeypatch.setattr(sys, "argv", list(words))
 
 
@@ -47,7 +46,6 @@ def test_a_python_that_the_shell_does_not_find_is_named_by_its_path(called, monk
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     assert invocation.command_line("sweep", "runs/a") == "/env/bin/python eval_ppl.py runs/a"
     monkeypatch.setattr(sys, "executable", str(ROOT / ".venv/bin/python"))
-    monkeypatch.setattr("os.path.exists", lambda path: True)
     assert invocation.command_line("sweep", "runs/a") == ".venv/bin/python eval_ppl.py runs/a"
 
 

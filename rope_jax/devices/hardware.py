@@ -27,8 +27,8 @@ def device_line(numbers: str, devices: Sequence[Any] | None = None) -> str:
 def peak_flops(devices: Sequence[Any] | None = None) -> tuple[float, str]:
     """Return (FLOP/s of all devices together, source of the figure): the reference for MFU.
 
-    The source is the data sheet of a known device. For any other, the speed is measured as the best
-    of several float32 matrix products, so that utilization means something on a CPU too.
+    For a device without a known data sheet, they are measured with float32 matrix products, so that
+    utilization means something on a CPU too.
     """
     devices = jax.devices() if devices is None else devices
     chip = chip_of(devices[0].device_kind)

@@ -11,10 +11,9 @@ _HEAP_BYTES = 2**32
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory for the next step; call this before importing jax.
 
-    By default glibc returns a step's temporary buffers (141 MB in the demo) to the system, and the
-    next step waits for every page to be mapped and zeroed again: a sixth of its time. All threads
-    share the main arena, the only one that can grow without mmap. Huge pages, for the heap's first
-    4 GiB, save another 2 to 7%.
+    By default the next step waits for every page to be mapped and zeroed again: a sixth of its time
+    in the demo. All threads share the main arena, the only one that can grow without mmap. Huge
+    pages, for the heap's first 4 GiB, save another 2 to 7%.
     """
     if (libc := _set({_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1})) is None:
         return

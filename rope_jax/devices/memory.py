@@ -16,9 +16,8 @@ from rope_jax.errors import UserError
 
 # What XLA, TensorStore and the C++ library write when an allocation fails.
 _SIGNS = ("RESOURCE_EXHAUSTED", "bad_alloc", "out of memory", "OUT_OF_MEMORY")
-# What Python, JAX and small programs themselves take and what they map, measured.
-_OWN_BYTES = 2**28
-_OWN_ADDRESSES = 5 * 2**28
+# What Python, JAX and small programs themselves take, and what they map beyond that, measured.
+_OWN_BYTES, _UNUSED_ADDRESSES = 2**28, 4 * 2**28
 
 
 def device_bytes(device: Any = None) -> float:
@@ -26,9 +25,9 @@ def device_bytes(device: Any = None) -> float:
 
     The devices of a CPU share the host's memory equally, after what the process itself takes.
     """
-    device = jax.local_devices()[0] if device is None else device
     if is_host_memory(device):
         return max(0, host_bytes() - _OWN_BYTES) / jax.local_device_count()
+    device = device or jax.local_devices()[0]
     try:
         return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
     except jax.errors.JaxRuntimeError:  # it is not here
@@ -38,7 +37,7 @@ def device_bytes(device: Any = None) -> float:
 
 def is_host_memory(device: Any = None) -> bool:
     """Whether the memory of a device, or the first one here, is the host's, as on a CPU."""
-    return bool((jax.local_devices()[0] if device is None else device).platform == "cpu")
+    return bool((device or jax.local_devices()[0]).platform == "cpu")
 
 
 def host_bytes(root: Path = Path("/")) -> int:
@@ -47,16 +46,12 @@ def host_bytes(root: Path = Path("/")) -> int:
     The limits are those of its cgroup and of all cgroups around that one (as Slurm, Docker and
     Kubernetes set them), and `ulimit -v` and `ulimit -d`. root: the folder that contains proc/.
     """
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [physical, *_cgroup_limits(root)]
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_cgroup_limits(root)]
     # most of the addresses that libraries map take no memory
-    for kind, more in (
-        (resource.RLIMIT_DATA, 0),
-        (resource.RLIMIT_AS, _OWN_BYTES - _OWN_ADDRESSES),
-    ):
+    for kind, unused in ((resource.RLIMIT_DATA, 0), (resource.RLIMIT_AS, _UNUSED_ADDRESSES)):
         limit, _ = resource.getrlimit(kind)
         if limit != resource.RLIM_INFINITY:
-            limits.append(max(0, limit + more))
+            limits.append(max(0, limit - unused))
     return min(limits)
 
 
@@ -69,7 +64,7 @@ def program_bytes(compiled: Any, calls: int = 1, device: Any = None) -> int:
     memory = compiled.memory_analysis()
     if memory is None:
         return 0
-    device = jax.local_devices()[0] if device is None else device
+    device = device or jax.local_devices()[0]
     if device.platform == "tpu":  # the sum of the parts exceeds what its compiler says and accepts
         return int(memory.peak_memory_in_bytes)
     results = memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -90,7 +85,7 @@ def check_fits(
     *,
     where: str = "per device",
 ) -> None:
-    """UserError if `what`, such as "lengths: 64 tokens take", needs more bytes than there are."""
+    """UserError if `what`, such as "lengths: 64 tokens take", needs more bytes than available."""
     if needed > available:
         raise UserError(
             f"{what} at least {in_gib(needed)} GiB {where}, but there are only "
@@ -126,20 +121,19 @@ def _cgroup_limits(root: Path) -> Iterator[int]:
 
     In a container this path may be that of the host, of which only the root is there.
     """
-    for line in _read(root / "proc/self/cgroup").splitlines():
+
+    def read(path: Path) -> str:
+        with contextlib.suppress(OSError):
+            return path.read_text(encoding="utf-8", errors="replace")
+        return ""
+
+    for line in read(root / "proc/self/cgroup").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         top, name = root / "sys/fs/cgroup", "memory.max"
         if "memory" in controllers.split(","):  # version 1
             top, name = top / "memory", "memory.limit_in_bytes"
         inside = PurePosixPath(path.lstrip("/"))
         for folder in (inside, *inside.parents):
-            limit = _read(top / folder / name).strip()
+            limit = read(top / folder / name).strip()
             if limit.isdigit():  # not "max"
                 yield int(limit)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

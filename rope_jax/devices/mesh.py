@@ -63,8 +63,8 @@ class Placement:
         self.collectives = Collectives(config.fsdp, config.context, config.tensor)
         self.row_shards = (config.data or 1) * config.fsdp
         self.parameter_shards = config.fsdp * config.tensor
-        self.replicated = NamedSharding(self.mesh, _REPLICATED)
-        self._rows = NamedSharding(self.mesh, _ROWS)
+        self.replicated = NamedSharding(mesh, _REPLICATED)
+        self._rows = NamedSharding(mesh, _ROWS)
 
     def sharing_windows(self, context: int) -> "Placement":
         """Return a placement in which `context` devices share each window, for the same parameters.
@@ -95,12 +95,12 @@ class Placement:
 
     def check_stages(self, stages: tuple[StageConfig, ...]) -> None:
         """UserError if a stage's windows cannot be split evenly over the devices."""
+        shared = self.mesh.size > self.row_shards
+        whom = "groups of devices that share windows or heads" if shared else "devices"
         for number, stage in enumerate(stages):
             windows = stage.batch_size // stage.grad_accumulation
-            if windows % self.row_shards:
-                shared = self.mesh.size > self.row_shards
-                whom = "groups of devices that share windows or heads" if shared else "devices"
-                more = -(-windows // self.row_shards) * self.row_shards
+            if missing := -windows % self.row_shards:
+                more = windows + missing
                 raise UserError(
                     f"stages[{number}].batch_size: {windows} windows at a time cannot be split "
                     f"over {self.row_shards} {whom}; {more * stage.grad_accumulation} can"
@@ -127,17 +127,15 @@ class Placement:
     def batch(self, build: Callable[[slice], Tree], rows: int) -> Tree:
         """Return a batch split over the devices; each process builds its own rows: build(slice)."""
         places = self._rows.addressable_devices_indices_map((rows,)).values()
-        owned = [index[0].indices(rows) for index in places if index is not None]
-        first, last = min(start for start, _, _ in owned), max(stop for _, stop, _ in owned)
+        owned = [range(rows)[index[0]] for index in places if index]
+        first, last = min(part.start for part in owned), max(part.stop for part in owned)
 
         def spread(leaf: np.ndarray) -> jax.Array:
-            def of_device(index: tuple[slice, ...] | None) -> np.ndarray:
-                assert index is not None  # only an opaque device has none
-                start, stop, _ = index[0].indices(rows)
-                return leaf[start - first : stop - first]
+            def of_device(index: Any) -> np.ndarray:
+                part = range(rows)[index[0]]
+                return leaf[part.start - first : part.stop - first]
 
-            shape = rows, *leaf.shape[1:]
-            return jax.make_array_from_callback(shape, self._rows, of_device)
+            return jax.make_array_from_callback((rows, *leaf.shape[1:]), self._rows, of_device)
 
         return jax.tree.map(spread, build(slice(first, last)))
 
@@ -166,10 +164,9 @@ class Placement:
         if self.mesh.size == 1:
             return function
 
-        def on_each(*arguments: Any) -> Any:
-            return jax.lax.psum(function(*arguments), ROWS)
-
-        return self._on_all(on_each, lambda params: _REPLICATED)
+        return self._on_all(
+            lambda *rows: jax.lax.psum(function(*rows), ROWS), lambda _: _REPLICATED
+        )
 
     def split_rows(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap function(params, rows [B, …], rotary, …), whose results have the same rows.
@@ -196,9 +193,9 @@ class Placement:
                 rotary = jax.tree.map(
                     lambda x: x if x.shape[1] == 1 else _repeated(x, 1, missing), rotary
                 )
-            result = self._on_all(on_each, lambda params: _ROWS)(params, rows, rotary)
-            found = jax.tree.map(lambda x: x[:count], result)
-            return jax.lax.with_sharding_constraint(found, self.replicated)
+            result = self._on_all(on_each, lambda _: _ROWS)(params, rows, rotary)
+            result = jax.tree.map(lambda x: x[:count], result)
+            return jax.lax.with_sharding_constraint(result, self.replicated)
 
         return split
 

@@ -226,15 +226,13 @@ def test_other_texts_than_the_sources_are_warned_of(
 
 def test_seeds_of_an_extension_are_one_experiment(source: RunDirectory) -> None:
     """Runs that start from demo-s0 and demo-s1, and differ in their seed, are compared as seeds."""
-    from rope_jax.comparison.read import _experiment, _run_config
+    from rope_jax.comparison.read import _experiment
 
-    def experiment(start: str, **changes: Any) -> str | None:
+    def experiment(start: str, **changes: Any) -> str:
         run = source.path.rename(source.path.with_name(start))
         config = extended(RunDirectory(run), **changes)
-        path = run.parent / "run.yaml"
-        path.write_text(dump(config))
         run.rename(source.path)
-        return _experiment(path, _run_config(path))
+        return _experiment(config)
 
     first = experiment("demo-s0", seed=0, name="more-s0")
     assert experiment("demo-s1", seed=1, name="more-s1", sweep={}) == first
