@@ -49,10 +49,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new empty folder; it takes the place of `folder` once the block succeeds.
-
-    If the block raises, `folder` stays as it was.
-    """
+    """Yield a new empty folder; it takes the place of `folder` once the block succeeds."""
     finish_replacing(folder)
     new, old = _siblings(folder)
     remove(new)  # of a process killed in the block
@@ -72,16 +69,13 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 def finish_replacing(folder: Path) -> None:
     """Complete what a process killed in `replacing_folder` began; call it before reading `folder`.
 
-    Several processes may call this at once. Raises OSError, for instance on a read-only file
-    system; nothing is lost then.
+    Several processes may call this at once. If it raises OSError, nothing is lost.
     """
     new, old = _siblings(folder)
-    if os.path.lexists(old) and not os.path.lexists(folder):  # killed between the two renames
-        for source in (new, old):
+    for source in (new, old):
+        if os.path.lexists(old) and not os.path.lexists(folder):  # killed between the two renames
             with contextlib.suppress(FileNotFoundError):  # another process renamed it first
                 source.rename(folder)
-            if os.path.lexists(folder):
-                break
     if os.path.lexists(folder):
         # Under another name first: what is half deleted must never be put back.
         deleted = folder.with_name(f".{folder.name}.deleted")
@@ -129,8 +123,8 @@ def locked(path: Path, busy: str = "") -> Iterator[None]:
 
 def seal(folder: Path, names: Sequence[str]) -> None:
     """Write the checksums of files in `folder` to a file beside them. Raises OSError."""
-    digests = _digests(folder, names)
-    write_text(folder / CHECKSUMS, "".join(f"{digests[name]}  {name}\n" for name in names))
+    lines = [f"{digest}  {name}\n" for name, digest in _digests(folder, names).items()]
+    write_text(folder / CHECKSUMS, "".join(lines))
 
 
 def read_checksums(folder: Path) -> Mapping[str, str] | None:
@@ -157,8 +151,7 @@ def check_content(path: Path, content: bytes, checksums: Mapping[str, str] | Non
 
 def is_complete(folder: Path) -> bool:
     """Return whether there is a sealed folder. Raises Damaged if a file has changed."""
-    checksums = read_checksums(folder)
-    if checksums is None:
+    if (checksums := read_checksums(folder)) is None:
         return False
     for path in folder.iterdir():  # what others keep beside the files is in folders
         if path.name not in {*checksums, CHECKSUMS} and not path.is_dir():

@@ -68,7 +68,7 @@ class Session:
     """A run with its config resolved for this machine, its tokenizer and its texts.
 
     recorded: the run's config as its folder keeps it.
-    config: the same as it is computed here. All processes compute alike.
+    config: the same as it is computed here, in all processes alike; attention: with this backend.
     """
 
     def __init__(
@@ -78,10 +78,8 @@ class Session:
         console: Console,
         attention: AttentionName | None = None,
     ) -> None:
-        """attention: backend in place of the run's own. UserError if it cannot run here."""
         processes.check_same("config", config.model_dump_json(exclude={"distributed"}))
         self.run, self.console = run, console
-
         self.recorded = config
         if config.model.product_dtype == "auto":
             self.recorded = with_products(config, processes.from_first(self._decide_products))
@@ -112,9 +110,7 @@ class Session:
         return corpus
 
     def describe_devices(self) -> str:
-        """Return the devices, and in which precision they compute."""
         return device_line(describe_precision(self.config.model))
 
     def describe_tokenizer(self) -> str:
-        """Return the kind of tokenizer, its size and its document start."""
         return describe_tokenizer(self.config.tokenizer, self.tokenizer)

@@ -63,10 +63,8 @@ class Checkpoints:
 
         like: shapes and dtypes of what is saved or restored, which bounds the memory for that.
         """
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=keep and ocp.checkpoint_managers.LatestN(n=keep),
-            create=keep is not None,
-        )
+        policy = keep and ocp.checkpoint_managers.LatestN(n=keep)
+        options = ocp.CheckpointManagerOptions(preservation_policy=policy, create=bool(keep))
         handlers: dict[str, Any] = {name: _handler(like) for name in TrainState._fields}
         handlers["fingerprint"] = ocp.JsonCheckpointHandler()
         drop_leftovers(str(Path(ocp.__file__).parent))
@@ -117,10 +115,9 @@ class Checkpoints:
     ) -> tuple[int, TrainState | None]:
         """Return (step, state) of the newest undamaged checkpoint; (0, None) if none was saved.
 
-        Without an optimizer state in `abstract`, only the parameters are read, and nothing is
-        moved. A damaged checkpoint is reported to `warn`, and moved to damaged/ beside the folder,
-        so that its step can be saved again. UserError, with nothing moved, if a checkpoint could
-        not be read or if all are damaged.
+        A damaged one is reported to `warn`. With an optimizer state in `abstract`, it is also moved
+        to damaged/ beside the folder, so that its step can be saved again. UserError, with nothing
+        moved, if a checkpoint could not be read or if all are damaged.
         """
         files = [int(path.name) for path in _entries(self.directory) if not path.is_dir()]
         damaged = {step: str(self._damaged(step, "it is not a folder")) for step in files}
@@ -281,8 +278,8 @@ def _fingerprint(leaf: Array) -> int:
     axis = next((axis for axis in range(leaf.ndim) if shard[axis] == leaf.shape[axis] > 1), 0)
     length = leaf.shape[axis] if leaf.ndim else 1
     # A slice at a time: XLA writes the hashes of all numbers to memory before it adds them up.
-    step = min(length, max(1, _NUMBERS_AT_ONCE * length // max(1, leaf.size)))
-    slices = ((start, min(step, length - start)) for start in range(0, length, step or 1))
+    step = max(1, _NUMBERS_AT_ONCE * length // max(1, leaf.size))
+    slices = ((start, min(step, length - start)) for start in range(0, length, step))
     return sum(int(_hash_slice(leaf, start, size, axis)) for start, size in slices) % 2**32
 
 

@@ -23,14 +23,12 @@ _LEAST_REMAT = get_args(RematName)[-1]
 
 
 class StageBytes(NamedTuple):
-    """Memory of a stage on each device, in bytes.
-
-    saving: of the copies of the state while a checkpoint is written, on a CPU.
-    """
+    """Memory of a stage on each device, in bytes."""
 
     step: int
     validation: int
     saving: int
+    """Of the copies of the state while a checkpoint is written, on a CPU."""
 
     @property
     def total(self) -> int:
@@ -61,15 +59,14 @@ def compiled_bytes(program: Program, number: int, *, validates: bool) -> StageBy
 def _saving_bytes(program: Program) -> int:
     if not is_host_memory(program.placement.device):
         return 0
-    leaves = jax.tree.leaves(program.abstract_state)
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.abstract_state))
     return _COPIES * size // program.placement.mesh.size
 
 
 def check_size(program: Program) -> None:
-    """UserError, naming the key to change, if a run needs too much memory or compile time.
+    """UserError, naming the key to change, if a run surely takes too much memory or compile time.
 
-    `compile_stages` refuses what is still too large. All processes must call this together.
+    All processes must call this together.
     """
     check_compile_time(program.config)
     available = least_available(program.placement.device)
@@ -82,10 +79,7 @@ def check_size(program: Program) -> None:
 def compile_stages(
     program: Program, numbers: Iterable[int], *, validates: bool, warn: Callable[[str], None]
 ) -> None:
-    """Compile these stages' programs. UserError, naming the key to change, if one is too large.
-
-    All processes must call this together.
-    """
+    """Compile these stages, in all processes together. UserError as that of `check_size`."""
     device = program.placement.device
     available = least_available(device)
     for number in numbers:
@@ -114,11 +108,9 @@ def check_stage(program: Program, number: int, needed: StageBytes, available: fl
         "lower hidden_size, intermediate_size or num_hidden_layers, or split it with mesh.fsdp "
         f"over at least {math.ceil(parameters * shards / max(available, 1)):,} devices",
     )
-    stage = program.config.stages[number]
-    windows, where = stage.batch_size // stage.grad_accumulation, ""
-    in_validation = needed.validation > needed.step
-    if in_validation:
-        windows, where = stage.batch_size, " in validation"
+    stage, in_validation = program.config.stages[number], needed.validation > needed.step
+    windows = stage.batch_size // (1 if in_validation else stage.grad_accumulation)
+    where = " in validation" if in_validation else ""
     check_fits(
         f"stages[{number}]: {windows:,} × {stage.seq_len:,} tokens at a time{where} take",
         *(needed.total, available),
@@ -130,17 +122,16 @@ def _advice(program: Program, number: int, *, in_validation: bool = False) -> st
     """Return what lowers the memory of a stage, from what changes the results least."""
     model, stage = program.config.model, program.config.stages[number]
     key, shards = f"stages.{number}", program.placement.row_shards
-    ways = []
-    if model.backend.quadratic_memory:
-        ways.append("set model.attention=blockwise")
-    if not in_validation and stage.batch_size // stage.grad_accumulation > shards:
-        ways.append(f"raise {key}.grad_accumulation")
-    if not in_validation and model.remat != _LEAST_REMAT:
-        ways.append(f"set model.remat={_LEAST_REMAT} with model.layers=scanned")
-    ways.append(f"lower {key}.{'batch_size' if stage.batch_size > shards else 'seq_len'}")
-    if model.backend.splits_windows:
-        ways.append("split windows over more devices with mesh.context")
-    return ", or ".join(ways)
+    windows, least = stage.batch_size // stage.grad_accumulation, _LEAST_REMAT
+    ways = {
+        "set model.attention=blockwise": model.backend.quadratic_memory,
+        f"raise {key}.grad_accumulation": not in_validation and windows > shards,
+        f"set model.remat={least} with model.layers=scanned": not in_validation
+        and model.remat != least,
+        f"lower {key}.{'batch_size' if stage.batch_size > shards else 'seq_len'}": True,
+        "split windows over more devices with mesh.context": model.backend.splits_windows,
+    }
+    return ", or ".join(way for way, helps in ways.items() if helps)
 
 
 def shortage(number: int) -> str:

@@ -53,7 +53,6 @@ class Program:
         return jax.jit(self._fresh_state, **how)()
 
     def state_shardings(self) -> TrainState:
-        """Return the shardings of the state."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
     def stage(self, number: int) -> "StageProgram":
@@ -87,13 +86,12 @@ class StageProgram:
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         """Return the state after a step, and its metrics. The state passed in is donated."""
-        after: tuple[TrainState, StepMetrics] = self.compiled_step(state, batch, self._rotary)
-        return after
+        state, metrics = self.compiled_step(state, batch, self._rotary)
+        return state, metrics
 
     def loss_sums(self, params: Params, batch: Batch) -> LossSums:
         """Return the sums of a validation batch's loss."""
-        sums: LossSums = self._compiled_sums(params, batch, self._rotary_of_long_rows)
-        return sums
+        return LossSums(*self._compiled_sums(params, batch, self._rotary_of_long_rows))
 
     @property
     def train_bytes(self) -> int:
@@ -109,7 +107,6 @@ class StageProgram:
 
     @functools.cached_property
     def compiled_step(self) -> Any:
-        """The program of `train_step`."""
         step: Any = make_train_step(  # jitted
             self._program.model,
             self._program.optimizer,
@@ -149,17 +146,13 @@ class StageProgram:
         if len(made) == 1:
             return Rotary.unscaled_queries(made[0])
         count = max(frequencies.inv_freq.shape[0] for frequencies in made)
-        leaves = [
-            np.concatenate(
-                [
-                    np.broadcast_to(leaf, (count, group.rows, *leaf.shape[2:]))
-                    for leaf, group in zip(same, groups, strict=True)
-                ],
-                axis=1,
-            )
-            for same in zip(*made, strict=True)
-        ]
-        return Rotary.unscaled_queries(Frequencies(*leaves))
+
+        def joined(*leaves: Any) -> np.ndarray:
+            rows = zip(leaves, groups, strict=True)
+            shapes = [(x, (count, group.rows, *x.shape[2:])) for x, group in rows]
+            return np.concatenate([np.broadcast_to(*each) for each in shapes], axis=1)
+
+        return Rotary.unscaled_queries(Frequencies(*map(joined, *made)))
 
     def _positioning(self, groups: Sequence[RowGroup]) -> Positioning | None:
         """Return what adds position-dependent parts (query scale, map bands), if any."""
@@ -168,6 +161,7 @@ class StageProgram:
         has_query_scale = any(layers.has_query_scale(group.scaling) for group in groups)
         if map_ is None and not has_query_scale:
             return None
+        window, seq_len = layers.geometry.train_length, self._stage.seq_len
 
         def complete(rotary: Rotary, positions: Array) -> Rotary:
             if has_query_scale:
@@ -179,7 +173,6 @@ class StageProgram:
                 rotary = rotary._replace(query_scale=jnp.concatenate(scales, axis=1))
             if map_ is None:
                 return rotary
-            window, seq_len = layers.geometry.train_length, self._stage.seq_len
             return with_map(rotary, map_, layers, positions, window=window, seq_len=seq_len)
 
         return complete

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import MofNCompleteColumn
 
-from rope_jax.config.sections import DocumentsConfig, StageConfig
+from rope_jax.config.sections import DocumentsConfig
 from rope_jax.config.training import Config
 from rope_jax.console import (
     describe_duration,
@@ -34,7 +34,7 @@ def announce(
 ) -> None:
     """Print an overview of a run after step `done`. seconds: for the steps that are left."""
     model, geometry, stages = config.model, config.geometry, config.stages
-    last = config.spans[-1].end
+    last = config.last_step
     if done >= last:
         print_message(console, f"{run_directory}: already trained to step {last}")
         return
@@ -54,25 +54,31 @@ def announce(
         "tokenizer": tokenizer,
         "corpus": list(corpus),
     }
-    if config.data.mix:
-        mix = (f"{100 * task.share:g}% {task.task}" for task in config.data.mix)
-        rows["mix"] = ", ".join(mix)
+    if mix := config.data.mix:
+        rows["mix"] = ", ".join(f"{100 * task.share:g}% {task.task}" for task in mix)
     if config.init_from is not None:
         taken = "weights and AdamW's moments" if config.init_from.optimizer else "weights"
         step = config.init_from.step or "of the newest checkpoint"
         rows["starts from"] = f"{config.init_from.run}, step {step}: {taken}"
     for number, stage in enumerate(stages):
-        tokens = stage.steps * stage.batch_size * stage.seq_len
         lines = [
             f"{stage.steps:,} steps × {stage.batch_size:,} windows × {stage.seq_len:,} tokens = "
-            f"{tokens:,} tokens"
+            f"{stage.steps * stage.batch_size * stage.seq_len:,} tokens"
         ]
-        scaling, map_ = config.stage_scaling(number), config.stage_map(number)
         if model.position.is_rotary:
+            scaling = config.stage_scaling(number)
             lines += describe_scaling(config.rotary_layers, scaling, stage.length)
-        if map_ is not None:
+        if (map_ := config.stage_map(number)) is not None:
             lines.append(map_.description)
-        lines += _describe_windows(stage)
+        if stage.positions.type != "plain":
+            lines.append(f"{stage.positions.type} positions below {stage.length:,}")
+        if (short := stage.mixed) is not None:
+            lines.append(
+                f"{short.rows_of(stage.batch_size)} of {stage.batch_size} rows: windows of "
+                f"{short.seq_len} tokens, {short.scaling.type}"
+            )
+        if (documents := stage.documents) != DocumentsConfig():
+            lines.append(f"documents: mask {documents.mask}, positions {documents.positions}")
         rows["training" if len(stages) == 1 else f"stage {number}"] = lines
     rows["time"] = f"{describe_duration(seconds)}, compiling and validation not counted"
     if done:
@@ -91,22 +97,6 @@ def announce(
             f"{longest:,} tokens are trained without scaling too; yarn, logn and others count "
             f"from L: give rope.train_length={longest} if they should count from there",
         )
-
-
-def _describe_windows(stage: StageConfig) -> list[str]:
-    lines = []
-    if stage.positions.type != "plain":
-        lines.append(f"{stage.positions.type} positions below {stage.length:,}")
-    if stage.mixed is not None:
-        rows, short = stage.mixed.rows_of(stage.batch_size), stage.mixed
-        lines.append(
-            f"{rows} of {stage.batch_size} rows: windows of {short.seq_len} tokens, "
-            f"{short.scaling.type}"
-        )
-    if stage.documents != DocumentsConfig():
-        mask, positions = stage.documents.mask, stage.documents.positions
-        lines.append(f"documents: mask {mask}, positions {positions}")
-    return lines
 
 
 class StepProgress:
@@ -147,8 +137,8 @@ class TrainingProgress(StepProgress):
                 length = quantity.removeprefix("gain_")
                 gains.setdefault(label, []).append(f"{gain:+.3f} at {length}")
         for label, shown in gains.items():
-            line = f"sweep {label}: gain {', '.join(shown)}"
-            self._console.print(f"step {step}/{self._total}  {line}")
+            gain = ", ".join(shown)
+            self._console.print(f"step {step}/{self._total}  sweep {label}: gain {gain}")
 
     def _show(self, step: int, news: str) -> None:
         now = ", ".join(filter(None, (self._training, self._validation)))
