@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -187,12 +186,10 @@ class Placement:
             rows, rotary = jax.lax.with_sharding_constraint((rows, rotary), self.replicated)
             count = rows.shape[0]
             if missing := -count % self.row_shards:
+                index = np.minimum(np.arange(count + missing), count - 1)
                 # replicated first: XLA would warn that it cannot split rows and repeat them at once
-                rows = _repeated(rows, 0, missing)
-                rows = jax.lax.with_sharding_constraint(rows, self.replicated)
-                rotary = jax.tree.map(
-                    lambda x: x if x.shape[1] == 1 else _repeated(x, 1, missing), rotary
-                )
+                rows = jax.lax.with_sharding_constraint(rows[index], self.replicated)
+                rotary = jax.tree.map(lambda x: x if x.shape[1] == 1 else x[:, index], rotary)
             result = self._on_all(on_each, lambda _: _ROWS)(params, rows, rotary)
             result = jax.tree.map(lambda x: x[:count], result)
             return jax.lax.with_sharding_constraint(result, self.replicated)
@@ -228,12 +225,6 @@ def _specs_of(params: Any) -> Any:
 def _rotary_spec(leaf: Any) -> PartitionSpec:
     """Split the axis of rows, the second of every leaf, unless all rows share it."""
     return _REPLICATED if leaf.shape[1] == 1 else PartitionSpec(None, ROWS)
-
-
-def _repeated(x: Any, axis: int, times: int) -> jax.Array:
-    padding = [(0, 0)] * x.ndim
-    padding[axis] = (0, times)
-    return jnp.pad(x, padding, mode="edge")
 
 
 def _summed(gradient: Any) -> Any:

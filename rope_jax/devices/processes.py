@@ -134,10 +134,10 @@ def _connect(config: DistributedConfig) -> None:
     thread.start()
     deadline = time.monotonic() + config.timeout
     where = config.coordinator or "the address that the cluster gives"
+    of_all = f" of {config.num_processes}" if config.num_processes else ""
     while thread.is_alive():
         stopping.check()
         if time.monotonic() > deadline:
-            of_all = f" of {config.num_processes}" if config.num_processes else ""
             raise UserError(
                 f"distributed: after {config.timeout} s not all processes{of_all} have met at "
                 f"{where}; start each process_id once, correct distributed.coordinator, or set "

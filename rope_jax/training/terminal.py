@@ -60,15 +60,18 @@ def announce(
         taken = "weights and AdamW's moments" if config.init_from.optimizer else "weights"
         step = config.init_from.step or "of the newest checkpoint"
         rows["starts from"] = f"{config.init_from.run}, step {step}: {taken}"
+    longest, first = 0, geometry.train_length
     for number, stage in enumerate(stages):
+        scaling, map_ = config.stage_scaling(number), config.stage_map(number)
+        if scaling.type == "none" and map_ is None:
+            longest = max(longest, stage.seq_len)
         lines = [
             f"{stage.steps:,} steps × {stage.batch_size:,} windows × {stage.seq_len:,} tokens = "
             f"{stage.steps * stage.batch_size * stage.seq_len:,} tokens"
         ]
         if model.position.is_rotary:
-            scaling = config.stage_scaling(number)
             lines += describe_scaling(config.rotary_layers, scaling, stage.length)
-        if (map_ := config.stage_map(number)) is not None:
+        if map_ is not None:
             lines.append(map_.description)
         if stage.positions.type != "plain":
             lines.append(f"{stage.positions.type} positions below {stage.length:,}")
@@ -84,12 +87,6 @@ def announce(
     if done:
         rows["resumes"] = f"after step {done:,} of {last:,}"
     print_overview(console, f"training {config.name}", rows)
-    unscaled = [
-        stage.seq_len
-        for number, stage in enumerate(stages)
-        if config.stage_scaling(number).type == "none" and config.stage_map(number) is None
-    ]
-    longest, first = max(unscaled, default=0), geometry.train_length
     if model.position.is_rotary and config.rope.train_length is None and longest > first:
         print_warning(
             console,
