@@ -95,16 +95,13 @@ class Checkpoints:
         parts = {name: part for name, part in state._asdict().items() if part is not None}
         bits = {name: _fingerprints(part) for name, part in parts.items()}
         chunks = ocp.SaveArgs(chunk_byte_size=_CHUNK)
-        args = ocp.args.Composite(
-            **{
-                name: ocp.args.StandardSave(part, save_args=jax.tree.map(lambda _: chunks, part))
-                for name, part in parts.items()
-            },
-            fingerprint=ocp.args.JsonSave(
-                sealed_record({"step": step, **bits, **(self._provenance or {})})
-            ),
-        )
-        self._write(lambda: self._manager.save(step, args=args))
+        args: dict[str, Any] = {
+            name: ocp.args.StandardSave(part, save_args=jax.tree.map(lambda _: chunks, part))
+            for name, part in parts.items()
+        }
+        record = sealed_record({"step": step, **bits, **(self._provenance or {})})
+        args["fingerprint"] = ocp.args.JsonSave(record)
+        self._write(lambda: self._manager.save(step, args=ocp.args.Composite(**args)))
 
     def wait(self) -> None:
         """Wait for saves in progress. UserError if one failed."""
@@ -152,14 +149,13 @@ class Checkpoints:
         DamagedCheckpoint if their fingerprints differ; UserError if they could not be read.
         """
         parts = {name: part for name, part in abstract._asdict().items() if part is not None}
-        args = {
+        args: dict[str, Any] = {
             name: ocp.args.StandardRestore(jax.tree.map(ocp.utils.to_shape_dtype_struct, part))
             for name, part in parts.items()
         }
+        args["fingerprint"] = ocp.args.JsonRestore()
         try:
-            restored = self._manager.restore(
-                step, args=ocp.args.Composite(**args, fingerprint=ocp.args.JsonRestore())
-            )
+            restored = self._manager.restore(step, args=ocp.args.Composite(**args))
             check_record(restored["fingerprint"], step)
             for name in parts:
                 if restored["fingerprint"][name] != _fingerprints(restored[name]):

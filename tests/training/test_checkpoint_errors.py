@@ -94,19 +94,11 @@ def test_unraisable_exceptions_of_other_code_are_shown(monkeypatch: pytest.Monke
     assert len(shown) == 1
 
 
-@pytest.mark.parametrize(
-    ("message", "logged"),
-    [
-        ("OUT_OF_RANGE: Error writing local file: File too large", False),
-        ("an error of other code", True),
-    ],
-)
-def test_only_tensorstore_futures_are_silenced(
-    caplog: pytest.LogCaptureFixture, message: str, logged: bool
-) -> None:
+def test_tensorstore_futures_are_silenced(caplog: pytest.LogCaptureFixture) -> None:
     drop_leftovers("/of/this/test/alone")
     loop = asyncio.new_event_loop()
+    message = "OUT_OF_RANGE: Error writing local file: File too large"
     loop.create_future().set_exception(ValueError(message))
     gc.collect()
     loop.close()
-    assert ("Future exception was never retrieved" in caplog.text) == logged
+    assert "Future exception was never retrieved" not in caplog.text
