@@ -53,7 +53,7 @@ def ours(shape: Shape) -> Side:
 
     from rope_jax.config.training import Config
     from rope_jax.data.batches import Batch
-    from rope_jax.devices.compiling import compiled
+    from rope_jax.devices.hardware import compiled
     from rope_jax.model.decoder import LanguageModel
     from rope_jax.model.resolve import resolve_model
     from rope_jax.rope import Rotary

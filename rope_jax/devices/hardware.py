@@ -1,4 +1,4 @@
-"""Devices in words and figures: those that JAX found, or that a program is planned for."""
+"""Devices in words and figures, and how programs are compiled for them."""
 
 import os
 import timeit
@@ -14,6 +14,9 @@ from rope_jax.devices.targets import chip_of
 # measured to do. On two cores, SmolLM2-135M reads 2,048 to 8,192 tokens at 0.9 to 1.1 of it.
 _REACHED_OF_DATA_SHEET, _REACHED_OF_MEASURED = 0.35, 0.9
 _NOMINAL_FLOPS_OF_CORE = 45e9
+# XLA's default on a CPU is 3, with which LLVM takes longer, and makes no faster programs:
+# docs/performance.md. What accelerators' compilers make of the number has not been measured.
+_ON_CPU = {"xla_backend_optimization_level": 2}
 
 
 def device_line(numbers: str, devices: Sequence[Any] | None = None) -> str:
@@ -54,3 +57,22 @@ def nominal_flops() -> float:
     if chip is not None:
         return chip.flops * len(jax.devices()) * _REACHED_OF_DATA_SHEET
     return _NOMINAL_FLOPS_OF_CORE * (os.cpu_count() or 1)
+
+
+def compiler_options(platform: str) -> dict[str, Any] | None:
+    """Return what `jax.jit` takes as `compiler_options` on "cpu", "gpu" or "tpu".
+
+    None where XLA_FLAGS or JAX's configuration says how much to optimize: these would override it.
+    """
+    chosen = any(name in os.environ.get("XLA_FLAGS", "") for name in _ON_CPU)
+    chosen |= jax.config.values["jax_disable_most_optimizations"]
+    return _ON_CPU if platform == "cpu" and not chosen else None
+
+
+def compiled(function: Any, first: Any, *others: Any) -> Any:
+    """Compile a jitted function for arguments of these shapes, on the devices of the first one."""
+    shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(first))
+    devices = {device for sharding in shardings if sharding for device in sharding.device_set}
+    platform = devices.pop().platform if devices else jax.default_backend()
+    lowered = function.lower(first, *others)
+    return lowered.compile(compiler_options=compiler_options(platform))

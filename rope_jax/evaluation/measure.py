@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int
 
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.devices.compiling import compiled
+from rope_jax.devices.hardware import compiled
 from rope_jax.devices.memory import check_fits, host_bytes, least_available, program_bytes
 from rope_jax.errors import UserError
 from rope_jax.evaluation.metrics import Perplexity, TaskMetric

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.data.storage import TokenSplit
-from rope_jax.devices.compiling import compiler_options
+from rope_jax.devices.hardware import compiler_options
 from rope_jax.errors import UserError
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.model.decoder import Params

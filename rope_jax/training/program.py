@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from rope_jax.data.batches import Batch
-from rope_jax.devices.compiling import compiled, compiler_options
+from rope_jax.devices.hardware import compiled, compiler_options
 from rope_jax.devices.memory import program_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import Params, language_model

@@ -38,17 +38,16 @@ def announce(
     if done >= last:
         print_message(console, f"{run_directory}: already trained to step {last}")
         return
+    longest, first = 0, geometry.train_length
     positions: str = model.position.type
     if model.position.is_rotary:
-        positions += (
-            f": {geometry.rotary_dim // 2} pairs, base {geometry.base:,g}, "
-            f"trained window L {geometry.train_length:,}"
-        )
+        pairs = geometry.rotary_dim // 2
+        positions += f": {pairs} pairs, base {geometry.base:,g}, trained window L {first:,}"
+    layers = f"{model.num_hidden_layers} layer{'s' * (model.num_hidden_layers != 1)}"
     rows: dict[str, str | list[str]] = {
         "run": run_directory,
-        "model": f"{parameters:,} parameters: {model.num_hidden_layers} "
-        f"layer{'s' * (model.num_hidden_layers != 1)}, width "
-        f"{model.hidden_size}, {model.num_attention_heads} heads of {model.heads_width}",
+        "model": f"{parameters:,} parameters: {layers}, width {model.hidden_size}, "
+        f"{model.num_attention_heads} heads of {model.heads_width}",
         "positions": positions,
         "devices": f"{devices}; peak {peak}",
         "tokenizer": tokenizer,
@@ -60,7 +59,6 @@ def announce(
         taken = "weights and AdamW's moments" if config.init_from.optimizer else "weights"
         step = config.init_from.step or "of the newest checkpoint"
         rows["starts from"] = f"{config.init_from.run}, step {step}: {taken}"
-    longest, first = 0, geometry.train_length
     for number, stage in enumerate(stages):
         scaling, map_ = config.stage_scaling(number), config.stage_map(number)
         if scaling.type == "none" and map_ is None:
@@ -114,7 +112,7 @@ class TrainingProgress(StepProgress):
         self._training, self._validation = "", ""
 
     def trained(self, step: int, loss: float, tokens_per_second: float | None) -> None:
-        """Show the loss of a step. tokens_per_second: None if not known yet."""
+        """Show the loss of a step, and the speed if it is known yet."""
         self._training = f"loss {loss:.3f}"
         if tokens_per_second is not None:
             self._training += f", {tokens_per_second / 1e3:.1f}k tokens/s"

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.devices.compiling import compiled, compiler_options
+from rope_jax.devices.hardware import compiled, compiler_options
 
 OPTION, SETTING = "xla_backend_optimization_level", "jax_disable_most_optimizations"
 
