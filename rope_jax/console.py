@@ -124,12 +124,11 @@ def print_columns(console: Console, columns: Sequence[Column], *, gap: int = 2) 
             panel.pop()
         headings = [Text(column.heading, "bold") for column in panel]
         for cells in (headings, *zip(*(column.cells for column in panel), strict=True)):
-            parts: list[Text | str] = []
+            line = Text()
             for column, cell in zip(panel, cells, strict=True):
                 padding = " " * (column.width - cell.cell_len)
-                parts += (padding, cell) if column.justify == "right" else (cell, padding)
-                parts.append(" " * gap)
-            line = Text.assemble(*parts)
+                parts = (padding, cell) if column.justify == "right" else (cell, padding)
+                line = Text.assemble(line, *parts, " " * gap)
             line.rstrip()
             console.print(line, soft_wrap=True)
         rest = rest[len(panel) - 1 :]

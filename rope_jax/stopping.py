@@ -26,8 +26,6 @@ GRACE, _LONGEST_GRACE = 5.0, 25.0
 # A second signal within this time is taken for the same one: `timeout` and some launchers send it
 # to the process and once more to its group.
 _SAME_SIGNAL = 0.3
-# Seconds that a user at a terminal waits before being told that the signal was heard.
-_PATIENCE = 1.0
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -40,7 +38,6 @@ class _Request:
     seen_at: float = -math.inf  # when the work last looked
     unit: float = 0.0  # seconds between the last two looks; 0 before there are two
     uninterrupted: int = 0  # how many blocks are under way that must not be cut off
-    acknowledged: bool = False  # whether the user has been told that the signal was heard
 
 
 _request = _Request()
@@ -71,8 +68,8 @@ def uninterrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        _request.uninterrupted -= 1
         _request.seen_at = time.monotonic()
+        _request.uninterrupted -= 1
 
 
 @contextlib.contextmanager
@@ -115,16 +112,14 @@ def _watch(readable: int, heard: list[signal.Signals]) -> None:
             for number in set(numbers) & set(heard):
                 if _request.signal is None:
                     _request.signal, _request.asked_at = number, time.monotonic()
+                    if sys.stderr is not None and sys.stderr.isatty():
+                        _write("\nstopping as soon as nothing is lost; Ctrl-C again ends at once\n")
                 elif time.monotonic() - _request.asked_at > _SAME_SIGNAL:
                     _end(_request.signal, "at once, by a second signal")
-        now, last = time.monotonic(), max(_request.asked_at, _request.seen_at)
-        grace = max(GRACE, min(2 * _request.unit, _LONGEST_GRACE))
-        if _request.signal is not None and not _request.uninterrupted and now > last + grace:
-            _end(_request.signal, "in the middle of a long step")
-        if now - _request.asked_at > _PATIENCE and not _request.acknowledged:
-            _request.acknowledged = True
-            if sys.stderr is not None and sys.stderr.isatty():
-                _write("\nstopping as soon as nothing is lost; Ctrl-C again ends at once\n")
+        if _request.signal is not None and not _request.uninterrupted:
+            grace = max(GRACE, min(2 * _request.unit, _LONGEST_GRACE))
+            if time.monotonic() > max(_request.asked_at, _request.seen_at) + grace:
+                _end(_request.signal, "in the middle of a long step")
 
 
 def _end(number: int, how: str) -> NoReturn:

@@ -31,6 +31,7 @@ from rope_jax.devices import processes
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
 from rope_jax.sealed import remove
+from rope_jax.session import file_errors_as_one_line
 from rope_jax.training.provenance import Record, check_record, sealed_record
 from rope_jax.training.step import TrainState
 
@@ -70,7 +71,7 @@ class Checkpoints:
         drop_leftovers(str(Path(ocp.__file__).parent))
         self.directory, self._provenance = directory, provenance
         self._cleanup = contextlib.ExitStack()
-        try:
+        with file_errors_as_one_line(directory):
             if keep is not None:
                 directory.mkdir(parents=True, exist_ok=True)
                 if processes.is_first():  # Orbax's own clean-up goes on after the folder is opened
@@ -78,11 +79,6 @@ class Checkpoints:
                         remove(left)
             path = self._cleanup.enter_context(_path_for_orbax(directory))
             self._manager = ocp.CheckpointManager(path, options=options, item_handlers=handlers)
-        except OSError as error:
-            raise UserError(
-                f"{directory}: could not be opened ({brief_reason(error)}); nothing was changed; "
-                "try again"
-            ) from error
 
     def steps(self) -> list[int]:
         """Return the saved steps, newest first."""

@@ -189,11 +189,12 @@ def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> 
         session.console,
         session.config,
         run_directory=str(session.run.path),
-        devices=session.describe_devices(),
-        corpus=corpus.report,
-        tokenizer=session.describe_tokenizer(),
         parameters=sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params)),
-        peak=f"{peak / 1e9:,.0f} GFLOP/s ({source})",
+        facts={
+            "devices": f"{session.describe_devices()}; peak {peak / 1e9:,.0f} GFLOP/s ({source})",
+            "tokenizer": session.describe_tokenizer(),
+            "corpus": corpus.report,
+        },
         seconds=flops_after(done, session.config, program.vocab_size) / reached_flops(peak),
         done=done,
     )

@@ -1,7 +1,7 @@
 """Terminal output of a training run: an overview, the progress, the outcome."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn
@@ -25,14 +25,14 @@ def announce(
     *,
     run_directory: str,
     parameters: int,
-    devices: str,
-    peak: str,
-    corpus: Sequence[str],
-    tokenizer: str,
+    facts: Mapping[str, str | Sequence[str]],
     done: int,
     seconds: float,
 ) -> None:
-    """Print an overview of a run after step `done`. seconds: for the steps that are left."""
+    """Print an overview of a run after step `done`, with `facts` that its config does not hold.
+
+    seconds: for the steps that are left.
+    """
     model, geometry, stages = config.model, config.geometry, config.stages
     last = config.last_step
     if done >= last:
@@ -44,14 +44,12 @@ def announce(
         pairs = geometry.rotary_dim // 2
         positions += f": {pairs} pairs, base {geometry.base:,g}, trained window L {first:,}"
     layers = f"{model.num_hidden_layers} layer{'s' * (model.num_hidden_layers != 1)}"
-    rows: dict[str, str | list[str]] = {
+    rows: dict[str, str | Sequence[str]] = {
         "run": run_directory,
         "model": f"{parameters:,} parameters: {layers}, width {model.hidden_size}, "
         f"{model.num_attention_heads} heads of {model.heads_width}",
         "positions": positions,
-        "devices": f"{devices}; peak {peak}",
-        "tokenizer": tokenizer,
-        "corpus": list(corpus),
+        **facts,
     }
     if mix := config.data.mix:
         rows["mix"] = ", ".join(f"{100 * task.share:g}% {task.task}" for task in mix)

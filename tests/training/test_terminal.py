@@ -39,10 +39,11 @@ def announced(done, width=200, then=(), more=None, **stage):
         config,
         run_directory=f"[/]/{NAME}",
         parameters=1234,
-        devices="1 × cpu",
-        peak="1 GFLOP/s",
-        corpus=["train: [/] [bold]"],
-        tokenizer="bytes, 257 tokens; document start: [/]",
+        facts={
+            "devices": "1 × cpu; peak 1 GFLOP/s",
+            "tokenizer": "bytes, 257 tokens; document start: [/]",
+            "corpus": ["train: [/] [bold]"],
+        },
         done=done,
         seconds=7000.0,
     )
