@@ -54,7 +54,8 @@ def _place(schema: type[BaseModel], raw: Any, loc: Sequence[str | int]) -> _Plac
     place, node = _Place((), [schema], None), raw
     for part in loc:
         is_key = isinstance(node, dict) and part in node
-        if place.tag is None and len(place.models) > 1 and part in map(type_tag, place.models):
+        members = [type_tag(model) for model in place.models]
+        if place.tag is None and len(members) > 1 and part in members:
             place = place._replace(tag=part)
         elif place.models or isinstance(part, int) or is_key:
             fields = [m.model_fields[part] for m in place.given if part in m.model_fields]
@@ -75,8 +76,8 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
         section = _place(schema, raw, error["loc"][:-1])
         return f"{key}: unknown key; {_suggest_key(schema, section, str(error['loc'][-1]))}"
     if kind == "union_tag_not_found":
-        types = ", ".join(str(type_tag(model)) for model in place.models)
-        return f"{key}.{tag_key(place.models[0])}: is required; it is one of {types}"
+        one_of = ", ".join(str(type_tag(model)) for model in place.models)
+        return f"{key}.{tag_key(place.models[0])}: is required; it is one of {one_of}"
     if kind == "value_error":  # raised by our own checks; the message contains the values
         message = requirement(error)
         names = {name for model in place.models for name in model.model_fields}
