@@ -126,7 +126,7 @@ def test_a_folder_has_the_tables_the_figure_and_the_curves(result, summary, tmp_
     write_folder(folder, result.config, *given)
     files = SweepFiles(folder)
     assert files.tasks() == tables.rows
-    assert files.summaries()[0].effective["passkey"]["trained"].length == 64
+    assert files.summary()[1]["passkey"]["trained"].length == 64
     assert (folder / "passkey.png").read_bytes().startswith(b"\x89PNG")
     assert "## `passkey`" in (folder / "results.md").read_text()
     content = json.loads((folder / "summary.json").read_text())
