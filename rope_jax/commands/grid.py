@@ -16,13 +16,13 @@ def main(argv: list[str]) -> None:
     cli.add_config(parser)
     _, grid = cli.read_config(parser, argv, "config", "grids")
     from rope_jax.console import plain_console, print_message
-    from rope_jax.grids.expand import GRIDS, expand
-    from rope_jax.grids.run import done_jobs, print_failures, run_jobs, shell_lines
+    from rope_jax.grids.expand import expand
+    from rope_jax.grids.run import done_jobs, run_jobs, shell_lines
     from rope_jax.grids.slurm import submit
     from rope_jax.invocation import browser_line, repository
 
     stopping.check()
-    jobs, logs = expand(grid), Path(grid.runs_dir) / GRIDS / grid.name
+    jobs, logs = expand(grid), Path(grid.runs_dir) / "grids" / grid.name
     done = done_jobs(jobs)
     console, root = plain_console(), repository()
     if grid.dry_run:
@@ -34,9 +34,7 @@ def main(argv: list[str]) -> None:
     elif grid.launcher == "slurm":
         submit(jobs, done, grid.slurm, root, logs, console)
     else:
-        failed = run_jobs(jobs, root, logs, console)
-        if failed:
-            print_failures(console, jobs, failed, logs)
+        if run_jobs(jobs, root, logs, console):
             sys.exit(1)
         if grid.compare is not None:
             cli.print_next(browser_line(Path(grid.compare.output) / "comparison.html"))

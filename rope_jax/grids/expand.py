@@ -5,45 +5,39 @@ Everything that can be checked before the first job runs is checked here.
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig, RunTemplate
 from rope_jax.config.load import config_path, flow_yaml, read_raw
+from rope_jax.config.inherit import Source, find_source, planned_source, training_config
 from rope_jax.config.presentation import CompareConfig
+from rope_jax.config.sections import InitFrom
+from rope_jax.config.strategy import is_strategy_file
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError, errors_from
 from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob
-from rope_jax.grids.planned import Planned, absolute
 from rope_jax.rope.messages import show_value
 
-GRIDS = "grids"
-"""Below `runs_dir`: the folder with the logs of all grids."""
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _DERIVED = {
     "length": "it is window × axes.factor, both numbers, and whole",
     "batch_size": "it is tokens_per_step / {length}, and whole",
 }
 
-Axes = Mapping[str, tuple[Any, ...]]
 Values = Mapping[str, Any]
-# Replaces the placeholders in a value; the second argument is its key, for messages.
-Fill = Callable[[Any, str], Any]
 
 
 class _Made(NamedTuple):
-    """What one combination of axes, the source's included, stands for.
-
-    run: the run that is trained or fitted on.
-    """
+    """A run or a fit, and the values of its axes, the source's included."""
 
     values: Values
-    run: TrainJob
     job: TrainJob | FitJob
-    sweeps: tuple[SweepJob, ...]
 
 
 def expand(grid: GridConfig) -> list[Job]:
@@ -57,222 +51,276 @@ def expand(grid: GridConfig) -> list[Job]:
     """
     numbers = {template.name: number for number, template in enumerate(grid.runs)}
     made: dict[str, list[_Made]] = {}
-    planned = Planned()
+    planned = _Planned()
 
     def make(name: str) -> list[_Made]:
         """Expand an entry once, after the one that it starts from."""
         if name not in made:
             template = grid.runs[numbers[name]]
             sources = [] if template.source is None else make(template.source)
-            key = f"runs.{numbers[name]}"
-            made[name] = list(_Template(grid, template, key, sources, planned).expand())
+            made[name] = list(
+                _Entry(grid, template, f"runs.{numbers[name]}", planned).expand(sources)
+            )
         return made[name]
 
     for name in numbers:
         make(name)
-    results = itertools.chain.from_iterable(made.values())
-    jobs: list[Job] = [job for result in results for job in (result.job, *result.sweeps)]
-    folders = [job.folder for job in jobs]
-    for job in jobs:
-        if folders.count(job.folder) > 1:
-            what = "name= in its set" if isinstance(job, SweepJob) else "name"
-            raise UserError(f"runs: {job.folder} is made twice; give one of the two another {what}")
+    jobs = list(planned.jobs.values())
     if grid.compare is not None:
-        sweeps = [job for job in jobs if isinstance(job, SweepJob)]
+        sweeps = tuple(job for job in jobs if isinstance(job, SweepJob))
         jobs.append(_comparison(grid.compare, sweeps))
     return jobs
 
 
+class _Planned:
+    """The jobs of the entries so far, by absolute folder, whose results later settings may name."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[Path, Job] = {}
+
+    def add(self, job: Job) -> None:
+        if job.folder.absolute() in self.jobs:
+            what = "name= in its set" if isinstance(job, SweepJob) else "name"
+            raise UserError(f"runs: {job.folder} is made twice; give one of the two another {what}")
+        self.jobs[job.folder.absolute()] = job
+
+    def source(self, start: InitFrom) -> Source:
+        """Return the run that `init_from` names, of this grid or not."""
+        run = self.jobs.get(Path(start.run).absolute())
+        return (
+            planned_source(start, run.planned) if isinstance(run, TrainJob) else find_source(start)
+        )
+
+    def with_stand_ins(self, raw: Any) -> tuple[Any, list[FitJob]]:
+        """Return a raw config without the strategy files of the grid's fits, and these fits.
+
+        The stand-ins pass every check: `trained` under the same name for an entry of a sweep, and
+        no scaling and no map in training. A mistake beside a file stays.
+        """
+        fits: list[FitJob] = []
+
+        def known(node: Any) -> Any:
+            match node:
+                case str() if fit := self._writer(node):
+                    fits.append(fit)
+                    return {"type": "trained", "name": fit.folder.name}
+                case {"type": path, **rest} if not rest.keys() - {"name"} and (
+                    fit := self._writer(path)
+                ):
+                    fits.append(fit)
+                    return {"type": "trained", "name": rest.get("name") or fit.folder.name}
+                case {"strategy": path, **rest} if rest.get("scaling") is rest.get(
+                    "map"
+                ) is None and (fit := self._writer(path)):
+                    fits.append(fit)
+                    return rest | {"scaling": {"type": "none"}, "map": None}
+                case dict():
+                    kept = ("type", "strategy")
+                    return {k: v if k in kept else known(v) for k, v in node.items()}
+                case list():
+                    return [known(inner) for inner in node]
+            return node
+
+        return known(raw), fits
+
+    def _writer(self, file: Any) -> FitJob | None:
+        """Return the fit of the grid that writes a strategy file, if one does."""
+        job = self.jobs.get(Path(file).absolute().parent) if is_strategy_file(file) else None
+        return job if isinstance(job, FitJob) else None
+
+
 @dataclass
-class _Template:
-    """One entry of `runs`, with the runs that it starts from."""
+class _Entry:
+    """One entry of `runs`. key: of the entry, for messages."""
 
     grid: GridConfig
     template: RunTemplate
-    key: str  # of the entry, for messages
-    sources: Sequence[_Made]
-    planned: Planned  # what the entries before this one make; its own runs and fits are added
-    used: set[str] = field(default_factory=set)  # the axes that it refers to
+    key: str
+    planned: _Planned
 
-    def expand(self) -> Iterator[_Made]:
+    def expand(self, sources: Sequence[_Made]) -> Iterator[_Made]:
         """Yield the runs or fits of all combinations, in the order of the values of the axes."""
+        for name in ("name", "runs_dir"):
+            if name in self.template.set:
+                raise UserError(
+                    f"{self.key}.set.{name}: follows from the grid's runs_dir and the entry's "
+                    "name and axes; remove it"
+                )
         chosen = self.template.axes  # may select some of the source's runs
-        inherited = self.sources[0].values if self.sources else {}
+        inherited = sources[0].values if sources else {}
         for axis in inherited:
-            there = list(dict.fromkeys(source.values[axis] for source in self.sources))
+            there = dict.fromkeys(source.values[axis] for source in sources)
             for value in chosen.get(axis, ()):
                 if value not in there:
                     raise UserError(
                         f"{self.key}.axes.{axis}: {self.template.source} has no run with "
                         f"{show_value(value)}; its values are {', '.join(map(show_value, there))}"
                     )
+        starts = [
+            source
+            for source in sources
+            if all(value in chosen.get(axis, (value,)) for axis, value in source.values.items())
+        ]
         own = {axis: v for axis, v in chosen.items() if axis not in inherited}
-        starts: list[_Made | None] = [None]
-        if self.template.source is not None:
-            starts = [
-                source
-                for source in self.sources
-                if all(value in chosen.get(axis, (value,)) for axis, value in source.values.items())
-            ]
-        for combination, start in itertools.product(itertools.product(*own.values()), starts):
-            values = dict(zip(own, combination, strict=True))
-            yield self._made(values | dict(start.values if start else {}), own, start)
+        for combination in itertools.product(*own.values()):
+            for start in starts or [None]:
+                yield self._made(dict(zip(own, combination, strict=True)), start)
+        texts = str(self.template.model_dump(include={"train", "fit", "set", "sweeps"}))
+        used = set(_PLACEHOLDER.findall(texts))
         for axis in own:
-            if axis not in self.used:
+            if axis not in used and not (axis == "factor" and used & _DERIVED.keys()):
                 raise UserError(
                     f"{self.key}.axes.{axis}: repeats the same run, because nothing refers to "
                     f"{{{axis}}}; use it in {self.key}.set, as in {axis}: '{{{axis}}}'"
                 )
 
-    def _made(self, values: Values, own: Axes, source: _Made | None) -> _Made:
-        """Return the jobs of one combination. own: the axes that the source does not have."""
+    def _made(self, own: Values, start: _Made | None) -> _Made:
+        """Plan the jobs of one combination. own: the values that the source does not have."""
+        values = own if start is None else {**own, **start.values}
         variables = self._variables(values)
         job: TrainJob | FitJob
-        if source is not None and self.template.fit is not None:
-            # the axes of the run are in its own name
-            name, run = self._name({axis: values[axis] for axis in own}), source.run
+        if start is not None and self.template.fit is not None:
+            name, run = self._name(own), start.job.run  # the axes of the run are in its own name
             folder = run.folder / "fits" / name
             variables |= {"name": name, "run": str(run.folder), "source": str(run.folder)}
-            fill = self._filler(variables | {"fit": str(folder)})
-            job = self._fit(folder, self.template.fit, run, fill)
+            variables["fit"] = str(folder)
+            job = self._fit(folder, self.template.fit, run, variables)
         else:
             name = self._name(values)
             folder = Path(self.grid.runs_dir) / name
             variables |= {"name": name, "run": str(folder)}
-            if source is not None:
-                variables["source"] = str(source.run.folder)
-                if isinstance(source.job, FitJob):
-                    variables["fit"] = str(source.job.folder)
-            fill = self._filler(variables)
-            job = run = self._train(folder, str(self.template.train), source, fill)
-        sweeps = [self._sweep(n, job, run, fill) for n in range(len(self.template.sweeps))]
-        return _Made(values, run, job, tuple(sweeps))
+            if start is not None:
+                variables["source"] = str(start.job.run.folder)
+                if isinstance(start.job, FitJob):
+                    variables["fit"] = str(start.job.folder)
+            job = self._train(folder, str(self.template.train), start, variables)
+        self.planned.add(job)
+        for number in range(len(self.template.sweeps)):
+            self.planned.add(self._sweep(number, job, variables))
+        return _Made(values, job)
 
     def _variables(self, values: Values) -> dict[str, Any]:
         """Return what {axis}, {window}, {length} and {batch_size} stand for, if known."""
-        variables, tokens = dict(values), self.grid.tokens_per_step
-        if self.grid.window is not None:
-            variables["window"] = self.grid.window
-        window, factor = variables.get("window"), variables.get("factor")
-        if isinstance(window, int | float) and isinstance(factor, int | float):
-            length = window * factor
+        variables, window, tokens = dict(values), self.grid.window, self.grid.tokens_per_step
+        if window is not None:
+            variables["window"] = window
+            factor = values.get("factor")
+            length = window * factor if isinstance(factor, int | float) else 0
             if length > 0 and length % 1 == 0:
                 variables["length"] = int(length)
-                if tokens is not None and tokens % variables["length"] == 0:
-                    variables["batch_size"] = tokens // variables["length"]
+                if tokens is not None and tokens % length == 0:
+                    variables["batch_size"] = tokens // int(length)
         return variables
 
     def _name(self, values: Values) -> str:
         """Return the name of a run, such as yarn-x4-120-s0: the template's, then the axes'."""
-        order = [axis for axis in values if axis != "seed"] + ["seed"] * ("seed" in values)
         prefixes = {"factor": "x", "seed": "s"}
+        order = sorted(values, key=lambda axis: axis == "seed")
         parts = [prefixes.get(axis, "") + _short(values[axis]) for axis in order]
         name = "-".join([self.template.name, *parts])
         if "/" in name:  # what else a name may not contain, its config says
             raise UserError(f"{self.key}.axes: {show_value(name)} cannot be the name of a run")
         return name
 
-    def _filler(self, variables: Values) -> Fill:
-        """Return a function that replaces the placeholders in a value at a key of the entry."""
-
-        def replaced(found: re.Match[str], key: str) -> Any:
-            name = found[1]
-            self.used.add("factor" if name in _DERIVED else name)
-            if name not in variables:
-                says = _DERIVED.get(name) or "use " + ", ".join(f"{{{v}}}" for v in variables)
-                raise UserError(f"{self.key}.{key}: {{{name}}} is not known here; {says}")
-            return variables[name]
-
-        def fill(value: Any, key: str) -> Any:
-            if isinstance(value, dict):
-                return {inner: fill(v, f"{key}.{inner}") for inner, v in value.items()}
-            if isinstance(value, list):
-                return [fill(inner, f"{key}.{i}") for i, inner in enumerate(value)]
-            if not isinstance(value, str):
-                return value
-            if whole := _PLACEHOLDER.fullmatch(value):
-                return replaced(whole, key)  # a number stays a number
-            return _PLACEHOLDER.sub(lambda found: _short(replaced(found, key)), value)
-
-        return fill
-
-    def _train(self, folder: Path, file: str, source: _Made | None, fill: Fill) -> TrainJob:
-        own = self._overrides("set", self.template.set, fill, reserved=("name", "runs_dir"))
-        places = {"name": folder.name, "runs_dir": self.grid.runs_dir}
-        # first, so that `set` can ask for more than the newest weights
-        start = {} if source is None else {"init_from": str(source.run.folder)}
-        overrides = (*_arguments(start), *own, *_arguments(places))
+    def _train(self, folder: Path, file: str, start: _Made | None, variables: Values) -> TrainJob:
+        file = self._filled("train", file, variables)
+        overrides = (
+            # first, so that `set` can ask for more than the newest weights
+            *_arguments({} if start is None else {"init_from": variables["source"]}),
+            *self._overrides("set", self.template.set, variables),
+            *_arguments({"name": folder.name, "runs_dir": self.grid.runs_dir}),
+        )
         with errors_from(f"{self.key} ({folder.name})"):
-            config = config_path(_short(fill(file, "train")))
-            training, settings = self.planned.training(*read_raw(config, overrides))
-        self.planned.runs[absolute(folder)] = training
+            config = config_path(file)
+            raw, origin = read_raw(config, overrides)
+            known, fits = self.planned.with_stand_ins(raw)
+            planned = training_config(known, origin, self.planned.source)
         return TrainJob(
             name=f"{folder.name}/train",
             folder=folder,
-            settings={key: value for key, value in settings.items() if key not in places},
             overrides=overrides,
-            needs=() if source is None else (source.job,),
+            needs=_distinct(*([] if start is None else [start.job]), *fits),
             config=config,
+            planned=planned,
         )
 
-    def _fit(self, folder: Path, file: str, run: TrainJob, fill: Fill) -> FitJob:
-        own = self._overrides("set", self.template.set, fill, reserved=("name",))
+    def _fit(self, folder: Path, file: str, run: TrainJob, variables: Values) -> FitJob:
+        file = self._filled("fit", file, variables)
+        overrides = self._overrides("set", self.template.set, variables)
         with errors_from(f"{self.key} ({folder.name})"):
-            raw, origin = read_raw(config_path(_short(fill(file, "fit")), "fits"), own)
-            raw = {key: v for key, v in raw.items() if key != "name"} | {"name": folder.name}
-            fit, settings = self.planned.validate(FitConfig, raw, origin)
-            training = self.planned.runs[absolute(run.folder)]
+            raw, origin = read_raw(config_path(file, "fits"), overrides)
+            raw.pop("name", None)
+            raw["name"] = folder.name
+            known, fits = self.planned.with_stand_ins(raw)
+            fit = validate(FitConfig, known, origin)
             with errors_in(f"{origin}: step: ", UserError):
-                stage = training.stage_at(fit.step or training.last_step)
+                stage = run.planned.stage_at(fit.step or run.planned.last_step)
             with errors_in(f"{origin}: ", UserError):
-                fit.check_window(training.stages[stage].seq_len)
-        job = FitJob(
+                fit.check_window(run.planned.stages[stage].seq_len)
+        return FitJob(
             name=f"{run.folder.name}/fit-{folder.name}",
             folder=folder,
-            settings={key: value for key, value in settings.items() if key != "name"},
             overrides=_arguments(raw),
-            needs=(run,),
+            needs=_distinct(run, *fits),
             run=run,
         )
-        self.planned.strategies.add(absolute(folder / "strategy.json"))
-        return job
 
-    def _sweep(self, number: int, made: TrainJob | FitJob, run: TrainJob, fill: Fill) -> SweepJob:
+    def _sweep(self, number: int, made: TrainJob | FitJob, variables: Values) -> SweepJob:
         template, key = self.template.sweeps[number], f"sweeps.{number}"
-        overrides = self._overrides(f"{key}.set", template.set, fill)
+        file = self._filled(f"{key}.config", template.config, variables)
+        overrides = self._overrides(f"{key}.set", template.set, variables)
         with errors_from(f"{self.key}.{key}"):
-            config = config_path(_short(fill(template.config, f"{key}.config")), "sweeps")
-            settings = self.planned.sweep(config, overrides)
-            if isinstance(made, FitJob) and "name" not in template.set:
-                # several fits of one run may be swept
-                name = f"{settings['name']}-{made.folder.name}"
-                overrides = (*overrides, *_arguments({"name": name}))
-                settings = self.planned.sweep(config, overrides)
-        name = str(settings["name"])
+            config = config_path(file, "sweeps")
+            raw, origin = read_raw(config, overrides)
+            known, fits = self.planned.with_stand_ins(raw)
+            settings = validate(SweepConfig, known, origin).model_dump(mode="json")
+        if isinstance(made, FitJob) and "name" not in template.set:
+            # several fits of one run may be swept
+            settings["name"] += f"-{made.folder.name}"
+            overrides = (*overrides, *_arguments({"name": settings["name"]}))
+        if fits:
+            settings["strategies"] = [str(fit.folder / "strategy.json") for fit in fits]
         return SweepJob(
-            name=f"{run.folder.name}/sweep-{name}",
-            folder=run.folder / "evals" / name,
+            name=f"{made.run.folder.name}/sweep-{settings['name']}",
+            folder=made.run.folder / "evals" / settings["name"],
             settings=settings,
             overrides=overrides,
-            needs=(made,),
+            needs=_distinct(made, *fits),
             config=config,
-            run=run,
+            run=made.run,
         )
 
-    def _overrides(
-        self, key: str, given: Mapping[str, Any], fill: Fill, reserved: Sequence[str] = ()
-    ) -> tuple[str, ...]:
-        """Return the arguments for what the entry sets at `key`, except the keys `reserved`."""
-        for name in given:
-            if name in reserved:
-                raise UserError(
-                    f"{self.key}.{key}.{name}: follows from the grid's runs_dir and the entry's "
-                    "name and axes; remove it"
-                )
-        return _arguments({name: fill(value, f"{key}.{name}") for name, value in given.items()})
+    def _overrides(self, key: str, given: Values, variables: Values) -> tuple[str, ...]:
+        return _arguments({k: self._filled(f"{key}.{k}", v, variables) for k, v in given.items()})
+
+    def _filled(self, key: str, value: Any, variables: Values) -> Any:
+        """Return a value of the entry with its placeholders replaced."""
+        with errors_from(f"{self.key}.{key}"):
+            return _fill(value, variables)
 
 
-def _arguments(settings: Mapping[str, Any]) -> tuple[str, ...]:
+def _fill(value: Any, variables: Values) -> Any:
+    """Replace the placeholders in a value. UserError: one is not known."""
+    if isinstance(value, dict):
+        return {key: _fill(inner, variables) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_fill(inner, variables) for inner in value]
+    if not isinstance(value, str):
+        return value
+    for name in _PLACEHOLDER.findall(value):
+        if name not in variables:
+            says = _DERIVED.get(name) or "use " + ", ".join(f"{{{v}}}" for v in variables)
+            raise UserError(f"{{{name}}} is not known here; {says}")
+    if whole := _PLACEHOLDER.fullmatch(value):
+        return variables[whole[1]]  # a number stays a number
+    return _PLACEHOLDER.sub(lambda match: _short(variables[match[1]]), value)
+
+
+def _distinct(*jobs: Job) -> tuple[Job, ...]:
+    return tuple({job.name: job for job in jobs}.values())
+
+
+def _arguments(settings: Values) -> tuple[str, ...]:
     return tuple(f"{key}={flow_yaml(value)}" for key, value in settings.items())
 
 
@@ -295,6 +343,5 @@ def _comparison(config: CompareConfig, sweeps: Sequence[SweepJob]) -> CompareJob
         folder=Path(config.output),
         settings=settings,
         overrides=_arguments(settings),
-        needs=(),
-        sweeps=chosen,
+        needs=chosen,
     )

@@ -1,7 +1,7 @@
 """The jobs of a grid: the command of each, and whether it is done.
 
-A job is done if the file with which its command ends is there and was made with the settings of
-the grid from the present results of the jobs before it, as recorded in grid.json.
+A job is done if its folder has the result, made with the settings of the grid from the present
+results of the jobs that it needs. What the folder itself does not tell is recorded in grid.json.
 """
 
 import contextlib
@@ -21,44 +21,31 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.invocation import COMMANDS
-from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
 
-RECORD = "grid.json"
+_RECORD = "grid.json"
 _ADVICE = "delete this folder, or give the entry another name"
-_MOST_BYTES = 2**24  # of a record or a summary
-
-
-class NotReady(UserError):
-    """A config needs the results of other jobs, which are not there yet."""
 
 
 @dataclass(frozen=True)
 class Job:
     """One command of a grid. name: such as demo-s0/train, unique, and the path of its log.
 
-    settings: everything that decides the result, except the results of the jobs in `needs`, which
-    must be done before this one.
+    needs: the jobs whose results it reads; if `needs_all`, it runs only if all of them are done.
     result_name: the file that the command writes at its end, and that depends on all it did.
     """
 
     name: str
     folder: Path
-    settings: Mapping[str, Any]
     overrides: tuple[str, ...]
     needs: tuple["Job", ...]
 
+    needs_all: ClassVar[bool] = True
     result_name: ClassVar[str]
 
     @property
-    def follows(self) -> tuple["Job", ...]:
-        """Jobs that must have ended before this one, whether they succeeded or not."""
-        return self.needs
-
-    @property
     def result(self) -> Path:
-        """The file that the command writes at its end."""
         return self.folder / self.result_name
 
     def words(self) -> list[str]:
@@ -72,82 +59,71 @@ class Job:
         return [sys.executable, *start, *arguments, *self.overrides]
 
     def log(self, logs: Path) -> Path:
-        """Return the file of the command's output, in the folder of all logs."""
         return logs / f"{self.name}.log"
 
-    def is_done(self) -> bool:
-        """Whether running it would change nothing. UserError: its folder has something else."""
-        return self.is_finished() and self.recorded() == self._make_record()
+    def ready(self) -> "Job":
+        """Return the job as it can be run once all that it needs has ended."""
+        return self
 
     def is_finished(self) -> bool:
-        """Whether the command has left its result, with whatever settings."""
+        """Whether the command has left its result. UserError: its folder has something else."""
         return self.result.is_file()
 
+    def is_done(self) -> bool:
+        """Whether running it would change nothing. UserError: its folder has something else.
+
+        This is the rule for what is never replaced; what was made by hand counts.
+        """
+        finished, inputs = self.is_finished(), self.recorded().get("inputs", {})
+        for job in self.needs if finished else ():
+            if inputs.get(job.name) not in (None, _digest(job.result)):
+                raise UserError(
+                    f"{self.folder}: was made from another {job.folder}, which has been made "
+                    f"anew; {_ADVICE}"
+                )
+        return finished
+
     def record(self) -> None:
-        """Record that the job was done with its present settings and inputs. Raises OSError."""
+        """Record what the result was made from. Raises OSError."""
         text = json.dumps(self._make_record(), indent=1, ensure_ascii=False) + "\n"
-        write_text(self.folder / RECORD, text)
+        write_text(self.folder / _RECORD, text)
 
     def recorded(self) -> dict[str, Any]:
         """Return what a grid recorded of the result; {} if it was made by hand."""
-        return _read_json(self.folder / RECORD)
-
-    def ready(self) -> "Job":
-        """Return the job as it can be run once all that it follows has ended."""
-        return self
-
-    def _check_inputs(self, made: str) -> None:
-        """UserError if the result was recorded with other inputs than there are now."""
-        if (old := self.recorded()) and old.get("inputs") != self._make_record()["inputs"]:
-            raise UserError(
-                f"{self.folder}: was {made} another {self.needs[0].folder}, which has been made "
-                f"anew; {_ADVICE}"
-            )
+        return _read_json(self.folder / _RECORD)
 
     def _make_record(self) -> dict[str, Any]:
-        return {
-            # through JSON, which has lists for tuples
-            "settings": json.loads(json.dumps(self.settings)),
-            "inputs": {job.name: _digest(job.result) for job in self.follows},
-            "result": _digest(self.result),
-        }
+        inputs = {job.name: _digest(job.result) for job in self.needs}
+        return {"inputs": inputs, "result": _digest(self.result)}
 
 
 @dataclass(frozen=True)
 class TrainJob(Job):
-    """A training run; one that was trained by hand with the same config counts."""
+    """A training run. planned: its config as far as it is known before any job has run."""
 
     config: Path
+    planned: Config
 
     result_name: ClassVar[str] = "metrics.jsonl"
+
+    @property
+    def run(self) -> "TrainJob":
+        """This job, as a fit has the run that it was made on."""
+        return self
 
     def words(self) -> list[str]:
         return ["train", str(self.config)]
 
-    def load_config(self) -> Config:
-        """Return the run's config; NotReady if what it starts from may be missing."""
-        try:
-            return load_training(self.config, self.overrides)
-        except UserError as error:
-            if self.needs:
-                raise NotReady(str(error)) from None
-            raise
-
     def is_finished(self) -> bool:
-        config = self.load_config()
+        config = load_training(self.config, self.overrides)
         run = RunDirectory(self.folder)
         run.check_available(config)
         return self.result.is_file() and (run.checkpoints / str(config.last_step)).is_dir()
 
-    def is_done(self) -> bool:
-        if finished := self.is_finished():
-            self._check_inputs("started from")
-        return finished
-
 
 @dataclass(frozen=True)
 class FitJob(Job):
-    """A fit on a trained run; one that was made by hand with the same settings counts."""
+    """A fit on a trained run."""
 
     run: TrainJob
 
@@ -156,43 +132,39 @@ class FitJob(Job):
     def words(self) -> list[str]:
         return ["fit", str(self.run.folder)]
 
-    def load_config(self) -> FitConfig:
-        """Return the settings of the fit; NotReady without the file that it starts from."""
-        try:
-            return load(FitConfig, None, self.overrides)
-        except UserError as error:
-            raise NotReady(str(error)) from None
-
     def is_finished(self) -> bool:
-        wanted, file = self.load_config(), self.folder / "fit.yaml"
-        if not file.exists() and not self.result.exists():
+        wanted, file = load(FitConfig, None, self.overrides), self.folder / "fit.yaml"
+        if not file.exists():
             return False
         if different := different_keys(wanted, load(FitConfig, file)):
             keys = dict.fromkeys(key.partition(".")[0] for key in different)
-            raise UserError(
-                f"{self.folder}: holds a fit with another {', '.join(keys)}; "
-                "give this one another name, or delete that folder"
-            )
-        return self.result.is_file()
-
-    def is_done(self) -> bool:
-        if not self.is_finished():
+            raise UserError(f"{self.folder}: holds a fit with another {', '.join(keys)}; {_ADVICE}")
+        if not self.result.is_file():
             return False
-        # The command leaves a finished fit as it is, whatever it was made on.
-        if self.recorded().get("result") == _digest(self.result):
-            self._check_inputs("made on")
-            return True
-        step = self.load_config().step or self.run.load_config().last_step
-        if (found := _read_json(self.result).get("step")) != step:
+        step, made = wanted.step or self.run.planned.last_step, _read_json(self.result).get("step")
+        if made != step:  # the command leaves a finished fit as it is
             raise UserError(
-                f"{self.folder}: was made at step {found} of {self.run.folder}, not at its step "
+                f"{self.folder}: was made at step {made} of {self.run.folder}, not at its step "
                 f"{step}; {_ADVICE}"
             )
         return True
 
 
 @dataclass(frozen=True)
-class SweepJob(Job):
+class _ReplacedJob(Job):
+    """A job that runs again, and replaces its result, if its settings or inputs have changed."""
+
+    settings: Mapping[str, Any]  # everything that decides the result, except the inputs
+
+    def is_done(self) -> bool:
+        return self.is_finished() and self.recorded() == self._make_record()
+
+    def _make_record(self) -> dict[str, Any]:
+        return {"settings": self.settings} | super()._make_record()
+
+
+@dataclass(frozen=True)
+class SweepJob(_ReplacedJob):
     """A sweep of a run or a fit.
 
     One made by hand with the same settings, values of fits included, on the last checkpoint counts.
@@ -207,45 +179,39 @@ class SweepJob(Job):
         return ["sweep", str(self.run.folder), "--sweep", str(self.config)]
 
     def is_done(self) -> bool:
-        if not self.is_finished() or self.recorded():
+        if self.recorded() or not self.is_finished():
             return super().is_done()
         try:
             wanted = load(SweepConfig, self.config, self.overrides)
-            found = load(SweepConfig, self.folder / "sweep.yaml")
+            made = load(SweepConfig, self.folder / "sweep.yaml")
         except UserError:
             return False
         if "bos" not in wanted.model_fields_set:  # it follows from the run's tokenizer
-            wanted = wanted.model_copy(update={"bos": found.bos})
-        step = self.run.load_config().last_step
-        return found == wanted and _read_json(self.result).get("step") == step
+            wanted = wanted.model_copy(update={"bos": made.bos})
+        step = _read_json(self.result).get("step")
+        return made == wanted and step == self.run.planned.last_step
 
 
 @dataclass(frozen=True)
-class CompareJob(Job):
+class CompareJob(_ReplacedJob):
     """The comparison of all sweeps, or of those that are done if some failed."""
 
-    sweeps: tuple[SweepJob, ...]
-
+    needs_all: ClassVar[bool] = False
     result_name: ClassVar[str] = "comparison.csv"
 
-    @property
-    def follows(self) -> tuple[Job, ...]:
-        return self.sweeps
-
     def words(self) -> list[str]:
-        folders = [str(sweep.folder) for sweep in self.sweeps]
-        # more of the sweeps may be done than the last time
-        return ["compare", *folders, "replace=true"]
+        # replace: more of the sweeps may be done than the last time
+        return ["compare", *(str(sweep.folder) for sweep in self.needs), "replace=true"]
 
     def ready(self) -> "CompareJob":
         """Return the comparison of the sweeps that are done. UserError: there are none."""
         done = []
-        for sweep in self.sweeps:
+        for sweep in self.needs:
             with contextlib.suppress(UserError):
                 done += [sweep] * sweep.is_done()
         if not done:
             raise UserError("no sweep is done, so there is nothing to compare")
-        return replace(self, sweeps=tuple(done))
+        return replace(self, needs=tuple(done))
 
 
 def _digest(path: Path) -> str | None:
@@ -257,7 +223,7 @@ def _digest(path: Path) -> str | None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(read_limited(path, _MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
+        content: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
+    return content

@@ -4,12 +4,12 @@ The command of each job is a process of its own, with its output in a log.
 """
 
 import contextlib
-import os
+import functools
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,12 +18,11 @@ from rich.text import Text
 
 from rope_jax import stopping
 from rope_jax.console import print_message
-from rope_jax.errors import Stopped, UserError, printable
-from rope_jax.grids.jobs import Job, NotReady
+from rope_jax.errors import UserError, printable
+from rope_jax.grids.jobs import Job
 from rope_jax.sealed import locked
 
 _TAIL_BYTES = 4096
-_LOOK = 1.0  # seconds between two looks at the log, for the line that shows the progress
 # Slurm sends its signals to all processes of a job: SIGUSR2 near the time limit, SIGTERM when the
 # job is cancelled. Both must reach our process alone, which stops the command cleanly and once:
 # SIGUSR2 would kill the command, and so would a second SIGTERM.
@@ -35,13 +34,11 @@ class JobFailed(Exception):
 
 
 def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
-    """Return the names of the jobs that are done, as are all those that they follow."""
+    """Return the names of the jobs that are done, as are all those that they need."""
     done: set[str] = set()
     for job in jobs:
-        if all(other.name in done for other in job.follows):
-            with contextlib.suppress(NotReady):  # a failure only if it is so when its turn comes
-                if job.is_done():
-                    done.add(job.name)
+        if all(other.name in done for other in job.needs) and job.is_done():
+            done.add(job.name)
     return frozenset(done)
 
 
@@ -50,7 +47,7 @@ def shell_lines(jobs: Sequence[Job], done: frozenset[str], root: Path | None) ->
     lines = []
     for job in jobs:
         if job.name not in done:
-            waits = ", ".join(other.name for other in job.follows if other.name not in done)
+            waits = ", ".join(other.name for other in job.needs if other.name not in done)
             after = f", after {waits}" if waits else ""
             lines.append(f"{shlex.join(job.command(root))}  # {job.name}{after}")
     return lines
@@ -59,21 +56,17 @@ def shell_lines(jobs: Sequence[Job], done: frozenset[str], root: Path | None) ->
 def run_jobs(
     jobs: Sequence[Job], root: Path | None, logs: Path, console: Console
 ) -> Mapping[str, str]:
-    """Run all jobs that are not done, in order; return the reasons of those that failed, by name.
+    """Run all jobs that are not done, in order; print and return why some failed, by name.
 
     Raises Stopped if a signal ended a job; UserError if this grid is running already.
     """
     failed: dict[str, str] = {}
-    busy = f"{logs}: this grid is running in another process; wait for it"
-    try:
-        logs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{logs}: cannot be written ({error.strerror})") from None
-    with locked(logs / ".lock", busy):
+    with _locked(logs):
         for number, job in enumerate(jobs, 1):
             stopping.check()
             title, start = f"[{number}/{len(jobs)}] {job.name}", time.monotonic()
-            if blocking := [needed.name for needed in job.needs if needed.name in failed]:
+            blocking = [needed.name for needed in job.needs if needed.name in failed]
+            if blocking and job.needs_all:
                 failed[job.name] = f"not run, because {blocking[0]} is not done"
                 print_message(console, f"{title}: {failed[job.name]}", "yellow")
                 continue
@@ -83,12 +76,7 @@ def run_jobs(
                     print_message(console, f"{title}: already done", "dim")
                     continue
                 with console.status(title) as status:
-
-                    def report(line: str, title: str = title, status: Status = status) -> None:
-                        shown = printable(f"{title}: {line}")
-                        status.update(Text(shown, no_wrap=True, overflow="ellipsis"))
-
-                    run_job(ready, root, logs, report)
+                    run_job(ready, root, logs, functools.partial(_show, status, title))
             except (JobFailed, UserError) as error:
                 failed[job.name] = str(error)
                 print_message(console, f"{title}: failed: {error}", "red")
@@ -96,20 +84,32 @@ def run_jobs(
             seconds = time.monotonic() - start
             took = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"
             print_message(console, f"{title}: done in {took}")
+    if failed:
+        print_message(console, f"{len(failed)} of {len(jobs)} jobs are not done:", "red")
+        for job in jobs:
+            if job.name in failed:
+                print_message(console, f"  {job.name}: {failed[job.name]}")
+                if (log := job.log(logs)).exists():
+                    print_message(console, f"    {log}", "dim")
+        print_message(console, "The same command tries them again.")
     return failed
 
 
-def print_failures(
-    console: Console, jobs: Sequence[Job], failed: Mapping[str, str], logs: Path
-) -> None:
-    """Print every job that failed, with its last line and its log."""
-    print_message(console, f"{len(failed)} of {len(jobs)} jobs are not done:", "red")
-    for job in jobs:
-        if job.name in failed:
-            print_message(console, f"  {job.name}: {failed[job.name]}")
-            if (log := job.log(logs)).exists():
-                print_message(console, f"    {log}", "dim")
-    print_message(console, "The same command tries them again.")
+@contextlib.contextmanager
+def _locked(logs: Path) -> Iterator[None]:
+    """Lock the grid. UserError: another process runs it, or a file cannot be written."""
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        busy = f"{logs}: this grid is running in another process; wait for it"
+        with locked(logs / ".lock", busy):
+            yield
+    except OSError as error:
+        where = error.filename or logs
+        raise UserError(f"{where}: cannot be written ({error.strerror or error})") from None
+
+
+def _show(status: Status, title: str, line: str) -> None:
+    status.update(Text(printable(f"{title}: {line}"), no_wrap=True, overflow="ellipsis"))
 
 
 def run_job(
@@ -125,67 +125,47 @@ def run_job(
     Raises JobFailed if the command fails or leaves no result, and Stopped if a signal ended it.
     """
     log, command = job.log(logs), job.command(root)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        file.write(f"$ {shlex.join(command)}\n".encode(errors="replace"))
+        file.flush()
+        # In a session of its own: at Ctrl-C, the terminal would send a second signal to it,
+        # which ends a command at once instead of cleanly.
+        process = subprocess.Popen(
+            [*(_DEAF if in_slurm else ()), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as file:
-            file.write(f"$ {shlex.join(command)}\n".encode(errors="replace"))
-            file.flush()
-            # In a session of its own: at Ctrl-C, the terminal would send a second signal to it,
-            # which ends a command at once instead of cleanly.
-            process = subprocess.Popen(
-                [*(_DEAF if in_slurm else ()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        status = _wait(process, lambda: report(last_line(log)), in_slurm)
-        if status:
-            raise JobFailed(_reason(status, log))
-        if not job.is_finished():
-            raise JobFailed(f"the command ended, but {job.result} is not there or not complete")
-        job.record()
-    except OSError as error:
-        where = error.filename or log
-        raise UserError(f"{where}: cannot be written ({error.strerror or error})") from None
-
-
-def _wait(process: "subprocess.Popen[bytes]", look: Callable[[], None], in_slurm: bool) -> int:
-    """Wait for a command, which is asked to stop if this process is; return its exit status."""
-    told, looked = False, time.monotonic()
-    try:
-        while process.poll() is None:
-            number = stopping.requested()
-            if number is not None and not told:
-                process.send_signal(signal.SIGINT if in_slurm else number)
-                told = True
-            if time.monotonic() - looked > _LOOK:
-                look()
-                looked = time.monotonic()
+        while stopping.requested() is None:
+            report(last_line(log))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=0.1)
+                break
     finally:
-        if process.poll() is None:  # an exception, such as that of Slurm's time limit
+        if process.poll() is None:  # a signal, or an exception such as at Slurm's time limit
             process.send_signal(signal.SIGINT if in_slurm else signal.SIGTERM)
-            process.wait()
-    if (number := stopping.requested()) is not None:
-        raise Stopped("stopped; run the same command again to resume", number)
-    return process.returncode
-
-
-def _reason(status: int, log: Path) -> str:
-    if status < 0:
-        return f"ended by {signal.Signals(-status).name}"
-    line = last_line(log)
-    return f"exit status {status}" if line.startswith("$ ") else line  # only the command itself
+            with stopping.uninterrupted():
+                process.wait()
+    stopping.check()
+    if process.returncode < 0:
+        raise JobFailed(f"ended by {signal.Signals(-process.returncode).name}")
+    if process.returncode:
+        line = last_line(log)
+        said_nothing = line.startswith("$ ")
+        raise JobFailed(f"exit status {process.returncode}" if said_nothing else line)
+    if not job.is_finished():
+        raise JobFailed(f"the command ended, but {job.result} is not there or not complete")
+    job.record()
 
 
 def last_line(log: Path) -> str:
     """Return the last line of a log that has any text; "" if there is none."""
     try:
         with log.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:
         return ""

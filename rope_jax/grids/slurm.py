@@ -27,12 +27,12 @@ def submit(
 ) -> dict[str, Any]:
     """Submit the jobs that are neither done nor queued; return submitit's jobs by name.
 
-    Each is started once those that it needs have succeeded, the comparison once all sweeps have
-    ended. cluster: submitit's name for where to run; "local" starts every job at once, here.
+    Each starts once those that it needs have succeeded, the comparison once all sweeps have ended.
+    cluster: submitit's name for where to run; "local" starts every job at once, here.
 
     Raises UserError: submitit or Slurm is not there, or Slurm refuses a job.
     """
-    executor, ids = _executor(logs / "slurm", cluster), _queued(logs)
+    executor, ids = _executor(logs / "slurm", cluster), _queued()
     submitted: dict[str, Any] = {}
     for number, job in enumerate(jobs, 1):
         stopping.check()
@@ -43,7 +43,7 @@ def submit(
         if name in ids:
             print_message(console, f"{title}: in the queue as job {ids[name]}", "dim")
             continue
-        waits = [other for other in job.follows if other.name not in done]
+        waits = [other for other in job.needs if other.name not in done]
         before = [ids[f"{logs.name}/{other.name}"] for other in waits]
         try:
             executor.update_parameters(name=name, **_parameters(job, config, before))
@@ -72,13 +72,13 @@ def run_submitted(job: Job, root: Path | None, logs: Path) -> None:
 def _executor(folder: Path, cluster: str) -> Any:
     try:
         import submitit
+
+        return submitit.AutoExecutor(folder=folder, cluster=cluster)
     except ModuleNotFoundError:
         raise UserError(
             "launcher: slurm needs the package submitit; install it with "
             "python -m pip install -e '.[slurm]'"
         ) from None
-    try:
-        return submitit.AutoExecutor(folder=folder, cluster=cluster)
     except RuntimeError:
         raise UserError(
             "launcher: slurm needs the commands of Slurm (sbatch, srun), and they are not on this "
@@ -89,9 +89,7 @@ def _executor(folder: Path, cluster: str) -> Any:
 def _parameters(job: Job, config: SlurmConfig, before: Sequence[str]) -> dict[str, Any]:
     options: dict[str, Any] = dict(config.options)
     if before:
-        # what follows without needing it also runs after a failure
-        kind = "afterok" if job.needs else "afterany"
-        options["dependency"] = ":".join([kind, *before])
+        options["dependency"] = ":".join(["afterok" if job.needs_all else "afterany", *before])
         # otherwise a job whose dependency failed would stay in the queue forever
         options["kill-on-invalid-dep"] = "yes"
     parameters = {
@@ -105,14 +103,13 @@ def _parameters(job: Job, config: SlurmConfig, before: Sequence[str]) -> dict[st
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def _queued(logs: Path) -> dict[str, str]:
-    """Return the jobs of this grid that wait or run, as ids by name; {} where there is no Slurm."""
+def _queued() -> dict[str, str]:
+    """Return the ids of what was submitted in this folder and has not ended, by name."""
     if shutil.which("squeue") is None:
         return {}
     command = ["squeue", "--me", "--noheader", "--format=%i %j %Z"]
     answer = subprocess.run(command, capture_output=True, text=True)
     if answer.returncode:
-        reason = answer.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise UserError(f"launcher: squeue failed ({reason[0]})")
+        raise UserError(f"launcher: squeue failed ({answer.stderr.strip() or 'no reason given'})")
     jobs = (line.split(maxsplit=2) for line in answer.stdout.splitlines())
     return {name: number for number, name, folder in jobs if folder == str(Path.cwd())}

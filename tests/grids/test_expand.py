@@ -11,12 +11,14 @@ import pytest
 import yaml
 
 from rope_jax.config.explain import validate
+from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
+from rope_jax.config.inherit import load_training
 from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import Strategy, write_strategy
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
-from rope_jax.grids.jobs import FitJob, NotReady, TrainJob
+from rope_jax.grids.jobs import FitJob, SweepJob, TrainJob
 from rope_jax.rope.strategies import PIScaling
 
 ROOT = Path(__file__).parents[2]
@@ -91,17 +93,17 @@ def test_names_and_order(jobs):
     assert list(jobs) == [*base, *yarn, *fits, *more, "long-x16/train", "compare"]
 
 
-def test_every_job_comes_after_those_that_it_follows(jobs):
+def test_every_job_comes_after_those_that_it_needs(jobs):
     order = list(jobs)
     for name, job in jobs.items():
-        assert all(order.index(other.name) < order.index(name) for other in job.follows)
+        assert all(order.index(other.name) < order.index(name) for other in job.needs)
     assert [job.name for job in jobs["yarn-run-x4-120-s1/train"].needs] == ["base-s1/train"]
     assert [job.name for job in jobs["base-s2/sweep-short-search-x8"].needs] == [
         "base-s2/fit-search-x8"
     ]
     sweeps = [name for name in order if "/sweep-" in name]
-    assert [job.name for job in jobs["compare"].follows] == sweeps
-    assert jobs["compare"].needs == ()
+    assert [job.name for job in jobs["compare"].needs] == sweeps
+    assert not jobs["compare"].needs_all
 
 
 def test_the_commands(jobs):
@@ -151,18 +153,17 @@ def test_the_commands(jobs):
 
 
 def test_what_is_inherited_is_known_before_there_is_a_run(folder):
-    """The settings at expansion are those that the real files give, once they are there."""
+    """What is known at expansion is what the real files give, once they are there."""
     text = EXTENSION.replace("set: {seed: '{seed}'}", "set: {seed: '{seed}', rope.base: 500.0}")
     before = expand_text(text)
     for job in before:
         if isinstance(job, TrainJob):
-            config = job.load_config()
-            content = config.model_dump(mode="json", exclude={"name", "runs_dir"})
+            config = load_training(job.config, job.overrides)
             if job.name.startswith("tuned"):
                 assert config.rope.scaling == PIScaling(factor=2.0)
-                assert job.settings["strategies"] == ["out/base-s2/fits/search-x8/strategy.json"]
+                assert job.planned.rope.scaling.type == "none"
             else:
-                assert job.settings == content
+                assert job.planned == config
             assert config.rope.base == (10000.0 if job.name.startswith("long") else 500.0)
             for step in (100, config.last_step):
                 (job.folder / "checkpoints" / str(step)).mkdir(parents=True)
@@ -170,15 +171,20 @@ def test_what_is_inherited_is_known_before_there_is_a_run(folder):
         elif isinstance(job, FitJob):
             job.folder.mkdir(parents=True)
             write_strategy(Strategy(scaling=PIScaling(factor=2.0)), job.folder / "strategy.json")
-            wanted = job.load_config().model_dump(mode="json", exclude={"name"})
-            assert job.settings == wanted
-    assert [job.settings for job in expand_text(text)] == [job.settings for job in before]
+            assert load(FitConfig, None, job.overrides).name == job.folder.name
+    after = expand_text(text)
+    assert [job.command(None) for job in after] == [job.command(None) for job in before]
+    sweeps = [
+        [job.settings for job in jobs if isinstance(job, SweepJob)] for jobs in (before, after)
+    ]
+    assert sweeps[0] == sweeps[1]
+    assert sweeps[0][-1]["strategies"] == ["out/base-s2/fits/search-x8/strategy.json"]
 
 
 def test_a_comparison_of_one_sweep(folder):
     text = EXTENSION.replace("output: compared", "sweep: short")
     (*_, compare) = expand_text(text)
-    names = [job.name for job in compare.follows]
+    names = [job.name for job in compare.needs]
     assert names == [
         *(f"base-s{seed}/sweep-short" for seed in (0, 1, 2)),
         "tuned-x8-s2/sweep-short",
@@ -366,11 +372,10 @@ def test_a_fit_may_start_from_another_one(folder):
     job = expand_text(f"name: g\nruns: {FIT}}}, {more}]\n")[-1]
     assert isinstance(job, FitJob)
     assert f"start={start}" in job.command(None)
-    with pytest.raises(NotReady, match=f"start: {start} cannot be read"):
-        job.load_config()
+    assert [needed.name for needed in job.needs] == ["tiny/train", "tiny/fit-f"]
     Path(start).parent.mkdir(parents=True)
     write_strategy(Strategy(scaling=PIScaling(factor=2.0)), Path(start))
-    found = job.load_config().start
+    found = load(FitConfig, None, job.overrides).start
     assert found is not None
     assert (found.label, found.scaling_at_window) == ("f", PIScaling(factor=2.0))
 
