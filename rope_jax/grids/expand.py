@@ -58,9 +58,8 @@ def expand(grid: GridConfig) -> list[Job]:
         if name not in made:
             template = grid.runs[numbers[name]]
             sources = [] if template.source is None else make(template.source)
-            made[name] = list(
-                _Entry(grid, template, f"runs.{numbers[name]}", planned).expand(sources)
-            )
+            entry = _Entry(grid, template, f"runs.{numbers[name]}", planned)
+            made[name] = list(entry.expand(sources))
         return made[name]
 
     for name in numbers:
@@ -87,9 +86,9 @@ class _Planned:
     def source(self, start: InitFrom) -> Source:
         """Return the run that `init_from` names, of this grid or not."""
         run = self.jobs.get(Path(start.run).absolute())
-        return (
-            planned_source(start, run.planned) if isinstance(run, TrainJob) else find_source(start)
-        )
+        if isinstance(run, TrainJob):
+            return planned_source(start, run.planned)
+        return find_source(start)
 
     def with_stand_ins(self, raw: Any) -> tuple[Any, list[FitJob]]:
         """Return a raw config without the strategy files of the grid's fits, and these fits.
@@ -100,26 +99,22 @@ class _Planned:
         fits: list[FitJob] = []
 
         def known(node: Any) -> Any:
-            match node:
-                case str() if fit := self._writer(node):
-                    fits.append(fit)
-                    return {"type": "trained", "name": fit.folder.name}
-                case {"type": path, **rest} if not rest.keys() - {"name"} and (
-                    fit := self._writer(path)
-                ):
-                    fits.append(fit)
-                    return {"type": "trained", "name": rest.get("name") or fit.folder.name}
-                case {"strategy": path, **rest} if rest.get("scaling") is rest.get(
-                    "map"
-                ) is None and (fit := self._writer(path)):
-                    fits.append(fit)
-                    return rest | {"scaling": {"type": "none"}, "map": None}
-                case dict():
-                    kept = ("type", "strategy")
-                    return {k: v if k in kept else known(v) for k, v in node.items()}
-                case list():
-                    return [known(inner) for inner in node]
-            return node
+            if isinstance(node, list):
+                return [known(inner) for inner in node]
+            if isinstance(node, str) and self._writer(node):
+                return known({"type": node})
+            if not isinstance(node, dict):
+                return node
+            if (fit := self._writer(node.get("type"))) and not node.keys() - {"type", "name"}:
+                fits.append(fit)
+                return {"name": fit.folder.name} | node | {"type": "trained"}
+            kept = {k: v if k in ("type", "strategy") else known(v) for k, v in node.items()}
+            is_alone = node.get("scaling") is node.get("map") is None
+            if is_alone and (fit := self._writer(kept.get("strategy"))):
+                fits.append(fit)
+                del kept["strategy"]
+                kept |= {"scaling": {"type": "none"}, "map": None}
+            return kept
 
         return known(raw), fits
 
@@ -156,7 +151,7 @@ class _Entry:
                         f"{self.key}.axes.{axis}: {self.template.source} has no run with "
                         f"{show_value(value)}; its values are {', '.join(map(show_value, there))}"
                     )
-        starts = [
+        starts: list[_Made | None] = [
             source
             for source in sources
             if all(value in chosen.get(axis, (value,)) for axis, value in source.values.items())
@@ -176,24 +171,23 @@ class _Entry:
 
     def _made(self, own: Values, start: _Made | None) -> _Made:
         """Plan the jobs of one combination. own: the values that the source does not have."""
-        values = own if start is None else {**own, **start.values}
+        values = {**own, **(start.values if start else {})}
         variables = self._variables(values)
+        if start is not None:
+            variables["source"] = str(start.job.run.folder)
+            if isinstance(start.job, FitJob):
+                variables["fit"] = str(start.job.folder)
         job: TrainJob | FitJob
         if start is not None and self.template.fit is not None:
-            name, run = self._name(own), start.job.run  # the axes of the run are in its own name
-            folder = run.folder / "fits" / name
-            variables |= {"name": name, "run": str(run.folder), "source": str(run.folder)}
-            variables["fit"] = str(folder)
-            job = self._fit(folder, self.template.fit, run, variables)
+            name = self._name(own)  # the axes of the run are in its own name
+            folder = start.job.run.folder / "fits" / name
+            variables |= {"name": name, "run": variables["source"], "fit": str(folder)}
+            job = self._fit(folder, start.job.run, variables)
         else:
             name = self._name(values)
             folder = Path(self.grid.runs_dir) / name
             variables |= {"name": name, "run": str(folder)}
-            if start is not None:
-                variables["source"] = str(start.job.run.folder)
-                if isinstance(start.job, FitJob):
-                    variables["fit"] = str(start.job.folder)
-            job = self._train(folder, str(self.template.train), start, variables)
+            job = self._train(folder, [start.job] if start else [], variables)
         self.planned.add(job)
         for number in range(len(self.template.sweeps)):
             self.planned.add(self._sweep(number, job, variables))
@@ -222,33 +216,26 @@ class _Entry:
             raise UserError(f"{self.key}.axes: {show_value(name)} cannot be the name of a run")
         return name
 
-    def _train(self, folder: Path, file: str, start: _Made | None, variables: Values) -> TrainJob:
-        file = self._filled("train", file, variables)
-        overrides = (
-            # first, so that `set` can ask for more than the newest weights
-            *_arguments({} if start is None else {"init_from": variables["source"]}),
-            *self._overrides("set", self.template.set, variables),
-            *_arguments({"name": folder.name, "runs_dir": self.grid.runs_dir}),
-        )
+    def _train(self, folder: Path, source: Sequence[Job], variables: Values) -> TrainJob:
+        file = self._filled("train", self.template.train, variables)
+        # first, so that `set` can ask for more than the newest weights
+        start = {"init_from": variables["source"]} if source else {}
+        settings = self._filled("set", self.template.set, variables)
+        place = {"name": folder.name, "runs_dir": self.grid.runs_dir}
+        overrides = _arguments(start) + _arguments(settings) + _arguments(place)
         with errors_from(f"{self.key} ({folder.name})"):
-            config = config_path(file)
+            config = config_path(_short(file))
             raw, origin = read_raw(config, overrides)
             known, fits = self.planned.with_stand_ins(raw)
             planned = training_config(known, origin, self.planned.source)
-        return TrainJob(
-            name=f"{folder.name}/train",
-            folder=folder,
-            overrides=overrides,
-            needs=_distinct(*([] if start is None else [start.job]), *fits),
-            config=config,
-            planned=planned,
-        )
+        needs = _distinct(*source, *fits)
+        return TrainJob(f"{folder.name}/train", folder, overrides, needs, config, planned)
 
-    def _fit(self, folder: Path, file: str, run: TrainJob, variables: Values) -> FitJob:
-        file = self._filled("fit", file, variables)
-        overrides = self._overrides("set", self.template.set, variables)
+    def _fit(self, folder: Path, run: TrainJob, variables: Values) -> FitJob:
+        file = self._filled("fit", self.template.fit, variables)
+        overrides = _arguments(self._filled("set", self.template.set, variables))
         with errors_from(f"{self.key} ({folder.name})"):
-            raw, origin = read_raw(config_path(file, "fits"), overrides)
+            raw, origin = read_raw(config_path(_short(file), "fits"), overrides)
             raw.pop("name", None)
             raw["name"] = folder.name
             known, fits = self.planned.with_stand_ins(raw)
@@ -257,63 +244,43 @@ class _Entry:
                 stage = run.planned.stage_at(fit.step or run.planned.last_step)
             with errors_in(f"{origin}: ", UserError):
                 fit.check_window(run.planned.stages[stage].seq_len)
-        return FitJob(
-            name=f"{run.folder.name}/fit-{folder.name}",
-            folder=folder,
-            overrides=_arguments(raw),
-            needs=_distinct(run, *fits),
-            run=run,
-        )
+        name = f"{run.folder.name}/fit-{folder.name}"
+        return FitJob(name, folder, _arguments(raw), _distinct(run, *fits), run)
 
     def _sweep(self, number: int, made: TrainJob | FitJob, variables: Values) -> SweepJob:
         template, key = self.template.sweeps[number], f"sweeps.{number}"
         file = self._filled(f"{key}.config", template.config, variables)
-        overrides = self._overrides(f"{key}.set", template.set, variables)
+        overrides = _arguments(self._filled(f"{key}.set", template.set, variables))
         with errors_from(f"{self.key}.{key}"):
-            config = config_path(file, "sweeps")
+            config = config_path(_short(file), "sweeps")
             raw, origin = read_raw(config, overrides)
             known, fits = self.planned.with_stand_ins(raw)
             settings = validate(SweepConfig, known, origin).model_dump(mode="json")
         if isinstance(made, FitJob) and "name" not in template.set:
             # several fits of one run may be swept
             settings["name"] += f"-{made.folder.name}"
-            overrides = (*overrides, *_arguments({"name": settings["name"]}))
+            overrides += _arguments({"name": settings["name"]})
         if fits:
             settings["strategies"] = [str(fit.folder / "strategy.json") for fit in fits]
-        return SweepJob(
-            name=f"{made.run.folder.name}/sweep-{settings['name']}",
-            folder=made.run.folder / "evals" / settings["name"],
-            settings=settings,
-            overrides=overrides,
-            needs=_distinct(made, *fits),
-            config=config,
-            run=made.run,
-        )
-
-    def _overrides(self, key: str, given: Values, variables: Values) -> tuple[str, ...]:
-        return _arguments({k: self._filled(f"{key}.{k}", v, variables) for k, v in given.items()})
+        name, folder = settings["name"], made.run.folder / "evals" / settings["name"]
+        title, needs = f"{made.run.folder.name}/sweep-{name}", _distinct(made, *fits)
+        return SweepJob(title, folder, overrides, needs, settings, config, made.run)
 
     def _filled(self, key: str, value: Any, variables: Values) -> Any:
-        """Return a value of the entry with its placeholders replaced."""
-        with errors_from(f"{self.key}.{key}"):
-            return _fill(value, variables)
-
-
-def _fill(value: Any, variables: Values) -> Any:
-    """Replace the placeholders in a value. UserError: one is not known."""
-    if isinstance(value, dict):
-        return {key: _fill(inner, variables) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_fill(inner, variables) for inner in value]
-    if not isinstance(value, str):
-        return value
-    for name in _PLACEHOLDER.findall(value):
-        if name not in variables:
-            says = _DERIVED.get(name) or "use " + ", ".join(f"{{{v}}}" for v in variables)
-            raise UserError(f"{{{name}}} is not known here; {says}")
-    if whole := _PLACEHOLDER.fullmatch(value):
-        return variables[whole[1]]  # a number stays a number
-    return _PLACEHOLDER.sub(lambda match: _short(variables[match[1]]), value)
+        """Return the value of a key of the entry with its placeholders replaced."""
+        if isinstance(value, dict):
+            return {k: self._filled(f"{key}.{k}", inner, variables) for k, inner in value.items()}
+        if isinstance(value, list):
+            return [self._filled(f"{key}.{n}", inner, variables) for n, inner in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+        for name in _PLACEHOLDER.findall(value):
+            if name not in variables:
+                says = _DERIVED.get(name) or "use " + ", ".join(f"{{{v}}}" for v in variables)
+                raise UserError(f"{self.key}.{key}: {{{name}}} is not known here; {says}")
+        if whole := _PLACEHOLDER.fullmatch(value):
+            return variables[whole[1]]  # a number stays a number
+        return _PLACEHOLDER.sub(lambda match: _short(variables[match[1]]), value)
 
 
 def _distinct(*jobs: Job) -> tuple[Job, ...]:
@@ -338,10 +305,4 @@ def _comparison(config: CompareConfig, sweeps: Sequence[SweepJob]) -> CompareJob
         names = ", ".join(dict.fromkeys(sweep.folder.name for sweep in sweeps))
         raise UserError(f"compare.sweep: no sweep is called {config.sweep}; there are {names}")
     settings = config.model_dump(mode="json", exclude={"sweep"}, exclude_defaults=True)
-    return CompareJob(
-        name="compare",
-        folder=Path(config.output),
-        settings=settings,
-        overrides=_arguments(settings),
-        needs=chosen,
-    )
+    return CompareJob("compare", Path(config.output), _arguments(settings), chosen, settings)

@@ -74,14 +74,16 @@ class Job:
 
         This is the rule for what is never replaced; what was made by hand counts.
         """
-        finished, inputs = self.is_finished(), self.recorded().get("inputs", {})
-        for job in self.needs if finished else ():
+        if not self.is_finished():
+            return False
+        inputs = self.recorded().get("inputs", {})
+        for job in self.needs:
             if inputs.get(job.name) not in (None, _digest(job.result)):
                 raise UserError(
                     f"{self.folder}: was made from another {job.folder}, which has been made "
                     f"anew; {_ADVICE}"
                 )
-        return finished
+        return True
 
     def record(self) -> None:
         """Record what the result was made from. Raises OSError."""
@@ -215,10 +217,7 @@ class CompareJob(_ReplacedJob):
 
 
 def _digest(path: Path) -> str | None:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return None
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

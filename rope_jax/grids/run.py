@@ -29,10 +29,6 @@ _TAIL_BYTES = 4096
 _DEAF = ("sh", "-c", "trap '' USR2 TERM; exec \"$@\"", "sh")
 
 
-class JobFailed(Exception):
-    """A job that ended without its result; the message is the last line of its output."""
-
-
 def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
     """Return the names of the jobs that are done, as are all those that they need."""
     done: set[str] = set()
@@ -77,7 +73,7 @@ def run_jobs(
                     continue
                 with console.status(title) as status:
                     run_job(ready, root, logs, functools.partial(_show, status, title))
-            except (JobFailed, UserError) as error:
+            except UserError as error:
                 failed[job.name] = str(error)
                 print_message(console, f"{title}: failed: {error}", "red")
                 continue
@@ -122,7 +118,7 @@ def run_job(
 ) -> None:
     """Run a job that is ready, and record it; `report` gets the newest line of its log.
 
-    Raises JobFailed if the command fails or leaves no result, and Stopped if a signal ended it.
+    Raises UserError if the command fails or leaves no result, and Stopped if a signal ended it.
     """
     log, command = job.log(logs), job.command(root)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -151,13 +147,13 @@ def run_job(
                 process.wait()
     stopping.check()
     if process.returncode < 0:
-        raise JobFailed(f"ended by {signal.Signals(-process.returncode).name}")
+        raise UserError(f"ended by {signal.Signals(-process.returncode).name}")
     if process.returncode:
         line = last_line(log)
         said_nothing = line.startswith("$ ")
-        raise JobFailed(f"exit status {process.returncode}" if said_nothing else line)
+        raise UserError(f"exit status {process.returncode}" if said_nothing else line)
     if not job.is_finished():
-        raise JobFailed(f"the command ended, but {job.result} is not there or not complete")
+        raise UserError(f"the command ended, but {job.result} is not there or not complete")
     job.record()
 
 

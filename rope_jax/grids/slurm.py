@@ -13,7 +13,7 @@ from rope_jax.config.grid import SlurmConfig
 from rope_jax.console import print_message
 from rope_jax.errors import Stopped, UserError
 from rope_jax.grids.jobs import Job
-from rope_jax.grids.run import JobFailed, last_line, run_job
+from rope_jax.grids.run import last_line, run_job
 
 
 def submit(
@@ -65,7 +65,7 @@ def run_submitted(job: Job, root: Path | None, logs: Path) -> None:
             ready = job.ready()
             if not ready.is_done():
                 run_job(ready, root, logs, in_slurm=True)
-        except (JobFailed, UserError, Stopped) as error:
+        except (UserError, Stopped) as error:
             raise RuntimeError(f"{job.name}: {error}") from None
 
 

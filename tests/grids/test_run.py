@@ -21,7 +21,7 @@ from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
-from rope_jax.grids.run import JobFailed, done_jobs, run_job, run_jobs, shell_lines
+from rope_jax.grids.run import done_jobs, run_job, run_jobs, shell_lines
 from rope_jax.rope.strategies import PIScaling
 from rope_jax.sealed import locked
 from tests.grids.conftest import ROOT
@@ -403,5 +403,5 @@ def test_a_real_fit_in_a_grid(folder, tmp_path, commands_compile_quickly):
     with pytest.raises(UserError, match="holds a fit with another steps; delete this folder"):
         done_now()
     job = expand(load(GridConfig, Path("grid.yaml")))[1]
-    with pytest.raises(JobFailed, match="holds a fit with other settings; choose another name"):
+    with pytest.raises(UserError, match="holds a fit with other settings; choose another name"):
         run_job(job, ROOT, Path("logs"))
