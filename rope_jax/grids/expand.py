@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig, RunTemplate
-from rope_jax.config.load import config_path, flow_yaml, read_raw
 from rope_jax.config.inherit import Source, find_source, planned_source, training_config
+from rope_jax.config.load import config_path, flow_yaml, read_raw
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.sections import InitFrom
 from rope_jax.config.strategy import is_strategy_file
