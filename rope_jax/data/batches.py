@@ -93,7 +93,7 @@ def training_batch(
     batch = _windows(split, offsets, seq_len, documents)
     if mix is not None:
         batch = _with_samples(batch, mix, numbers, documents, seed, stage, step)
-    if not isinstance(positions, PlainPositions):
+    if isinstance(positions, RandomizedPositions | PosePositions):
         of_rows = position_functions(positions, seeds(_FOR_POSITIONS, numbers), seq_len)
         batch = batch._replace(positions=np.take_along_axis(of_rows, batch.positions, axis=1))
     if short is not None:
