@@ -51,7 +51,7 @@ class Protocol(ABC):
             max_blocks = -(-TOKEN_BUDGET // (documents * self.tokens_per_block))
             if streams.units == "blocks":
                 max_blocks = max(max_blocks, -(-RELIABLE_UNITS // documents))
-        self.blocks = max_blocks
+        self.blocks = int(max_blocks)
         """The most blocks per document."""
 
     @property

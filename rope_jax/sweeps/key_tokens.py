@@ -104,8 +104,8 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
     whole, near = _read(loaded, params, config, step, streams.tokens)
     start = 0 if bos_id is None else 1  # tokens of a document's start
     documents = []
-    for index, *log_p in zip(streams.indices, whole, near, strict=True):
-        (places,) = np.nonzero(is_key(*log_p, config.alpha, config.beta))
+    for index, log_p, near_log_p in zip(streams.indices, whole, near, strict=True):
+        (places,) = np.nonzero(is_key(log_p, near_log_p, config.alpha, config.beta))
         tokens = tuple((places - start).tolist())
         documents.append(DocumentKeys(index=index, id=split.ids[index], tokens=tokens))
     result = KeyTokens(

@@ -125,7 +125,7 @@ class RulerNeedle(Task):
         """What precedes and what follows the haystack."""
         *first, last = queries
         query = f"{', '.join(first)}, and {last}" if first else last
-        kind, some, be, be_all = self.kind, "Some", "are", "are all"
+        kind, some, be, be_all = str(self.kind), "Some", "are", "are all"
         if self.queries * self.values == 1:
             kind, some, be, be_all = kind[:-1], "A", "is", "is"
         task = (

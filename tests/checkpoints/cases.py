@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,5 +106,6 @@ def write_cases(family: str, cases: Sequence[Case]) -> Path:
         )
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / f"{family}.npz"
-    np.savez_compressed(path, cases=np.array(json.dumps(entries)), **arrays)
+    everything: dict[str, Any] = {"cases": np.array(json.dumps(entries)), **arrays}
+    np.savez_compressed(path, **everything)
     return path
