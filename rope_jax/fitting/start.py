@@ -13,9 +13,8 @@ from rope_jax.config.fit import OF_FAR, FitConfig
 from rope_jax.config.training import Config
 from rope_jax.positions.mapping import FittedParams
 from rope_jax.positions.maps import PositionMap
-from rope_jax.positions.maps.far_frequencies import FarFrequencies
 from rope_jax.positions.maps.fitted import FittedMap
-from rope_jax.positions.maps.rerope import LeakyReRoPE, ReRoPE
+from rope_jax.positions.maps.rerope import FarFrequencies, LeakyReRoPE, ReRoPE
 from rope_jax.rope import Frequencies, Scaling
 from rope_jax.rope.query_scales import LogN, PowerScale
 from rope_jax.rope.strategies import NoScaling

@@ -398,7 +398,7 @@ REFUSED = {
     "auto without a solution": (
         {"type": "none", "map": {"type": "leaky_rerope", "window": 15}},
         {},
-        "start: leaky_rerope: window: 15 is too large for a window of 16 tokens; give at most 14",
+        "start: leaky_rerope: window: 15 is too large; give at most 14",
     ),
 }
 

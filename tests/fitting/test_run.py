@@ -379,7 +379,7 @@ REFUSED = {
     ),
     "start beyond the window": (
         {"start": {"type": "none", "map": {"type": "rerope", "window": 16}}},
-        "start: rerope: map.window: 16 is too large for a window of 16 tokens; give at mo",
+        "start: rerope: map.window: 16 put the first of 64 tokens at distance 16, outside",
     ),
     "nothing changes": (
         {"start": {"type": "pi", "factor": 4}},

@@ -17,9 +17,8 @@ from rope_jax.positions.maps.base import (
     resolved_number,
 )
 from rope_jax.positions.maps.dual_chunk import DualChunk
-from rope_jax.positions.maps.far_frequencies import FarFrequencies
 from rope_jax.positions.maps.fitted import FittedMap
-from rope_jax.positions.maps.rerope import LeakyReRoPE, ReRoPE
+from rope_jax.positions.maps.rerope import FarFrequencies, LeakyReRoPE, ReRoPE
 from rope_jax.positions.maps.self_extend import SelfExtend
 from rope_jax.positions.maps.sinks import LMInfinite, Streaming
 from rope_jax.positions.maps.string import STRING

@@ -12,6 +12,8 @@ from rope_jax.rope import RotaryLayers, Scaling
 from rope_jax.rope.messages import first_error
 from rope_jax.rope.numbers import Whole, single_error
 
+# Of r(i, j): an automatic k is rounded to four digits, and r is the sum of two floats.
+_ROUNDING = 1e-6
 # The sum of any two settings must fit into 32 bits, as JAX's integers do.
 MOST_TOKENS = 10**9
 AutoTokens = Annotated[
@@ -97,6 +99,8 @@ class PositionMap(BaseModel):
     source: ClassVar[str]
     relative: ClassVar[str]
     """r(i, j), in the words of the README's table."""
+    stays_inside: ClassVar[bool] = True
+    """Whether it is meant to keep relative positions below L, which a sweep then checks."""
     written_by: ClassVar[str] = ""
     """The script that finds the map's params; empty: people choose its settings."""
 
@@ -132,10 +136,31 @@ class PositionMap(BaseModel):
         raise NotImplementedError(f"{type(self).__name__} has no bands")
 
     def check_reach(self, window: int, length: int) -> None:
-        """ValueError, with the value that would do, unless relative positions stay below L.
+        """ValueError, with the default settings, unless n tokens stay inside the window L.
 
-        window: L, or the longer window that a scaling provides. length: n.
+        window: L, or the longer window that a scaling provides.
         """
+        if not self.stays_inside or length <= window:
+            return
+        reach = self._largest_position(window, length)
+        if reach < window - 1 + _ROUNDING:
+            return
+        fields = type(self).model_fields.items()
+        defaults = {name: field.default for name, field in fields if not field.is_required()}
+        default = self.model_copy(update=defaults).at(window, length)
+        advice = "the defaults would not do either"
+        if default is not None and default._largest_position(window, length) < window:
+            advice = f"the defaults, {default.description.partition(': ')[2]}, would do"
+        shown = self.shown_settings
+        raise ValueError(
+            f"{', '.join(shown)}: {', '.join(shown.values())} put the first of {length:,} tokens "
+            f"at distance {reach:,.6g}, outside the window of {window:,} tokens; {advice}"
+        )
+
+    def _largest_position(self, window: int, length: int) -> float:
+        """The largest r(i, j) of the last query of n tokens, which no earlier query exceeds."""
+        query, keys = np.array([length - 1]), np.arange(length)
+        return float(np.nanmax(relative_positions(self.bands(window, length), query, keys)))
 
     @property
     def layer_count(self) -> int:
@@ -182,12 +207,6 @@ class PositionMap(BaseModel):
         """The type and all settings in words, such as "map leaky_rerope: window 96, k 18.3"."""
         settings = ", ".join(f"{name} {value}" for name, value in self.shown_settings.items())
         return f"map {self.type}: {settings}"
-
-
-def check_least_window(window: int, least: int) -> None:
-    """ValueError if the trained window L is too short for any setting of a map."""
-    if window < least:
-        raise ValueError(f"type: needs a window of at least {least} tokens, not {window}")
 
 
 def relative_positions(

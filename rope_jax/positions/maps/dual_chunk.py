@@ -11,7 +11,6 @@ from rope_jax.positions.maps.base import (
     MapBand,
     Places,
     PositionMap,
-    check_least_window,
     resolved_number,
 )
 from rope_jax.positions.mask import BandMask
@@ -67,15 +66,4 @@ class DualChunk(PositionMap):
             MapBand(same, within, within, attention_factor=m),
             MapBand(before, Places(chunk=c, offset=c, cap=s), within, attention_factor=m),
             MapBand(older, last, within, attention_factor=m),
-        )
-
-    def check_reach(self, window: int, length: int) -> None:
-        s, w = resolved_number(self.chunk), resolved_number(self.local)
-        if length <= window or min(2 * (s - w) - 1, s) < window:
-            return
-        check_least_window(window, 3)
-        with_local = f", and local at most {window - 2:,}" if w > window - 2 else ""
-        raise ValueError(
-            f"chunk: {s:,} is too large for a window of {window:,} tokens; give at most "
-            f"{window - 1:,}{with_local}"
         )

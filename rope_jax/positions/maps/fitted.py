@@ -39,6 +39,7 @@ class FittedMap(PositionMap):
 
     source: ClassVar[str] = "rope-jax"
     relative: ClassVar[str] = "by pair, head and band: (θ'·d + φ)/θ"
+    stays_inside: ClassVar[bool] = False
     written_by: ClassVar[str] = "scripts/fit.py"
     type: Literal["fitted"] = "fitted"
     train_length: Annotated[int, Whole] = Field(

@@ -1,19 +1,19 @@
-"""`rerope` and `leaky_rerope`: exact distances nearby, constant or slower ones farther off."""
+"""`rerope`, `leaky_rerope`, `far_frequencies`: exact distances nearby, others farther off."""
 
 import math
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rope_jax.positions.maps.base import (
     AutoTokens,
     MapBand,
     Places,
     PositionMap,
-    check_least_window,
     resolved_number,
 )
 from rope_jax.positions.mask import BandMask
+from rope_jax.rope import AnyScaling
 from rope_jax.rope.numbers import single_error
 
 
@@ -37,10 +37,6 @@ class ReRoPE(PositionMap):
         here = Places(chunk=1)
         far = MapBand(BandMask(nearest=w), Places(chunk=1, offset=w), here)
         return MapBand(BandMask(beyond=w)), far
-
-    def check_reach(self, window: int, length: int) -> None:
-        if length > window:
-            check_window(resolved_number(self.window), window, most=window - 1)
 
 
 class LeakyReRoPE(PositionMap):
@@ -67,49 +63,42 @@ class LeakyReRoPE(PositionMap):
         auto = max(1, min(3 * window // 4, window - 2))
         w, k = auto if self.window == "auto" else resolved_number(self.window), self.k
         if k == "auto":
-            check_window(w, window, most=window - 2)
-            k = _rounded_up(_least_k(w, window, length))
+            if w > window - 2:
+                raise ValueError(f"window: {w:,} is too large; give at most {window - 2:,}")
+            k = _rounded_up((length - 1 - w) / (window - 1 - w))
         return self.model_dump() | {"window": w, "k": k}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w, k = resolved_number(self.window), float(self.k)
         return (MapBand(BandMask(beyond=w)), MapBand(BandMask(nearest=w), divisor=k, border=w))
 
-    def check_reach(self, window: int, length: int) -> None:
-        if length <= window:
-            return
-        check_least_window(window, 3)
-        w, k, most = resolved_number(self.window), float(self.k), window - 2
-        if w > most:
-            # the largest w with which this k reaches; 0: there is none
-            most = math.floor((k * (window - 1) - (length - 1)) / (k - 1)) if k > 1 else 0
-        if most < 1:
-            raise ValueError(
-                f"window: {w:,} is too large for a window of {window:,} tokens; give at most "
-                f"{window - 2:,}, and k: auto"
-            )
-        check_window(w, window, most=most)
-        least = _least_k(w, window, length)
-        if k < least:
-            reach = math.floor(w + k * (window - 1 - w)) + 1
-            raise ValueError(
-                f"k: {k:g} reaches {reach:,} tokens, not {length:,}, before distances leave the "
-                f"window of {window:,} tokens; give at least {_rounded_up(least):.4g}"
-            )
 
+class FarFrequencies(PositionMap):
+    """Far frequencies: θ_m·d below w, θ'_m·d + (θ_m − θ'_m)·w beyond, continuous at w.
 
-def check_window(w: int, window: int, *, most: int) -> None:
-    """ValueError if w is larger than `most`, which must be at least 1, in a window of L tokens."""
-    check_least_window(window, window - most + 1)
-    if w > most:
-        raise ValueError(
-            f"window: {w:,} is too large for a window of {window:,} tokens; give at most {most:,}"
-        )
+    θ' are the frequencies of any scaling, whose m acts on the far keys. θ' = θ/k (`pi`) is leaky
+    ReRoPE, θ' = 0 ReRoPE, θ' = θ no map. The longest angle depends on θ', so only w is checked.
+    """
 
+    source: ClassVar[str] = "rope-jax"
+    relative: ClassVar[str] = "by pair: d if d < w, else w + (d − w)·θ'/θ"
+    stays_inside: ClassVar[bool] = False
+    type: Literal["far_frequencies"] = "far_frequencies"
+    window: AutoTokens = Field("auto", description="w, at most L − 1; auto: L/2")
+    far: AnyScaling = Field(description="scaling that gives θ'; its factor is a number")
 
-def _least_k(w: int, window: int, length: int) -> float:
-    """Return the smallest k that keeps n > L tokens inside the window, for w at most L − 2."""
-    return (length - 1 - w) / (window - 1 - w)
+    @model_validator(mode="after")
+    def _far_has_no_query_scale(self) -> "FarFrequencies":
+        if self.far.query_scale is not None:
+            raise ValueError("far.query_scale: has no effect there; give it beside the map")
+        return self
+
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
+        return self.model_dump() | {"window": max(1, window // 2)}
+
+    def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
+        w = resolved_number(self.window)
+        return (MapBand(BandMask(beyond=w)), MapBand(BandMask(nearest=w), border=w, far=self.far))
 
 
 def _rounded_up(number: float) -> float:

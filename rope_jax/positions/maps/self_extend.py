@@ -54,17 +54,6 @@ class SelfExtend(PositionMap):
         far = MapBand(BandMask(nearest=w), Places(group=g, offset=w - w // g), Places(group=g))
         return MapBand(BandMask(beyond=w)), far
 
-    def check_reach(self, window: int, length: int) -> None:
-        w, g = resolved_number(self.window), resolved_number(self.group)
-        if length <= window or _largest(w, g, length) < window:
-            return
-        reach = next((d for d in _divisors(w) if _largest(w, d, length) < window), None)
-        advice = f"give group {reach}" if reach else _advise_window(window, length)
-        raise ValueError(
-            f"group: {g:,} with window {w:,} puts the first of {length:,} tokens at distance "
-            f"{_largest(w, g, length):,}, outside the window of {window:,} tokens; {advice}"
-        )
-
 
 def _largest(w: int, g: int, length: int) -> int:
     """Return the largest relative position in a text of n tokens."""
@@ -81,13 +70,3 @@ def _divisible(w: int) -> int:
     """Return, of the numbers from 7w/8 to w, the one that most powers of 2 divide."""
     exponents = range(w.bit_length() - 1, -1, -1)
     return next(w >> a << a for a in exponents if w >> a << a >= 7 * w // 8)
-
-
-def _advise_window(window: int, length: int) -> str:
-    """Return the longest W, with G = W, that keeps n tokens inside the window L, as advice."""
-    # W + ⌊(n − 1)/W⌋ ≤ L, which (n − 1)/W < L + 1 − W bounds from above
-    most = (window + 1 + math.isqrt(max(0, (window + 1) ** 2 - 4 * (length - 1)))) // 2
-    longest = next((w for w in range(most, 0, -1)[:4] if _largest(w, w, length) < window), None)
-    if longest is None:
-        return "no window and no group would do"
-    return f"no group would do, but window {longest:,} with group {longest:,} would"

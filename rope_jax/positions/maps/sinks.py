@@ -10,7 +10,6 @@ from rope_jax.positions.maps.base import (
     MapBand,
     Places,
     PositionMap,
-    check_least_window,
     resolved_number,
 )
 from rope_jax.positions.mask import BandMask
@@ -45,22 +44,6 @@ class Streaming(PositionMap):
     def has_effect(self, window: int, length: int) -> bool:
         return length > self.sinks + resolved_number(self.recent) + 1
 
-    def check_reach(self, window: int, length: int) -> None:
-        s, r = self.sinks, resolved_number(self.recent)
-        if length <= window or s + r < window:
-            return
-        check_least_window(window, 2)
-        if s > window - 2:
-            with_recent = ", and recent: auto" if r > 1 else ""
-            raise ValueError(
-                f"sinks: {s:,} leave no recent tokens in a window of {window:,} tokens; give at "
-                f"most {window - 2:,}{with_recent}"
-            )
-        raise ValueError(
-            f"recent: {r:,} is too large for a window of {window:,} tokens with {s:,} sinks; give "
-            f"at most {window - 1 - s:,}"
-        )
-
 
 class LMInfinite(PositionMap):
     """LM-Infinite: the last B tokens at their distances, and the first G at distance B.
@@ -87,14 +70,3 @@ class LMInfinite(PositionMap):
             return (local,)
         far = BandMask(nearest=b, first=g)
         return local, MapBand(far, Places(chunk=1, offset=b), Places(chunk=1))
-
-    def check_reach(self, window: int, length: int) -> None:
-        b = resolved_number(self.recent)
-        if length <= window:
-            return
-        check_least_window(window, 2)
-        if b > window - 1:
-            raise ValueError(
-                f"recent: {b:,} is too large for a window of {window:,} tokens; give at most "
-                f"{window - 1:,}"
-            )

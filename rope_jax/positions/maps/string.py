@@ -18,6 +18,7 @@ class STRING(PositionMap):
 
     source: ClassVar[str] = "An et al., arXiv 2410.18745, HKUNLP/STRING"
     relative: ClassVar[str] = "d if d < S, else d − S + W"
+    stays_inside: ClassVar[bool] = False
     type: Literal["string"] = "string"
     shift: AutoTokens = Field("auto", description="S, from which distance on keys move; auto: L/3")
     local: AutoTokens = Field("auto", description="W, the distance they move to; auto: L/32")

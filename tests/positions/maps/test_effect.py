@@ -5,7 +5,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from rope_jax.positions.maps import AnyMap, relative_positions
-from rope_jax.positions.maps.self_extend import SelfExtend
 
 parse = TypeAdapter(AnyMap).validate_python
 
@@ -39,31 +38,6 @@ def test_a_map_has_an_effect_from_the_first_length_at_which_a_distance_differs(s
     assert 0 <= sum(says) - sum(differs) <= early
     assert not says[0]
     assert says[-1]
-
-
-@pytest.mark.parametrize("window", [7, 16, 33, 60])
-def test_the_advised_group_or_window_of_self_extend_would_do_and_none_better(window):
-    """Against all windows and groups, one by one."""
-    for length in range(window + 1, window**2 // 3, 11):
-        largest = {}  # the largest distance that n tokens come to
-        for w in range(1, window + 1):
-            for g in (g for g in range(1, w + 1) if w % g == 0):
-                largest[w, g] = max(w - 1, (length - 1) // g + w - w // g)
-        would_do = {pair for pair, distance in largest.items() if distance < window}
-        longest = max((w for w, _ in would_do), default=None)
-        for (w, g), distance in largest.items():
-            if g not in (1, w):
-                continue
-            map_ = SelfExtend(window=w, group=g)
-            if distance < window:
-                map_.check_reach(window, length)
-                continue
-            groups = [other for other in range(1, w + 1) if (w, other) in would_do]
-            advice = f"give group {groups[0]}" if groups else "no window and no group would do"
-            if longest and not groups:
-                advice = f"no group would do, but window {longest} with group {longest} would"
-            with pytest.raises(ValueError, match=f"at distance {distance:,}, .*; {advice}$"):
-                map_.check_reach(window, length)
 
 
 @pytest.mark.parametrize("settings", [s for s in FIXED if s["type"] != "string"], ids=str)
