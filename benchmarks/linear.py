@@ -4,7 +4,7 @@
     python benchmarks/linear.py --lengths 8192 --chunks 32 64 128 256 512
 
 One layer's attention over one window, in float32, with the heads of the demo model, including the
-rotation of queries and keys: `linear_attention` and `blockwise_attention`, forward, and forward and
+rotation of queries and keys: `linear_attention` and attention `blockwise`, forward, and forward and
 backward. The programs of a length take turns, one call each, so that other load on the machine
 affects all of them.
 
@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rope_jax.attention.blockwise import blockwise_attention
+from rope_jax.attention import BACKENDS
 from rope_jax.attention.linear import CHUNK, linear_attention
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
 
@@ -43,7 +43,7 @@ def linear(chunk: int) -> Callable[..., Any]:
 
 def blockwise(q: Any, k: Any, v: Any, cos: Any, sin: Any) -> Any:
     """Return softmax attention in blocks."""
-    return blockwise_attention(rotate(q, cos, sin), rotate(k, cos, sin), v)
+    return BACKENDS["blockwise"].attend(rotate(q, cos, sin), rotate(k, cos, sin), v)
 
 
 def inputs(length: int, heads: int, kv_heads: int, head_dim: int) -> Arrays:

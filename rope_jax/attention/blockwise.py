@@ -21,29 +21,10 @@ from rope_jax.attention.remat_names import attended
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
 
-__all__ = ["banded_blockwise", "blockwise_attention"]
+__all__ = ["banded_blockwise"]
 
 # Longer blocks make larger products; shorter ones skip more of the work above the diagonal.
 BLOCK = 512
-
-
-def blockwise_attention(
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K V"],
-    segment_ids: Int[Array, "B S"] | None = None,
-    sliding_window: int | None = None,
-    part: ZigZag | None = None,
-    *,
-    block: int = BLOCK,
-) -> Float[Array, "B T N V"]:
-    """softmax(q·kᵀ/√H)·v as in `dense_attention`, in memory linear in S.
-
-    block: the most tokens per block. The window, or each chunk of one that devices share, is cut
-        into as few equal blocks as possible.
-    """
-    interaction = Interaction().within(sliding_window)
-    return banded_blockwise((q,), (k,), v, segment_ids, interaction, {}, part, block=block)
 
 
 def banded_blockwise(
@@ -57,13 +38,10 @@ def banded_blockwise(
     *,
     block: int = BLOCK,
 ) -> Float[Array, "B T N V"]:
-    """softmax(scores)·v over the keys of all bands, in memory linear in S.
+    """`Backend.attend_bands`, in memory linear in S.
 
-    queries, keys: rotated, one array for each band.
-    interaction: which keys each band holds, and how scores and values are computed; static.
-    params: a tree of float arrays for the interaction's functions; differentiable.
-    part: which of the S tokens the queries are; None: the last T.
-    block: the most tokens per block.
+    block: the most tokens per block. The window, or each chunk of one that devices share, is cut
+        into as few equal blocks as possible.
 
     A band's scores are computed only for the blocks in which it has keys. Softmax is float32. The
     backward pass keeps queries, keys, v, the output and one number per query and head (lse), and
@@ -82,16 +60,8 @@ def banded_blockwise(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(
-    settings: Settings,
-    queries: tuple[Float[Array, "B T N H"], ...],
-    keys: tuple[Float[Array, "B S K H"], ...],
-    v: Float[Array, "B S K V"],
-    segment_ids: Int[Array, "B S"] | None,
-    diagonals: Int[Array, " m"] | None,
-    params: Any,
-) -> Float[Array, "B T N V"]:
-    return _forward(settings, queries, keys, v, segment_ids, diagonals, params)[0]
+def _attention(settings: Settings, *arrays: Any) -> Float[Array, "B T N V"]:
+    return _forward(settings, *arrays)[0]
 
 
 def _forward(

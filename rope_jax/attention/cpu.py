@@ -25,29 +25,6 @@ from rope_jax.positions.zigzag import ZigZag
 _WANTED_TASKS, _LEAST_KEYS = 16, 512
 
 
-def cpu_attention(
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K V"],
-    segment_ids: Int[Array, "B S"] | None = None,
-    sliding_window: int | None = None,
-    part: ZigZag | None = None,
-    *,
-    rounded: bool = False,
-) -> Float[Array, "B T N V"]:
-    """softmax(q·kᵀ/√H)·v as in `dense_attention`, by one call of the kernel.
-
-    rounded: round both factors of every product to bfloat16. All else is float32, also if q, k and
-        v are not.
-    segment_ids: which document a token belongs to; the tokens of a document are consecutive.
-
-    Differentiable in reverse mode. The backward pass keeps q, k, v, the output and one number per
-    query and head, and computes the probabilities again. RuntimeError if there is no kernel.
-    """
-    interaction = Interaction().within(sliding_window)
-    return banded_cpu((q,), (k,), v, segment_ids, interaction, {}, part, rounded=rounded)
-
-
 def banded_cpu(
     queries: tuple[Float[Array, "B T N H"], ...],
     keys: tuple[Float[Array, "B S K H"], ...],
@@ -59,10 +36,16 @@ def banded_cpu(
     *,
     rounded: bool = False,
 ) -> Float[Array, "B T N V"]:
-    """The same over the keys of all bands, by one call of the kernel for each band.
+    """`Backend.attend_bands`, by one call of the kernel for each band.
 
-    The kernel knows dot products alone; other scores, and added values, are `banded_blockwise`.
-    Errors: as in `cpu_attention`.
+    rounded: round both factors of every product to bfloat16. All else is float32, also if queries,
+        keys and v are not.
+
+    The tokens of a document must be consecutive. The kernel knows dot products alone; other scores,
+    and added values, are `banded_blockwise`. The backward pass keeps queries, keys, v, the output
+    and one number per query and head, and recomputes the probabilities.
+
+    RuntimeError if there is no kernel.
     """
     if load_kernels() is None:
         raise RuntimeError("attention cpu: the kernels were not compiled")
@@ -106,11 +89,7 @@ def _seen(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _attention(
-    queries: tuple[Float[Array, "B T N H"], ...],
-    keys: tuple[Float[Array, "B S K H"], ...],
-    v: Float[Array, "B S K V"],
-    seen: tuple[_Interval, ...],
-    rounded: bool,
+    queries: Any, keys: Any, v: Any, seen: tuple[_Interval, ...], rounded: bool
 ) -> Float[Array, "B T N V"]:
     return _forward(queries, keys, v, seen, rounded)[0]
 

@@ -37,13 +37,7 @@ def dense_attention(
     sliding_window: int | None = None,
     part: ZigZag | None = None,
 ) -> Float[Array, "B T N V"]:
-    """softmax(q·kᵀ/√H)·v over the keys at or before the query's index and in its segment.
-
-    Query head n reads key-value head n // G.
-    sliding_window: only this many keys, including the query's own (Hugging Face's count).
-    part: which of the S tokens the queries are; None: the last T.
-    Masks use the index in the window, never the position id, since positions may jump. Softmax is
-    float32. Memory: about B·N·T·S floats, of which more than half are kept for the backward pass.
+    """`Backend.attend`, in about B·N·T·S floats, of which the backward pass keeps more than half.
 
     Differentiable in reverse mode, with a hand-written derivative: automatic differentiation pads
     the gradient of every slice of k and v to full length, which took XLA longer on a CPU than the
@@ -90,12 +84,7 @@ def query_chunks(queries: int, keys: int, starts: Int[Array, " 2"] | None) -> It
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _attention(
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K V"],
-    segment_ids: Int[Array, "B S"] | None,
-    starts: Int[Array, " 2"] | None,
-    window: int | None,
+    q: Any, k: Any, v: Any, segment_ids: Any, starts: Any, window: int | None
 ) -> Float[Array, "B T N V"]:
     return _forward(q, k, v, segment_ids, starts, window)[0]
 
@@ -114,7 +103,8 @@ def _forward(
     for chunk in query_chunks(q.shape[1], k.shape[1], starts):
         seen = _key_span(chunk, window)
         logits = product(stacked(queries[:, :, :, chunk.rows]), keys[..., seen])
-        mask = jnp.where(_visible(segment_ids, chunk, window), 0.0, -jnp.inf).astype(jnp.float32)
+        visible = _visible(BandMask(beyond=window), chunk, seen, segment_ids)
+        mask = jnp.where(visible, 0.0, -jnp.inf).astype(jnp.float32)
         logits = logits + jnp.tile(mask, (1, groups, 1))[:, None]
         # XLA fuses this chain. Every query sees itself, so the maximum is finite.
         weights = jnp.exp(logits - logits.max(-1, keepdims=True))
@@ -169,21 +159,6 @@ def _key_span(chunk: Chunk, window: int | None) -> slice:
     return slice(max(0, chunk.first - window + 1), chunk.end)
 
 
-def _visible(
-    segment_ids: Int[Array, "B S"] | None, chunk: Chunk, window: int | None
-) -> Bool[Array, "#B chunk C"]:
-    """Return which keys of the span `_key_span` each of those queries sees."""
-    seen = _key_span(chunk, window)
-    query, key = chunk.query_index[:, None], jnp.arange(seen.start, seen.stop)[None]
-    visible = (query >= key)[None]
-    if window is not None:
-        visible = visible & (query - key < window)[None]
-    if segment_ids is not None:
-        own = jax.lax.dynamic_slice_in_dim(segment_ids, chunk.first, query.size, axis=1)
-        visible = visible & (own[:, :, None] == segment_ids[:, None, seen])
-    return visible
-
-
 def _sum_of_spans(
     parts: Sequence[Float[Array, "B K H _"]], spans: Sequence[slice]
 ) -> Float[Array, "B K H S"]:
@@ -223,9 +198,7 @@ def banded_dense(
     params: Any,
     part: ZigZag | None = None,
 ) -> Float[Array, "B T N V"]:
-    """softmax(scores)·v over the keys of all bands, as `banded_blockwise`, with quadratic memory.
-
-    part: which of the S tokens the queries are; None: the last T.
+    """`Backend.attend_bands`, in quadratic memory.
 
     Every band's scores are computed for all keys up to a chunk of queries, or for all keys where
     the window is shared. Differentiable.
@@ -242,7 +215,7 @@ def banded_dense(
         for mask, q, k in zip(interaction.masks, queries, keys, strict=True):
             block = q[:, :, :, chunk.rows], k[:, :, : key_index.size]
             scores = interaction.scores(params, *block, query_index, key_index)
-            seen = _band_mask(mask, query_index, key_index, segment_ids)[:, None, None]
+            seen = _visible(mask, chunk, slice(0, chunk.end), segment_ids)[:, None, None]
             logits = jnp.where(seen, scores, jnp.broadcast_to(logits, scores.shape))
         weights = jax.nn.softmax(logits, axis=-1)
         out = product(stacked(weights.astype(v.dtype)), v[:, :, : key_index.size])
@@ -253,19 +226,17 @@ def banded_dense(
     return attended(_merged(jnp.concatenate(outs, axis=3)))
 
 
-def _band_mask(
-    mask: BandMask,
-    query_index: Int[Array, " chunk"],
-    key_index: Int[Array, " C"],
-    segment_ids: Int[Array, "B S"] | None,
+def _visible(
+    mask: BandMask, chunk: Chunk, keys: slice, segment_ids: Int[Array, "B S"] | None
 ) -> Bool[Array, "#B chunk C"]:
-    seen = mask.by_distance(query_index[:, None] - key_index[None])[None]
+    """Return which of the keys each query of a chunk sees in a band."""
+    query, key = chunk.query_index, jnp.arange(keys.start, keys.stop)
+    visible = mask.by_distance(query[:, None] - key[None])[None]
+    position = jnp.arange(keys.stop)[None]  # one document
     if segment_ids is not None:
-        own, others = segment_ids[:, query_index], segment_ids[:, key_index]
-        seen = seen & (own[:, :, None] == others[:, None])
+        own = jax.lax.dynamic_slice_in_dim(segment_ids, chunk.first, query.size, axis=1)
+        visible = visible & (own[:, :, None] == segment_ids[:, None, keys])
+        position = document_positions(segment_ids)
     if mask.needs_document_positions(0, None):
-        position = key_index[None]  # one document
-        if segment_ids is not None:
-            position = document_positions(segment_ids)
-        seen = seen & mask.by_document_position(position[:, query_index], position[:, key_index])
-    return seen
+        visible = visible & mask.by_document_position(position[:, query], position[:, keys])
+    return visible

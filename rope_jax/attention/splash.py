@@ -40,7 +40,7 @@ def splash_attention(
     *,
     interpret: bool = False,
 ) -> Float[Array, "B T N V"]:
-    """softmax(q·kᵀ/√H)·v as in `dense_attention`, by the TPU kernel.
+    """`Backend.attend`, by the TPU kernel.
 
     interpret: run without a TPU, slowly, for tests.
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from rope_jax.attention import BACKENDS
-from rope_jax.attention.blockwise import blockwise_attention
 from rope_jax.config.model import ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.model.resolve import check_backend
@@ -52,7 +51,7 @@ def inputs(length, heads, kv_heads, batch=2, scale=1.0):
 
 KINDS = {
     "xla": BACKENDS["xla"].attend,
-    "blockwise": functools.partial(blockwise_attention, block=48),
+    "blockwise": functools.partial(BACKENDS["blockwise"].attend, block=48),
     "cpu": BACKENDS["cpu"].attend,
 }
 

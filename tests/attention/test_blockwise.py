@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rope_jax.attention import BACKENDS
-from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
+from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from tests.programs import equations
@@ -31,7 +31,7 @@ def inputs(length, heads, kv_heads, batch=2):
 
 def test_gradients_match_xla_with_documents_and_grouped_heads():
     q, k, v, segment_ids = inputs(200, 4, 2)
-    by_blocks = functools.partial(blockwise_attention, block=48)
+    by_blocks = functools.partial(BACKENDS["blockwise"].attend, block=48)
 
     def squared(f):
         return jax.jit(
@@ -99,7 +99,7 @@ def test_vmap_of_gradients_keeps_one_loop_condition_for_all_rows():
     q, k, v, _ = inputs(150, 2, 1, batch=3)
 
     def loss(q, k, v):
-        return (blockwise_attention(q, k, v, block=48) ** 2).sum()
+        return (BACKENDS["blockwise"].attend(q, k, v, block=48) ** 2).sum()
 
     each = [x[:, None] for x in (q, k, v)]
     one_by_one = jax.vmap(jax.grad(loss, argnums=(0, 1, 2)))
@@ -153,7 +153,7 @@ def test_only_the_blocks_that_a_band_needs_are_computed(bands, wanted):
 
 def test_program_size_is_constant_and_memory_is_linear_in_length():
     def loss(q, k, v):
-        return blockwise_attention(q, k, v).sum()
+        return BACKENDS["blockwise"].attend(q, k, v).sum()
 
     sizes, bytes_used = [], []
     for length in (4096, 16384):

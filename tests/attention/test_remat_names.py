@@ -8,8 +8,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 from jax.extend.core import jaxprs_in_params
 
-from rope_jax.attention.blockwise import blockwise_attention
-from rope_jax.attention.cpu import cpu_attention
+from rope_jax.attention import BACKENDS
 from rope_jax.attention.dense import dense_attention
 from rope_jax.attention.remat_names import CUDNN_FORWARD, keep_attended
 from rope_jax.attention.splash import splash_attention
@@ -48,9 +47,9 @@ only_attended = functools.partial(jax.checkpoint, policy=keep_attended)
 @pytest.mark.parametrize(
     ("attention", "primitive"),
     [
-        (blockwise_attention, "reduce_max"),
+        (BACKENDS["blockwise"].attend, "reduce_max"),
         (functools.partial(splash_attention, interpret=True), "pallas_call"),
-        (cpu_attention, "ffi_call"),  # one forward, one backward
+        (BACKENDS["cpu"].attend, "ffi_call"),  # one forward, one backward
     ],
 )
 def test_the_forward_pass_runs_once_if_its_results_are_kept(attention, primitive):

@@ -12,7 +12,7 @@ import pytest
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.backends.cudnn import Cudnn
-from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
+from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.cpu import banded_cpu
 from rope_jax.attention.dense import banded_dense
 from rope_jax.attention.splash import splash_attention
@@ -81,7 +81,7 @@ def check_parts(attention, reference, length, count):
 def test_parts_match_the_window(name, count, window, segments):
     attention = BACKENDS[name].attend
     if name == "blockwise":
-        attention = functools.partial(blockwise_attention, block=10)
+        attention = functools.partial(BACKENDS["blockwise"].attend, block=10)
     ids = inputs(192)[-1] if segments else None
     check_parts(
         lambda q, k, v, part: attention(q, k, v, ids, window, part),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rope_jax.attention import BACKENDS
-from rope_jax.attention.cpu import banded_cpu, cpu_attention
+from rope_jax.attention.cpu import banded_cpu
 from rope_jax.attention.dense import banded_dense
 from rope_jax.blocks.gated import gated_feed_forward
 from rope_jax.config.model import ModelConfig
@@ -122,7 +122,7 @@ def test_attention_is_that_of_whole_matrices(instruction_set, sizes, size):
         return out, *pull_back(dout)
 
     for window, documents in ((None, None), (50, None), (None, ids), (3, ids)):
-        found = value_and_gradients(cpu_attention, window, documents)
+        found = value_and_gradients(BACKENDS["cpu"].attend, window, documents)
         wanted = value_and_gradients(BACKENDS["xla"].attend, window, documents)
         for a, b in zip(found, wanted, strict=True):
             # gradients grow with the size, and so do logits, whose rounding changes the weights
@@ -175,7 +175,7 @@ def test_the_shares_of_bands_add_up_to_one_however_large_the_logits():
 
 def test_results_do_not_depend_on_the_order_in_which_threads_work():
     q, dout = draw(2, 700, 3, 16), draw(2, 700, 3, 16, seed=1)
-    run = jax.jit(lambda q, dout: jax.vjp(cpu_attention, q, q, q)[1](dout))
+    run = jax.jit(lambda q, dout: jax.vjp(BACKENDS["cpu"].attend, q, q, q)[1](dout))
     first = run(q, dout)
     for _ in range(5):
         assert all(np.array_equal(a, b) for a, b in zip(first, run(q, dout), strict=True))
@@ -183,7 +183,7 @@ def test_results_do_not_depend_on_the_order_in_which_threads_work():
 
 def test_a_number_that_is_none_does_not_disappear(instruction_set):
     q = draw(1, 200, 1, 16)
-    out = cpu_attention(q, q.at[0, 120, 0, 3].set(jnp.nan), q)
+    out = BACKENDS["cpu"].attend(q, q.at[0, 120, 0, 3].set(jnp.nan), q)
     assert np.isfinite(out[0, :120]).all()
     assert np.isnan(out[0, 120:]).all()
 
@@ -192,7 +192,7 @@ def test_a_number_that_is_none_does_not_disappear(instruction_set):
 def test_weights_are_exact_to_float32(instruction_set, size):
     """Over the range of logits that a softmax sees, from equal ones to a single one."""
     q, k = draw(1, 512, 1, 4) * np.float32(size), draw(1, 512, 1, 4, seed=1)
-    found = cpu_attention(q, k, jnp.broadcast_to(jnp.eye(512)[:, None], (1, 512, 1, 512)))
+    found = BACKENDS["cpu"].attend(q, k, jnp.broadcast_to(jnp.eye(512)[:, None], (1, 512, 1, 512)))
     logits = np.einsum("th,sh->ts", *(np.asarray(x[0, :, 0], np.float64) for x in (q, k))) / 2
     logits = np.where(np.tri(512, dtype=bool), logits, -np.inf)
     weights = np.exp(logits - logits.max(1, keepdims=True))
@@ -204,9 +204,9 @@ def test_weights_are_exact_to_float32(instruction_set, size):
 
 def test_vmap_computes_each_element():
     q = draw(3, 1, 40, 2, 8)
-    found = jax.jit(jax.vmap(lambda q: cpu_attention(q, q, q)))(q)
+    found = jax.jit(jax.vmap(lambda q: BACKENDS["cpu"].attend(q, q, q)))(q)
     for a, b in zip(found, q, strict=True):
-        np.testing.assert_array_equal(a, cpu_attention(b, b, b))
+        np.testing.assert_array_equal(a, BACKENDS["cpu"].attend(b, b, b))
 
 
 def test_auto_is_the_kernel_where_it_was_compiled_and_else_xla(monkeypatch):

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.attention.cpu import banded_cpu, cpu_attention
+from rope_jax.attention.cpu import banded_cpu
 from rope_jax.blocks.gated import gated_feed_forward
 from rope_jax.config.model import ModelConfig
 from rope_jax.kernels import loading, projections
@@ -135,7 +136,7 @@ def test_rounded_attention_rounds_nothing_but_factors(rounding_set, sizes):
     dout = draw(1, queries, heads, value_width, seed=3)
 
     def attend(q, k, v):
-        return cpu_attention(q, k, v, None, 200, rounded=True)
+        return BACKENDS["cpu"].attend(q, k, v, None, 200, rounded=True)
 
     found = along(attend, q, k, v, dout)
     q, k, v, dout = (as_bfloat16(x)[0] for x in (q, k, v, dout))
@@ -163,7 +164,7 @@ def test_gradients_of_rounded_attention_are_close_where_keys_have_a_common_mean(
 
     def gradients(rounded):
         def attend(q, k, v):
-            return cpu_attention(q, k, v, rounded=rounded)
+            return BACKENDS["cpu"].attend(q, k, v, rounded=rounded)
 
         return along(attend, q, k, v, dout)[1:]
 

@@ -6,12 +6,8 @@ To add one, write a file here with a subclass of `Backend` and list it below.
 from typing import TYPE_CHECKING, Literal
 
 from rope_jax.attention.backends.base import Backend
-from rope_jax.attention.backends.blockwise import Blockwise
-from rope_jax.attention.backends.cpu import Cpu
 from rope_jax.attention.backends.cudnn import Cudnn
-from rope_jax.attention.backends.linear import Linear
-from rope_jax.attention.backends.splash import Splash
-from rope_jax.attention.backends.xla import Xla
+from rope_jax.attention.backends.own import Blockwise, Cpu, Linear, Splash, Xla
 
 __all__ = ["BACKENDS", "AttentionName", "Backend", "backend_names"]
 

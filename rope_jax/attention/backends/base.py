@@ -29,7 +29,6 @@ class Backend:
     """Whether several devices can each compute some of a window's queries."""
     quadratic_memory: ClassVar[bool] = False
     """Whether the weights of all pairs of tokens are in memory, and kept for the backward pass."""
-
     rounds: ClassVar[bool] = False
     """Whether its methods take `rounded`; if not, `in_bfloat16` rounds the factors before."""
 
@@ -52,14 +51,19 @@ class Backend:
         segment_ids: Any = None,
         sliding_window: int | None = None,
         part: Any = None,
+        **options: Any,
     ) -> Any:
-        """Return softmax(q·kᵀ/√H)·v [B, T, N, V], with a float32 softmax.
+        """Return softmax(q·kᵀ/√H)·v [B, T, N, V], with a float32 softmax; by default, one band.
 
         q: [B, T, N, H]. k: [B, S, K, H]. v: [B, S, K, V].
         segment_ids: documents [B, S]; a query sees only its own. None: each row is one document.
         sliding_window: how many keys a query sees, its own included; None: all up to its own.
+        options: of `attend_bands`.
         """
-        raise NotImplementedError
+        from rope_jax.positions.interaction import Interaction
+
+        interaction = Interaction().within(sliding_window)
+        return self.attend_bands((q,), (k,), v, segment_ids, interaction, {}, part, **options)
 
     def attend_bands(
         self,
@@ -71,9 +75,11 @@ class Backend:
         params: Any,
         part: Any = None,
     ) -> Any:
-        """Return the same over the keys of all bands of an `Interaction`, with its scores.
+        """Return softmax(scores)·v over the keys of all bands of an `Interaction`.
 
-        queries, keys: rotated, one array for each band. params: arrays for the interaction.
+        queries, keys: rotated, one array for each band.
+        interaction: which keys each band holds, and how scores and values are computed; static.
+        params: a tree of float arrays for the interaction's functions; differentiable.
         """
         raise NotImplementedError
 

@@ -39,6 +39,7 @@ class Cudnn(Backend):
         segment_ids: Any = None,
         sliding_window: int | None = None,
         part: Any = None,
+        **options: Any,
     ) -> Any:
         import jax
         import jax.numpy as jnp
