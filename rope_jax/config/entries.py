@@ -19,9 +19,8 @@ from rope_jax.config.types import FolderName, Frozen, bare_names, distinct
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.rope.numbers import single_error
-from rope_jax.rope.strategies.bucketed import BucketedScaling
+from rope_jax.rope.strategies.inner import BucketedScaling, ResonanceScaling
 from rope_jax.rope.strategies.registry import PLAIN
-from rope_jax.rope.strategies.resonance import ResonanceScaling
 
 
 class SweepEntry(Frozen):

@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Union
 from pydantic import Field
 
 from rope_jax.positions.encodings.absolute import LearnedEncoding, SinusoidalEncoding
-from rope_jax.positions.encodings.alibi import ALiBiEncoding
 from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.biases import ALiBiEncoding, KERPLEEncoding, T5Encoding
 from rope_jax.positions.encodings.fire import FIREEncoding
-from rope_jax.positions.encodings.kerple import KERPLEEncoding
-from rope_jax.positions.encodings.pope import PoPEEncoding
-from rope_jax.positions.encodings.rope import NoEncoding, RoPE
+from rope_jax.positions.encodings.rotary import NoEncoding, PoPEEncoding, RoPE, XPosEncoding
 from rope_jax.positions.encodings.shaw import ShawEncoding
-from rope_jax.positions.encodings.t5 import T5Encoding
-from rope_jax.positions.encodings.xpos import XPosEncoding
 
 __all__ = ["ENCODINGS", "AnyEncoding", "Encoding", "RoPE", "Sizes"]
 

@@ -19,9 +19,8 @@ from rope_jax.positions.maps.base import (
 from rope_jax.positions.maps.dual_chunk import DualChunk
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.maps.rerope import FarFrequencies, LeakyReRoPE, ReRoPE
-from rope_jax.positions.maps.self_extend import SelfExtend
+from rope_jax.positions.maps.self_extend import STRING, SelfExtend
 from rope_jax.positions.maps.sinks import LMInfinite, Streaming
-from rope_jax.positions.maps.string import STRING
 
 __all__ = [
     "MAPS",

@@ -9,7 +9,7 @@ from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.hf.read import LENGTH
 from rope_jax.rope.strategies import STRATEGIES, Scaling
 from rope_jax.rope.strategies.by_parts import ByParts
-from rope_jax.rope.strategies.longrope import LongRoPEScaling
+from rope_jax.rope.strategies.explicit import LongRoPEScaling
 
 _OWN_FORMS: dict[str, str | None] = {
     "none": "`default`",

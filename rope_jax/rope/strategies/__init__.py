@@ -18,12 +18,11 @@ from rope_jax.rope.messages import (
 )
 from rope_jax.rope.query_scales import QUERY_SCALES
 from rope_jax.rope.strategies.base import Scaling
-from rope_jax.rope.strategies.bucketed import BucketedScaling
+from rope_jax.rope.strategies.inner import BucketedScaling, ResonanceScaling
 
 # Export every class, so that a new one needs to be named only in the registry.
 from rope_jax.rope.strategies.registry import *  # noqa: F403
 from rope_jax.rope.strategies.registry import PLAIN
-from rope_jax.rope.strategies.resonance import ResonanceScaling
 
 _ALL: tuple[type[Scaling], ...] = (*PLAIN, ResonanceScaling, BucketedScaling)
 STRATEGIES = {strategy.model_fields["type"].default: strategy for strategy in _ALL}

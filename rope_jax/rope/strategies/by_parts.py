@@ -1,4 +1,4 @@
-"""`ntk_by_parts`, `yarn`, `dynamic_yarn`: keep fast pairs, interpolate slow ones, ramp between."""
+"""`ntk_by_parts`, `yarn`, `dynamic_yarn`, `llama3`: keep fast pairs, interpolate slow ones."""
 
 import math
 from types import ModuleType
@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import AttentionFactor, Positive
+from rope_jax.rope.numbers import AttentionFactor, Factor, Positive
 from rope_jax.rope.strategies.base import Scaling, WithFactor, align_pairs, dynamic_factor
 
 
@@ -163,3 +163,45 @@ class DynamicYaRNScaling(ByParts):
         s = dynamic_factor(geometry, length, xp)
         m = 0.1 * xp.log(s) + 1 if self.attention_factor is None else self.attention_factor
         return self._blend(geometry, s), m
+
+
+class Llama3Scaling(Scaling):
+    """Llama 3.1: θ for pairs with many turns in L, θ/s for those with few, a ramp between.
+
+    With r_i = L·θ_i/(2π) turns in L (L over the wavelength),
+
+        g_i  = clip((r_i − low_freq_factor)/(high_freq_factor − low_freq_factor), 0, 1)
+        θ'_i = (1 − g_i)·θ_i/s + g_i·θ_i
+
+    This is NTK by parts with the paper's ramp, from low_freq_factor to high_freq_factor turns. If
+    the two are equal (Llama 4 Scout) there is no ramp: pairs with at least that many turns keep θ.
+    """
+
+    source: ClassVar[str] = "Llama 3.1, arXiv 2407.21783; Hugging Face `llama3`"
+    type: Literal["llama3"] = "llama3"
+    factor: Factor = 8.0
+    low_freq_factor: Positive = Field(
+        1.0, description="a pair with at most this many turns in L gets θ/s"
+    )
+    high_freq_factor: Positive = Field(
+        4.0, description="a pair with at least this many turns in L keeps θ"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Llama3Scaling":
+        if self.high_freq_factor < self.low_freq_factor:
+            raise ValueError(
+                f"high_freq_factor ({self.high_freq_factor:g}) must not be below "
+                f"low_freq_factor ({self.low_freq_factor:g})"
+            )
+        return self
+
+    def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
+        theta = geometry.inv_freq()
+        turns = geometry.train_length * theta / (2 * math.pi)
+        low, high = self.low_freq_factor, self.high_freq_factor
+        if low == high:
+            kept = (turns >= low).astype(np.float64)
+        else:
+            kept = np.clip((turns - low) / (high - low), 0, 1)
+        return (1 - kept) * theta / self.factor + kept * theta, 1.0

@@ -1,5 +1,6 @@
-"""`ntk` and `dynamic_ntk`: NTK-aware scaling."""
+"""`ntk`, `dynamic_ntk`, `mixed_base`, `abf`: another base, or one for every pair."""
 
+import math
 from types import ModuleType
 from typing import Any, ClassVar, Literal
 
@@ -60,3 +61,35 @@ class DynamicNTKScaling(Scaling):
         # b'^(−2i/d) = θ_i · s^(−2i/(d−2))
         exponents = np.arange(0, d, 2) / (d - 2)
         return align_pairs(geometry.inv_freq(), s) * falling_power(s, exponents, xp), 1.0
+
+
+class MixedBaseScaling(WithFactor):
+    """NTK-RoPE-mixed: θ_i · exp(−a·(i + 1)^e), a = ln s / (d/2)^e; the slowest pair gets θ/s."""
+
+    source: ClassVar[str] = "Su, kexue.fm/archives/9706, bojone/rerope"
+    type: Literal["mixed_base"] = "mixed_base"
+    e: float = Field(
+        0.75,
+        gt=0,
+        lt=1e3,
+        description="exponent: larger ones spare more fast pairs; 0.75 in the author's code",
+    )
+
+    def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
+        pairs = geometry.rotary_dim // 2
+        # (i + 1)^e / (d/2)^e as a single power: with a large e both would overflow
+        share = (np.arange(1, pairs + 1) / pairs) ** self.e
+        return geometry.inv_freq() * np.exp(-math.log(self.factor) * share), 1.0
+
+
+class ABFScaling(Scaling):
+    """Adjusted base frequency: θ_i = b'^(−2i/d) with a new, usually larger base b'."""
+
+    source: ClassVar[str] = "Xiong et al., arXiv 2309.16039"
+    type: Literal["abf"] = "abf"
+    base: float = Field(
+        500000.0, ge=1, allow_inf_nan=False, description="b', which replaces rope.base"
+    )
+
+    def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
+        return geometry.inv_freq(base=self.base), 1.0

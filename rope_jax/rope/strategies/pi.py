@@ -1,4 +1,4 @@
-"""`pi` and `dynamic_pi`: position interpolation."""
+"""`none`, `pi`, `dynamic_pi`: the unscaled rotary embedding, and position interpolation."""
 
 from types import ModuleType
 from typing import Any, ClassVar, Literal
@@ -7,6 +7,16 @@ import numpy as np
 
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.strategies.base import Scaling, WithFactor, align_pairs, dynamic_factor
+
+
+class NoScaling(Scaling):
+    """No scaling: θ_i = b^(−2i/d)."""
+
+    source: ClassVar[str] = "RoFormer, arXiv 2104.09864"
+    type: Literal["none"] = "none"
+
+    def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
+        return geometry.inv_freq(), 1.0
 
 
 class PIScaling(WithFactor):

@@ -10,9 +10,8 @@ import pytest
 
 from rope_jax.positions.encodings import Sizes
 from rope_jax.positions.encodings.absolute import LearnedEncoding
-from rope_jax.positions.encodings.alibi import alibi_slopes
+from rope_jax.positions.encodings.biases import alibi_slopes, t5_buckets
 from rope_jax.positions.encodings.fire import FIREEncoding
-from rope_jax.positions.encodings.t5 import t5_buckets
 from tests.positions.encodings.dense import (
     SIZES,
     Layer,

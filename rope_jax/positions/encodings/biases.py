@@ -1,0 +1,190 @@
+"""`alibi`, `t5`, `kerple`: a bias on the logits, by distance."""
+
+import functools
+import math
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from rope_jax.positions.encodings.base import Encoding, Params, Scores, Sizes
+from rope_jax.rope.numbers import Whole
+
+
+class ALiBiEncoding(Encoding):
+    """ALiBi: logits q·k/√H − slope_n·(i − j), with a fixed slope per head n; no parameters."""
+
+    source: ClassVar[str] = "Press et al., arXiv 2108.12409"
+    uses_distances: ClassVar[bool] = True
+    needs_interaction: ClassVar[bool] = True
+    type: Literal["alibi"] = "alibi"
+
+    @property
+    def scores(self) -> Scores:
+        return _alibi_scores
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """Return the slope of each of N heads, float64 [N].
+
+    For N a power of two: 2^(−8n/N), n = 1 … N. Otherwise: those of the largest power of two P
+    below N, then every other one of those for 2P, beginning with the first, as in the authors' code
+    (ofirpress/attention_with_linear_biases, `get_slopes`).
+    """
+    power = 2 ** int(math.log2(heads))
+
+    def of_power(n: int) -> np.ndarray:
+        return 2.0 ** (-8.0 * np.arange(1, n + 1) / n)
+
+    return np.concatenate([of_power(power), of_power(2 * power)[::2][: heads - power]])
+
+
+def _alibi_scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+    """Add −slope·(t − j), with t the last of the queries, as more columns of queries and keys.
+
+    That differs from −slope·(i − j) by a constant per query, which softmax ignores, and on a CPU
+    costs next to nothing, whereas adding a bias to every score takes half as long as all the rest.
+    Parts of at most 8 bits make the products exact in bfloat16 and TF32, too.
+    """
+    import jax.numpy as jnp
+
+    from rope_jax.positions.interaction import dot_product
+
+    slopes = _in_8_bits(alibi_slopes(k.shape[1] * q.shape[2]).astype(np.float32))
+    slopes = slopes.reshape(1, k.shape[1], q.shape[2], 1, -1)
+    behind = query_index[-1] - key_index
+    places = jnp.stack([behind & 0xFF, behind & 0xFF00, behind & ~0xFFFF], axis=-1)
+    # every part of a slope meets every part of a distance
+    of_queries = jnp.repeat(-jnp.asarray(slopes, q.dtype), places.shape[-1], axis=-1)
+    of_keys = jnp.tile(places.astype(k.dtype)[None, None], slopes.shape[-1])
+    q = jnp.concatenate([q, jnp.broadcast_to(of_queries, (*q.shape[:-1], of_keys.shape[-1]))], -1)
+    k = jnp.concatenate([k, jnp.broadcast_to(of_keys, (*k.shape[:-1], of_keys.shape[-1]))], -1)
+    return dot_product(params, q, k, query_index, key_index)
+
+
+def _in_8_bits(x: np.ndarray) -> np.ndarray:
+    """Return numbers of at most 8 significant bits that sum to x [N]: [N, parts], float32."""
+    from jax.numpy import bfloat16
+
+    parts = []
+    while x.any():
+        parts.append(x.astype(bfloat16).astype(np.float32))
+        x = x - parts[-1]
+    return np.stack(parts, axis=-1)
+
+
+class T5Encoding(Encoding):
+    """T5 bias: logits q·k/√H + b[n, bucket(i − j)], a trained number per head n and bucket.
+
+    Each distance below buckets/2 is a bucket of its own; the others share the rest, see
+    `t5_buckets`. All layers share b, as in T5. T5 itself does not divide q·k by √H.
+    """
+
+    source: ClassVar[str] = "Raffel et al., arXiv 1910.10683"
+    uses_distances: ClassVar[bool] = True
+    needs_interaction: ClassVar[bool] = True
+    type: Literal["t5"] = "t5"
+    buckets: Annotated[int, Whole] = Field(
+        32, ge=2, le=512, description="number of biases per head, even"
+    )
+    max_distance: Annotated[int, Whole] = Field(
+        128, gt=1, le=2**20, description="distance from which all keys share the last bucket"
+    )
+
+    @model_validator(mode="after")
+    def _buckets_fit(self) -> "T5Encoding":
+        if self.buckets % 2:
+            raise ValueError(f"buckets: {self.buckets} is odd; half of them are single distances")
+        if self.max_distance <= self.buckets // 2:
+            raise ValueError(
+                f"max_distance: {self.max_distance} is not above the {self.buckets // 2} distances "
+                "that have a bucket of their own (buckets / 2); raise it or lower buckets"
+            )
+        return self
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        return {"bias": (1, self.buckets, sizes.heads)}
+
+    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
+        import jax.numpy as jnp
+
+        buckets = t5_buckets(self.buckets, self.max_distance)
+        return {"by_distance": jnp.take(parameters["bias"], buckets, axis=1).swapaxes(1, 2)}
+
+    @property
+    def scores(self) -> Scores:
+        from rope_jax.positions.interaction import plus_by_distance
+
+        return plus_by_distance
+
+
+@functools.cache
+def t5_buckets(buckets: int, max_distance: int) -> np.ndarray:
+    """Return the bucket of every distance 0 … max_distance, int32 [max_distance + 1].
+
+    With e = buckets/2: Δ for Δ < e, then min(buckets − 1, e + ⌊e·ln(Δ/e) / ln(max_distance/e)⌋), as
+    `_relative_position_bucket` of T5's code does for causal attention. Whole numbers are compared,
+    since rounded logarithms can miss a border: bucket e + k begins at the first Δ with
+    Δ^e ≥ max_distance^k · e^(e − k).
+    """
+    exact = buckets // 2
+    borders = []
+    for k in range(1, exact):
+        border = max_distance**k * exact ** (exact - k)
+        first = round(exact * (max_distance / exact) ** (k / exact))
+        while first**exact >= border:
+            first -= 1
+        while first**exact < border:
+            first += 1
+        borders.append(first)
+    distances = np.arange(max_distance + 1)
+    logarithmic = exact + np.searchsorted(borders, distances, side="right")
+    found = np.where(distances < exact, distances, logarithmic).astype(np.int32)
+    found.flags.writeable = False  # it is cached
+    return found
+
+
+# The authors' code keeps both parameters at least this large.
+_SMALLEST = 1e-2
+
+
+class KERPLEEncoding(Encoding):
+    """KERPLE-log: logits q·k/√H − r1·ln(1 + r2·(i − j)), with trained r1, r2 > 0 per head.
+
+    As in the authors' code (chijames/KERPLE, `ParallelKerpleLog`): at least 0.01 where they are
+    used; initially r1 ~ U(0, 2) and r2 ~ U(0, 1); all layers share them. The authors overwrite a
+    smaller parameter; here it stays, and can come back.
+    """
+
+    source: ClassVar[str] = "Chi et al., arXiv 2205.09921"
+    uses_distances: ClassVar[bool] = True
+    needs_interaction: ClassVar[bool] = True
+    type: Literal["kerple"] = "kerple"
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        return {"r1": (1, sizes.heads), "r2": (1, sizes.heads)}
+
+    def initial(self, sizes: Sizes, key: Any) -> Params:
+        import jax
+
+        r1_key, r2_key = jax.random.split(key)
+        shape = (1, sizes.heads)
+        return {
+            "r1": jax.random.uniform(r1_key, shape, maxval=2.0),
+            "r2": jax.random.uniform(r2_key, shape),
+        }
+
+    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
+        import jax.numpy as jnp
+
+        from rope_jax.positions.functions import bounded
+
+        r1, r2 = (bounded(parameters[name], _SMALLEST)[..., None] for name in ("r1", "r2"))
+        distance = jnp.arange(positions.shape[-1], dtype=jnp.float32)[None, None]
+        return {"by_distance": -r1 * jnp.log1p(r2 * distance)}
+
+    @property
+    def scores(self) -> Scores:
+        from rope_jax.positions.interaction import plus_by_distance
+
+        return plus_by_distance
