@@ -13,6 +13,8 @@ from rope_jax.rope.files import read_limited
 from rope_jax.rope.hf import to_hf
 from rope_jax.rope.messages import first_error
 
+__all__ = ["Strategy", "read_strategy", "strategy_to_hf", "write_strategy"]
+
 _MAX_BYTES = 2**24  # takes half a second to parse
 
 
