@@ -23,7 +23,7 @@ import numpy as np
 
 from rope_jax.attention import AttentionName
 from rope_jax.devices.malloc import keep_freed_memory
-from rope_jax.model.attention import LayerInputs, LayerKind, attend
+from rope_jax.model.layers import LayerInputs, LayerKind, attend
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import ENCODINGS, Encoding, RoPE, Sizes
 from rope_jax.positions.mapping import with_map

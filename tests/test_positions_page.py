@@ -17,7 +17,7 @@ from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.inspection.maps import shown_maps
-from rope_jax.model.attention import LayerInputs, LayerKind, attend
+from rope_jax.model.layers import LayerInputs, LayerKind, attend
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import ENCODINGS, RoPE
 from rope_jax.positions.mapping import with_map

@@ -26,8 +26,7 @@ from rope_jax.blocks.base import linear
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
-from rope_jax.model.attention import LayerInputs, LayerKind
-from rope_jax.model.layers import DecoderLayer, LayerContext, Weights
+from rope_jax.model.layers import DecoderLayer, LayerContext, LayerInputs, LayerKind, Weights
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.norms import norm
 from rope_jax.model.resolve import ResolvedModel, ResolvedRun

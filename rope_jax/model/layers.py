@@ -1,29 +1,151 @@
-"""The Flax NNX modules of a decoder layer.
+"""A decoder layer: its Flax NNX modules, and how it rotates queries and keys and attends.
 
 Shapes: B batch, S tokens per window, T of them computed, D model, N heads, K key-value heads,
-H head dim; tokens: B·S, the windows laid end to end; computed: B·T, the last T tokens of every
-window. Where a mesh splits windows or heads, S, T, N, K and the hidden layer's size are this
-device's own, and segment_ids has all tokens of a window.
+H head dim of queries and keys, R after they are rotated, V that of values, L layers, C distances;
+tokens: B·S, the windows laid end to end; computed: B·T, the last T tokens of every window. An axis
+marked # may have size 1. Where a mesh splits windows or heads, S, T, N, K and the hidden layer's
+size are this device's own, and segment_ids has all tokens of a window.
 """
 
+import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from rope_jax.attention import BACKENDS
+from rope_jax.attention.backends.base import in_bfloat16
 from rope_jax.attention.remat_names import projected
 from rope_jax.blocks.attention import GroupedQueryAttention
 from rope_jax.blocks.base import Norm, Parameter, Parameters
 from rope_jax.config.model import ModelConfig
-from rope_jax.devices.collectives import Collectives
+from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.kernels.projections import project
-from rope_jax.model.attention import LayerInputs, LayerKind, attend
 from rope_jax.model.norms import norm
+from rope_jax.positions.bands import Rotation
 from rope_jax.positions.encodings import Encoding
+from rope_jax.positions.interaction import Interaction, capped, plus_by_distance
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope.geometry import Layout
 
 _ATTENTION = GroupedQueryAttention()
+
+
+class LayerInputs(NamedTuple):
+    """The inputs of the layers besides the residual stream.
+
+    Every leaf has a leading axis of size L, or of size 1 if all layers share it. `at` removes it.
+
+    rotations:   how far queries and keys are rotated, one for each band of a position map.
+    query_scale: multiplies the whole query, rotated or not; float32.
+    encoding:    what the encoding needs inside attention; float32.
+    segment_ids: which document a token belongs to; None if each window is one document.
+    bias:        added to the logits by head and distance.
+    """
+
+    rotations: tuple[Rotation, ...]
+    query_scale: Float[Array, "*layers #B #S"]
+    encoding: dict[str, Any]
+    segment_ids: Int[Array, "*layers B S"] | None
+    bias: Float[Array, "*layers #B N C"] | None
+
+    def at(self, layer: int | Int[Array, ""]) -> "LayerInputs":
+        """Return the inputs of one layer, without the leading axis."""
+        return jax.tree.map(lambda leaf: leaf[0] if leaf.shape[0] == 1 else leaf[layer], self)
+
+    @property
+    def length(self) -> int:
+        return self.rotations[0].key_cos.shape[-3]
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """The static properties of a layer, which are compiled into the program.
+
+    sliding_window: how many keys a query sees, including its own; None: all up to its own.
+    last:           compute only this many tokens at the end of each window; None: all.
+    masks:          which keys each band of a position map holds.
+    """
+
+    sliding_window: int | None = None
+    last: int | None = None
+    masks: tuple[BandMask, ...] = (BandMask(),)
+
+
+def attend(
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B S K H"],
+    v: Float[Array, "B S K V"],
+    inputs: LayerInputs,
+    kind: LayerKind,
+    *,
+    backend: str,
+    encoding: Encoding,
+    layout: Layout,
+    softcap: float | None = None,
+    rounded: bool = False,
+    over: Collectives = ALONE,
+) -> Float[Array, "B T N V"]:
+    """Rotate queries and keys (linear attention: their features), and attend to what is seen.
+
+    The queries are the last T of the S tokens. Where devices share each window, q, k, v and inputs
+    are of the S tokens of this device, except segment_ids; keys and values of the other devices are
+    gathered.
+
+    inputs:  without an axis of layers.
+    softcap: c, which bounds the logits to c·tanh(logits/c) before the mask.
+    rounded: round the factors of the products of queries, keys, values and weights to bfloat16;
+        linear attention ignores it.
+    over:    the devices that share each window.
+    """
+    length, attention, params = q.shape[1], BACKENDS[backend], inputs.encoding
+
+    def rotate_queries(q: Float[Array, "B T N H"], rotation: Rotation) -> Float[Array, "B T N R"]:
+        cos, sin = rotation.query_cos[:, -length:], rotation.query_sin[:, -length:]
+        return encoding.rotate_queries(params, q, cos, sin, layout)
+
+    def rotate_keys(k: Float[Array, "B S K H"], rotation: Rotation) -> Float[Array, "B S K R"]:
+        return encoding.rotate_keys(params, k, rotation.key_cos, rotation.key_sin, layout)
+
+    if not attention.is_softmax:
+        (rotation,) = inputs.rotations
+        of_queries, of_keys = (
+            functools.partial(f, rotation=rotation) for f in (rotate_queries, rotate_keys)
+        )
+        return attention.attend_features(q, k, v, of_queries, of_keys, inputs.segment_ids)
+    rotated = []
+    for rotation in inputs.rotations:
+        scale = inputs.query_scale[:, -length:, None]
+        if rotation.query_scale is not None:
+            scale = scale * rotation.query_scale[:, -length:]
+        rotated_keys = over.all_tokens(rotate_keys(k, rotation), 1)
+        rotated.append((_scaled(rotate_queries(q, rotation), scale), rotated_keys))
+    v = over.all_tokens(v, 1)
+    scores = encoding.scores
+    if inputs.bias is not None:  # only beside plain dot products, see `check_map`
+        scores, params = plus_by_distance, {"by_distance": inputs.bias}
+    if softcap is not None:
+        scores, params = capped(scores), params | {"softcap": jnp.float32(softcap)}
+    interaction = Interaction(kind.masks, scores, encoding.values)
+    compute: Any = attention.attend if interaction.is_plain else attention.attend_bands
+    if rounded and attention.rounds:
+        compute = functools.partial(compute, rounded=True)
+    elif rounded:
+        compute = in_bfloat16(compute)
+    interaction = interaction.within(kind.sliding_window)
+    if interaction.is_plain:
+        ((query, key),), (band,) = rotated, interaction.masks
+        return compute(query, key, v, inputs.segment_ids, band.beyond, over.part)
+    queries, keys = zip(*rotated, strict=True)
+    return compute(queries, keys, v, inputs.segment_ids, interaction, params, over.part)
+
+
+def _scaled(q: Float[Array, "B T N H"], scale: Float[Array, "#B #T #N"]) -> Float[Array, "B T N H"]:
+    """Scale queries in float32: in bfloat16 the scale itself would be off by up to 0.4%."""
+    return (q.astype(jnp.float32) * scale[..., None]).astype(q.dtype)
 
 
 class Weights(nnx.Module):

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.model.attention import LayerInputs, LayerKind, attend
+from rope_jax.model.layers import LayerInputs, LayerKind, attend
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import FittedParams, fitted_rotary, with_map
