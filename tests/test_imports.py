@@ -5,6 +5,7 @@ Every import statement counts, also inside functions and under `if TYPE_CHECKING
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -257,3 +258,10 @@ def test_help_and_config_load_no_jax() -> None:
     assert list(found) == [*modules, *scripts]
     loaded = {step: names for step, names in found.items() if names}
     assert not loaded, f"jax must not be loaded after {next(iter(loaded))}: {loaded}"
+
+
+def test_the_way_from_a_config_to_the_curve_exists():
+    way = re.findall(r"\]\(([\w/]+\.py)\)", (ROOT / "CONTRIBUTING.md").read_text())
+    assert way[0] == "eval_ppl.py"
+    assert [path for path in way if not (ROOT / path).is_file()] == []
+    assert len(way) <= 25
