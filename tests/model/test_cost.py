@@ -172,7 +172,7 @@ def test_a_training_step_never_takes_less_than_its_bound(
     )
     tokens = batch_size * seq_len
     bound = step_bound(config.model, params, whole, tokens, grad_accumulation, seq_len)
-    assert 0.05 < bound / allocated < 1
+    assert 0.04 < bound / allocated < 1
 
 
 # FLOPs
