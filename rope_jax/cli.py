@@ -5,6 +5,7 @@ and jax and matplotlib, which take seconds, only after help and errors of its co
 """
 
 import argparse
+import errno
 import os
 import shutil
 import signal
@@ -146,6 +147,8 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
 
     Bad input gives one line on stderr and status 2; a signal, one line and status 128 + signal.
     """
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (until the process ends)
     with stopping.listening():
         status = _call(main)
     # Python's handler would raise KeyboardInterrupt in the middle of the interpreter's clean-up.
@@ -165,9 +168,14 @@ def _call(main: Callable[[list[str]], None]) -> int:
         status, message = 128 + signal.SIGINT, "stopped; run the same command again to resume"
     except UserError as error:
         status, message = 2, str(error)
-    except BrokenPipeError:  # `--help | head`
+    except OSError as error:
+        is_closed = isinstance(error, BrokenPipeError)  # `--help | head`
+        if not is_closed and (error.filename or error.errno not in (errno.ENOSPC, errno.EIO)):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if is_closed:
+            return 0
+        status, message = 2, f"standard output: cannot be written ({error.strerror})"
     print(printable(f"{program()}: {message}"), file=sys.stderr)
     return status
 

@@ -79,6 +79,9 @@ def repository() -> Path | None:
 def _tool(name: str) -> str:
     """Return the shell's word for this Python or a program beside it: a name, or a path."""
     path = os.path.join(os.path.dirname(sys.executable), name)
+    if name == "python" and not os.path.exists(path):
+        path = sys.executable
+        name = os.path.basename(path)
     return name if os.path.abspath(shutil.which(name) or "") == path else _short(path)
 
 

@@ -58,8 +58,10 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
             break
         sources.append((source, source.load_config()))
     original = next((_original(r.huggingface) for r, made in sources if made.imported), {})
-    scaling, lost, fitted = _positions(training, config, training.stage_at(step))
-    trained = (stage.length for _, source in sources for stage in source.stages)
+    at = training.stage_at(step)
+    scaling, lost, fitted = _positions(training, config, at)
+    trained = [stage.length for stage in training.stages[: at + 1]]
+    trained += [stage.length for _, source in sources[1:] for stage in source.stages]
     declared = original.get(CONFIG, {}).get("max_position_embeddings") or 0
     length = max(fitted, declared, *trained)
     own = original.get(CONFIG, {}).get("model_type")

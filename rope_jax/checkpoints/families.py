@@ -83,6 +83,8 @@ class Windows(NamedTuple):
         off = not self.exist or (self.switch and not config.get("use_sliding_window"))
         if window is None or off:
             return [None] * count
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise ValueError(f"sliding_window: should be a whole number above 0, not {window!r}")
         if self.types is None:
             return [window] * count
         return [window if kind == _SLIDING else None for kind in self.layer_types(config, count)]

@@ -44,7 +44,7 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(
         (
             *("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"),
-            *("max_position_embeddings", "original_max_position_embeddings", "sliding_window"),
+            *("max_position_embeddings", "original_max_position_embeddings"),
             *("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"),
         ),
         ("a whole number of at least 1", lambda x: _is_number(x, int) and 1 <= x < 2**31),
@@ -66,6 +66,8 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
 }
 
+
+_WHOLE = {"sliding_window", *(key for key, (wanted, _) in _TYPES.items() if "whole" in wanted)}
 
 # Names, ids, settings of generation and training, which nothing in a forward pass reads. What does
 # change a family's forward pass is in its table (`families.py`); a key that is in neither is judged
@@ -190,12 +192,16 @@ def read_description(
 
 
 def _without(hf: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
-    """Return a mapping without the ignored keys, also in the mappings within it."""
-    return {
-        key: _without(value, ignored) if isinstance(value, Mapping) else value
-        for key, value in hf.items()
-        if key not in ignored
-    }
+    """Return a mapping without the ignored keys, and with 32 for a whole number written as 32.0."""
+    kept: dict[str, Any] = {}
+    for key, value in hf.items():
+        if isinstance(value, Mapping):
+            value = _without(value, ignored)
+        elif isinstance(value, float) and key in _WHOLE:
+            value = int(value) if value.is_integer() else value
+        if key not in ignored:
+            kept[key] = value
+    return kept
 
 
 def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -> dict[str, Any]:

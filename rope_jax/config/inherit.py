@@ -57,12 +57,15 @@ def load_training(path: Path | None, overrides: Sequence[str] = ()) -> Config:
 def find_source(start: InitFrom) -> Source:
     """Read the config of the run to start from, and find its checkpoint. UserError: none there."""
     run = Path(start.run)
-    if not (run / "config.yaml").is_file():
-        raise UserError(
-            f"init_from: {run}: not a run directory (it has no config.yaml); train it first, or "
-            "continue a run that started from it with that run's own config.yaml"
-        )
-    folders = [path for path in (run / "checkpoints").glob("*") if path.is_dir()]
+    try:
+        if not (run / "config.yaml").is_file():
+            raise UserError(
+                f"init_from: {run}: not a run directory (it has no config.yaml); train it first, "
+                "or continue a run that started from it with that run's own config.yaml"
+            )
+        folders = [path for path in (run / "checkpoints").glob("*") if path.is_dir()]
+    except OSError as error:
+        raise UserError(f"init_from: {run}: cannot be read ({error.strerror})") from None
     steps = sorted(int(p.name) for p in folders if p.name.isascii() and p.name.isdecimal())
     if not steps:
         raise UserError(f"init_from: {run}: has no checkpoint; train it first")

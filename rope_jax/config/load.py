@@ -158,6 +158,7 @@ def _part(node: Any, name: str, key: str, above: str) -> str | int:
     return name
 
 
+_MAX_DEPTH = 50  # nested sections; PyYAML crashes at about ten thousand
 _AS_TEXT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
 
 
@@ -198,6 +199,12 @@ _Loader.add_implicit_resolver(
 def parse_yaml(text: str) -> Any:
     """Return the value of YAML text. Raises NotYamlError."""
     try:
+        depth = 0
+        for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                raise NotYamlError("nested too deeply", event.start_mark.line + 1)
         return _unshared(yaml.load(text, _Loader))
     except yaml.MarkedYAMLError as error:
         mark, problem = error.problem_mark, str(error.problem).rstrip(".")

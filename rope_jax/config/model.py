@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rope_jax.attention import BACKENDS, AttentionName, Backend, backend_names
 from rope_jax.blocks import MLP, AnyFeedForward
@@ -130,6 +130,12 @@ class ModelConfig(Frozen):
     position: AnyEncoding = Field(
         RoPE(), description="encoding that tells the model the order of its tokens"
     )
+
+    @field_validator("remat", mode="before")
+    @classmethod
+    def _read_remat_as_once(cls, value: Any) -> Any:
+        """Accept true and false: run directories of earlier versions have them."""
+        return {True: "layer", False: "none"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "ModelConfig":

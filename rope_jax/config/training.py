@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -62,6 +62,21 @@ class Config(Frozen):
     distributed: DistributedConfig | None = Field(
         None, description="several processes as one run; null: this process is the whole run"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _strategy_is_used(cls, settings: Any) -> Any:
+        """Refuse a strategy file that the first stage replaces, before the file is read."""
+        if not isinstance(settings, dict):
+            return settings
+        rope, stages = settings.get("rope"), settings.get("stages")
+        given = isinstance(rope, dict) and isinstance(rope.get("strategy"), str)
+        first = stages[0] if isinstance(stages, list) and stages else None
+        if given and isinstance(first, dict) and first.get("scaling") is not None:
+            raise ValueError(
+                "stages.0.scaling: would replace the scaling of rope.strategy; keep one of the two"
+            )
+        return settings
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "Config":
@@ -169,6 +184,13 @@ class Config(Frozen):
                 f"rope.layer_pattern: has {len(pattern)} elements, more than "
                 f"model.num_hidden_layers {layers}"
             )
+        if pattern and all(element.scaling is not None for element in pattern):
+            for key, scaling in self._scalings().items():
+                if not key.startswith("rope.layer_pattern.") and scaling.type != "none":
+                    raise ValueError(
+                        f"{key}: no layer uses it, because every element of rope.layer_pattern has "
+                        "its own scaling"
+                    )
         for i, element in enumerate(pattern):
             if element.sliding_window is not None and not self.model.backend.is_softmax:
                 raise ValueError(

@@ -117,7 +117,8 @@ def _hub_splits(data: HubData, skipped: dict[str, None]) -> dict[str, Split]:
         none = f"data.id: {source} has no documents"
         return with_text([(source, records)], data, skipped, none)
 
-    return {name: partial(split, name) for name in dataset}
+    names = [name for name in dataset if name in SPLITS] or list(dataset)
+    return {name: partial(split, name) for name in names}
 
 
 def _records(rows: Any, split: str, data: HubData) -> Iterator[Record]:

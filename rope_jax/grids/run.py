@@ -73,7 +73,7 @@ def run_jobs(
                     continue
                 with console.status(title) as status:
                     run_job(ready, root, logs, functools.partial(_show, status, title))
-            except UserError as error:
+            except (UserError, OSError) as error:
                 failed[job.name] = str(error)
                 print_message(console, f"{title}: failed: {error}", "red")
                 continue

@@ -65,7 +65,7 @@ def run_submitted(job: Job, root: Path | None, logs: Path) -> None:
             ready = job.ready()
             if not ready.is_done():
                 run_job(ready, root, logs, in_slurm=True)
-        except (UserError, Stopped) as error:
+        except (UserError, OSError, Stopped) as error:
             raise RuntimeError(f"{job.name}: {error}") from None
 
 

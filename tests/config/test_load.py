@@ -28,6 +28,13 @@ SWEEPS = sorted(Path(__file__).parents[2].glob("configs/sweeps/*.yaml"))
 # A file and its overrides
 
 
+@pytest.mark.parametrize(("written", "meant"), [("true", "layer"), ("false", "none")])
+def test_remat_as_it_was_written_before_it_had_names(read, written, meant):
+    config = read(PLAIN, f"model.remat={written}")
+    assert config.model.remat == meant
+    assert f"remat: {meant}\n" in dump(config)
+
+
 def test_every_value_of_a_file_is_read(read):
     config = read(FULL)
     assert yaml.safe_load(FULL) == config.model_dump(mode="json")
