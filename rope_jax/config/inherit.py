@@ -181,7 +181,7 @@ def _meaning(config: Config) -> dict[str, Any]:
     fields = {f"model.{name}": value for name, value in values.items()}
     fields["model.attention"] = "softmax" if model.backend.is_softmax else model.attention
     # whether two files are equal is checked when they are read
-    fields["tokenizer.type"] = "bytes" if config.tokenizer.type == "bytes" else "file"
+    fields["tokenizer.type"] = "bytes" if config.tokenizer.type == "bytes" else "bpe or file"
     for name, value in config.encoding.model_dump(mode="json").items():
         fields[f"model.position.{name}"] = value
     if model.position.is_rotary:
