@@ -35,7 +35,12 @@ def find_sweeps(paths: Sequence[Path], name: str | None) -> list[Path]:
     If name is None, it stands for the sweep that all runs have in common if there is exactly one,
     else for all of its sweeps. Raises UserError if a path has no such sweep.
     """
-    by_path = {path: _sweeps_of(path, name) for path in paths}
+    by_path = {}
+    for path in paths:
+        try:
+            by_path[path] = _sweeps_of(path, name)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     runs = {path: found for path, found in by_path.items() if found != [path]}
     names = [{folder.name for folder in found} for found in runs.values()]
     common = set[str]().union(*names).intersection(*names)
@@ -102,9 +107,12 @@ def read_sweep(folder: Path) -> Sweep:
         if row.bpb is not None and sums[key].bytes is None:
             # of an earlier version, and a token is a byte: see `read_results`
             sums[key] = sums[key]._replace(bytes=sums[key].weight)
-    entries = _read_entries(folder / "sweep.yaml", {row.name for row in rows})
+    names = {row.name for row in rows}
+    entries = _read_entries(folder / "sweep.yaml", names)
     checkpoints, effective = files.summary()
     windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
+    if {row.step for row in rows} != windows.keys():
+        raise UserError(f"{folder}: results.csv and summary.json disagree about steps; sweep again")
     config, training = files.run_config(), None
     with contextlib.suppress(UserError):
         training = load(Config, config)

@@ -98,12 +98,15 @@ def measure(
 
 def _check_host_memory(jobs: Sequence[Job]) -> None:
     available = host_bytes()
+    last: dict[int, int] = {}  # by length: batches are read for the job that needs most of them
+    for job in jobs:
+        last[job.batch.length] = max(last.get(job.batch.length, 0), job.last)
     for job in jobs:
         windows, length = job.batch.windows, job.batch.length
         # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
         check_fits(
             f"{job.metric.label}: {windows:,} windows of {length:,} tokens take",
-            *(4 * windows * (length + 2 * job.last), available),
+            *(4 * windows * (length + 2 * last[length]), available),
             "raise stride, or lower max_blocks or max_documents",
             where="of the host's memory",
         )

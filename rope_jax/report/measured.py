@@ -154,7 +154,9 @@ def _truncation_text(comparison: Comparison, plotted: Plotted) -> str:
     levels = list(truncation_levels(plotted))
     if len(comparison.groups) > 1 or not levels:
         return ""
-    bits = (levels[0] * p.bpb / p.nll for p in all_points(plotted) if p.bpb)
+    bits = (
+        levels[0] * p.bpb / p.nll for p in all_points(plotted) if p.bpb and math.isfinite(p.bpb)
+    )
     return value_text(levels[0], next(bits, None), comparison.show)
 
 

@@ -75,7 +75,8 @@ def write_events(
         for step, values in scalars:
             writer.scalars(step, values)
             tags |= dict.fromkeys(values)
-        settings = _settings(own[0], config, training, newest.window)
+        longest = [row for row in own if row.step == newest.step][-1]
+        settings = _settings(longest, config, training, newest.window)
         writer.hparams(settings, _outcome(newest, name, config), METRICS)
         writer.close()
     writer = TensorBoardWriter(folder)

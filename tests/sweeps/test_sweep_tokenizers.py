@@ -247,7 +247,9 @@ def test_a_run_that_starts_from_another_has_its_tokenizer(bpe, tmp_path):
         train(load_training(tmp_path / "more.yaml"), plain_console(quiet=True))
     raw |= {"tokenizer": {"type": "bytes"}}
     (tmp_path / "more.yaml").write_text(json.dumps(raw))
-    with pytest.raises(UserError, match=r"tokenizer\.type is 'bpe or file' there and 'bytes' here; leave"):
+    with pytest.raises(
+        UserError, match=r"tokenizer\.type is 'bpe or file' there and 'bytes' here; leave"
+    ):
         load_training(tmp_path / "more.yaml")
 
 

@@ -136,7 +136,7 @@ class PositionMap(BaseModel):
         raise NotImplementedError(f"{type(self).__name__} has no bands")
 
     def check_reach(self, window: int, length: int) -> None:
-        """ValueError, with the default settings, unless n tokens stay inside the window L.
+        """ValueError if n tokens leave the window L; it names the defaults if they would do.
 
         window: L, or the longer window that a scaling provides.
         """

@@ -63,6 +63,8 @@ class LeakyReRoPE(PositionMap):
         auto = max(1, min(3 * window // 4, window - 2))
         w, k = auto if self.window == "auto" else resolved_number(self.window), self.k
         if k == "auto":
+            if window < 3:
+                raise ValueError(f"type: needs a window of at least 3 tokens, not {window}")
             if w > window - 2:
                 raise ValueError(f"window: {w:,} is too large; give at most {window - 2:,}")
             k = _rounded_up((length - 1 - w) / (window - 1 - w))
@@ -77,7 +79,8 @@ class FarFrequencies(PositionMap):
     """Far frequencies: θ_m·d below w, θ'_m·d + (θ_m − θ'_m)·w beyond, continuous at w.
 
     θ' are the frequencies of any scaling, whose m acts on the far keys. θ' = θ/k (`pi`) is leaky
-    ReRoPE, θ' = 0 ReRoPE, θ' = θ no map. The longest angle depends on θ', so only w is checked.
+    ReRoPE, θ' = 0 ReRoPE, θ' = θ no map. The longest angle depends on θ', so
+    the reach is not checked.
     """
 
     source: ClassVar[str] = "rope-jax"
