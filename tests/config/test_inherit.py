@@ -91,8 +91,8 @@ def test_the_tokenizer_is_the_copy_that_the_source_keeps(source):
     }  # may be the same; its content is compared later
     assert extended(tokenizer=stated).tokenizer == FileTokenizerConfig(path="other.json")
     assert refusal(tokenizer={"type": "bytes"}).endswith(
-        "tokenizer.type is 'bpe or file' there and 'bytes' here; leave these keys out, so that they "
-        "are inherited"
+        "tokenizer.type is 'bpe or file' there and 'bytes' here; leave these keys out, so that "
+        "they are inherited"
     )
 
 
