@@ -36,7 +36,7 @@ def make_grid(
 
     row_height, and the extra height beside the title: in inches.
     """
-    rows: list[list[int | None]] = []
+    rows: list[Any] = []  # of places; None where there is no panel
     for first in range(0, blocks * count, count):
         places = [*range(first, first + count), *[None] * (-count % columns)]
         rows += [places[i : i + columns] for i in range(0, len(places), columns)]

@@ -130,8 +130,8 @@ class TrainingProgress(StepProgress):
                 length = quantity.removeprefix("gain_")
                 gains.setdefault(label, []).append(f"{gain:+.3f} at {length}")
         for label, shown in gains.items():
-            gain = ", ".join(shown)
-            self._console.print(f"step {step}/{self._total}  sweep {label}: gain {gain}")
+            line = f"sweep {label}: gain {', '.join(shown)}"
+            self._console.print(f"step {step}/{self._total}  {line}")
 
     def _show(self, step: int, news: str) -> None:
         now = ", ".join(filter(None, (self._training, self._validation)))

@@ -52,5 +52,5 @@ def _draws(name: str, count: int) -> NDArray[np.float64]:
     """
     raw = np.random.Philox(key=zlib.crc32(name.encode())).random_raw(count)
     parts = [(raw >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in (0, 16, 32, 48)]
-    total = np.sum(parts, axis=0, dtype=np.float64)
+    total = np.stack(parts).sum(axis=0, dtype=np.float64)
     return (total - 2 * 0xFFFF) / math.sqrt((2.0**32 - 1) / 3)
