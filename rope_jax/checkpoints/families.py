@@ -84,7 +84,9 @@ class Windows(NamedTuple):
         if window is None or off:
             return [None] * count
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise ValueError(f"sliding_window: should be a whole number above 0, not {window!r}")
+            raise ValueError(
+                f"sliding_window: should be a whole number of at least 1, not {window!r}"
+            )
         if self.types is None:
             return [window] * count
         return [window if kind == _SLIDING else None for kind in self.layer_types(config, count)]

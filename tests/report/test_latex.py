@@ -17,7 +17,7 @@ from rope_jax.report.table import Cell, Line, Table, escape_latex, format_latex,
         ("yarn-4 --x", "yarn-4 -{}-x"),
         ("≥ 1,024 †", r"$\geq$ 1,024 \dag{}"),
         ("256–512", r"256\textendash{}512"),
-        ("é θ", "é θ"),
+        ("é θ", "é U+03B8"),
         ("\x1b[31m\n", r"\textbackslash{}x1b[31m\textbackslash{}n"),  # for a terminal to obey
     ],
 )
