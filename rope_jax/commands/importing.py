@@ -5,11 +5,13 @@ from rope_jax import cli, stopping
 
 def main(argv: list[str]) -> None:
     from rope_jax.config.checkpoints import ImportConfig
+    from rope_jax.devices.malloc import return_freed_memory
     from rope_jax.invocation import command_line
 
     parser = cli.parser("MODEL", __doc__, ImportConfig)
     parser.add_argument("model", metavar="MODEL", help="a folder, or an id (owner/name) on the hub")
     arguments, config = cli.read_config(parser, argv)
+    return_freed_memory()
     from rope_jax.checkpoints.importing import import_checkpoint
     from rope_jax.console import plain_console
 
