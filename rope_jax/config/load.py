@@ -4,10 +4,11 @@
 """
 
 import difflib
+import itertools
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -205,7 +206,7 @@ def parse_yaml(text: str) -> Any:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > _MAX_DEPTH:
                 raise NotYamlError("nested too deeply", event.start_mark.line + 1)
-        return _unshared(yaml.load(text, _Loader))
+        return _unshared(yaml.load(text, _Loader), itertools.count())
     except yaml.MarkedYAMLError as error:
         mark, problem = error.problem_mark, str(error.problem).rstrip(".")
         if "constructor for the tag" in problem:
@@ -220,13 +221,15 @@ def parse_yaml(text: str) -> Any:
         raise NotYamlError("a value does not fit its tag, or has thousands of digits") from None
 
 
-def _unshared(node: Any) -> Any:
+def _unshared(node: Any, count: Iterator[int]) -> Any:
     """Copy what aliases repeat, so that an override of one place leaves the others."""
+    if next(count) > _MAX_BYTES:  # aliases of aliases can stand for billions of values
+        raise NotYamlError("aliases repeat too many values")
     if isinstance(node, dict):
-        return {key: _unshared(value) for key, value in node.items()}
+        return {key: _unshared(value, count) for key, value in node.items()}
     if isinstance(node, str) and "${" in node:
         raise NotYamlError("references, ${key}, are not supported; write the value")
-    return [_unshared(value) for value in node] if isinstance(node, list) else node
+    return [_unshared(value, count) for value in node] if isinstance(node, list) else node
 
 
 def dump_yaml(content: Any, **style: Any) -> str:
