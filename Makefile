@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo tasks test test-all accelerator aot lint format generate tensorboard lock clean FORCE
+.PHONY: help setup demo tasks test test-all accelerator aot lint format generate schema tensorboard lock clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
@@ -53,7 +53,7 @@ accelerator: $(VENV)/.dev ## check the attention kernels on a GPU or TPU, and me
 aot: $(VENV)/.dev ## compile every attention and mesh for TPUs and GPUs (hours; needs their compilers)
 	$(BIN)/python scripts/aot.py
 
-lint: $(VENV)/.dev ## check style, types and generated files
+lint: $(VENV)/.dev ## check style, types and generated tables
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -63,8 +63,11 @@ format: $(VENV)/.dev ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generate: $(VENV)/.dev ## regenerate the generated files
+generate: $(VENV)/.dev ## write the generated tables in README.md and docs/
 	$(BIN)/python scripts/generate.py
+
+schema: $(VENV)/.runtime ## write JSON schemas, by which editors complete configs, to configs/schema
+	$(BIN)/python scripts/write_schemas.py
 
 tensorboard: $(VENV)/.runtime ## show curves of all runs, or of one: RUNS=runs/demo
 	@$(BIN)/python -m rope_jax.runs.tensorboard '$(RUNS)'
@@ -109,7 +112,7 @@ $(VENV)/.created:
 	@$(PIP_INSTALL) --require-hashes -r $(VENV)/pip.lock
 	@touch $@
 
-KERNELS := rope_jax/kernels/build.py $(wildcard rope_jax/kernels/*.cc rope_jax/kernels/*.h)
+KERNELS := hatch_build.py rope_jax/kernels/build.py $(wildcard rope_jax/kernels/*.cc rope_jax/kernels/*.h)
 
 $(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml $(KERNELS)
 	@echo 'Installing the runtime packages (about a minute, longer on a slow connection)'

@@ -76,4 +76,3 @@ def test_following_the_recipe_adds_a_working_protocol(copy: Path) -> None:
     (copy / "drawn.py").write_text(DRAWN)
     drawn = run_command(".venv/bin/python drawn.py", copy)
     assert "the second half of every window" in drawn.replace("\\n", " ")
-    assert '"second_half"' in (copy / "configs/schema/sweep.json").read_text(encoding="utf-8")
