@@ -4,6 +4,7 @@ The checksums of a sealed folder are in a file that `sha256sum --check` reads as
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -72,17 +73,13 @@ def finish_replacing(folder: Path) -> None:
     Several processes may call this at once. If it raises OSError, nothing is lost.
     """
     new, old = _siblings(folder)
-    for source in (new, old):
-        if os.path.lexists(old) and not os.path.lexists(folder):  # killed between the two renames
-            with contextlib.suppress(FileNotFoundError):  # another process renamed it first
-                source.rename(folder)
+    if not os.path.lexists(old):
+        return
+    if not os.path.lexists(folder):  # killed between the two renames: the new one is complete
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            new.rename(folder)
     if os.path.lexists(folder):
-        # Under another name first: what is half deleted must never be put back.
-        deleted = folder.with_name(f".{folder.name}.deleted")
-        remove(deleted)
-        with contextlib.suppress(FileNotFoundError):  # usually; or another process was faster
-            old.rename(deleted)
-        remove(deleted)
+        remove(old)
 
 
 def unfinished_replacements(parent: Path) -> list[Path]:
@@ -172,3 +169,14 @@ def _digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
     with ThreadPoolExecutor(4) as threads:  # hashing releases the interpreter's lock
         return dict(zip(names, threads.map(digest, names), strict=True))
+
+
+@functools.cache
+def code_hash() -> str:
+    """Return a hash of the package's source files, as they are at the first call."""
+    package, digest = Path(__file__).parent, hashlib.sha256()
+    for file in sorted(package.rglob("*")):
+        if file.suffix in (".py", ".cc", ".h"):
+            content = file.read_bytes()
+            digest.update(f"{file.relative_to(package)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]

@@ -19,8 +19,13 @@ from rope_jax.config.keys import different_keys
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
 from rope_jax.console import print_message, print_overview
-from rope_jax.data.tokenizers import JsonTokenizer, Tokenizer, describe_tokenizer, read_content
-from rope_jax.data.tokenizers.from_json import start_token
+from rope_jax.data.tokenizers import (
+    JsonTokenizer,
+    Tokenizer,
+    describe_tokenizer,
+    read_content,
+    start_token,
+)
 from rope_jax.devices.memory import check_fits, device_bytes, in_gib, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError

@@ -7,9 +7,9 @@ from rope_jax import cli
 
 
 def main(argv: list[str]) -> None:
-    from rope_jax.sweeps.code import code_hash
+    from rope_jax.sealed import code_hash
 
-    code_hash()  # before what it covers is imported
+    code_hash()  # before most of what it covers is imported
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.invocation import command_line, tensorboard_line
 

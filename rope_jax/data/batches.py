@@ -272,14 +272,8 @@ def _below(bits: np.random.Philox, count: int, below: int) -> NDArray[np.int64]:
 
     Every version of numpy draws these bits alike, but not what Generator.integers makes of them.
     """
-    low_half, shift = np.uint64(2**32 - 1), np.uint64(32)
-    raw = np.asarray(bits.random_raw(count), np.uint64)
-    high, low = raw >> shift, raw & low_half
-    # the product of 128 bits, whose upper half is wanted, in parts of 32 bits
-    below_high, below_low = np.uint64(below >> 32), np.uint64(below & (2**32 - 1))
-    middle = high * below_low + ((low * below_low) >> shift)
-    carried = (low * below_high + (middle & low_half)) >> shift
-    return (high * below_high + (middle >> shift) + carried).astype(np.int64)
+    # Python's integers: the product has up to 128 bits
+    return np.array([x * below >> 64 for x in bits.random_raw(count).tolist()], np.int64)
 
 
 # Which distances a batch trains: counts of (query, key) pairs by relative position.

@@ -19,7 +19,7 @@ from rope_jax.errors import UserError, printable
 from rope_jax.sealed import Damaged, is_complete, locked, replacing_folder, seal
 from rope_jax.user_cache import user_cache
 
-RECIPE = 3
+RECIPE = 4
 """Increment when the same source would no longer give the same tokens in the same files."""
 
 
@@ -32,7 +32,6 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
 
     UserError: a pattern in `data.files` matches nothing, or `data.cache_dir` is bad.
     """
-    settings = data.model_dump(exclude={"cache_dir", "streaming", "mix", "files"})
     by_split = dict[str, list[Path]]()
     if isinstance(data, StdlibData):
         by_split = {"all": source_files(stdlib_root())}
@@ -47,6 +46,7 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
                 files.append((split, str(path), *about))
     except OSError as error:  # such as a file that was deleted just now
         raise UserError(f"data: cannot read {error.filename}: {error.strerror}") from error
+    settings = data.model_dump(exclude={"cache_dir", "streaming", "mix", "files"})
     identity = dict(recipe=RECIPE, data=settings, tokenizer=tokenizer, files=files, only=only)
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     try:

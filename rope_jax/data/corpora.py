@@ -1,5 +1,6 @@
 """The documents of every source of text: train, validation and test."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -11,15 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
-from rope_jax.data.files import (
-    FileData,
-    Record,
-    checked_text,
-    matching_files,
-    read_documents,
-    require_column,
-    with_text,
-)
+from rope_jax.data.files import FileData, Record, matching_files, read_documents, with_text
 from rope_jax.data.splits import SPLITS, Document, Split, assign, by_position, cut, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
 from rope_jax.errors import UserError
@@ -103,19 +96,16 @@ def _hub_splits(data: HubData, skipped: dict[str, None]) -> dict[str, Split]:
             f"data.id: {data.id!r} is not the id (owner/name) of a data set on the hub; "
             "for local files use type text, jsonl or parquet"
         )
-    try:
+    with _hub_errors("load", data):
         dataset = load_dataset(
             data.id, data.subset, revision=data.revision, streaming=data.streaming
         )
-    except Exception as error:  # the network, the hub, the subset's name, a file in the data set
-        message = " ".join(str(error).split())
-        raise UserError(f"data.id: cannot load {data.id}: {message}") from error
 
     def split(name: str) -> Iterator[Document]:
         source = f"the {name} split of {data.id}"
-        records = _records(dataset[name], name, data)
+        sources = [(source, _records(dataset[name], name, data))]
         none = f"data.id: {source} has no documents"
-        return with_text([(source, records)], data, skipped, none)
+        return with_text(sources, data, skipped, none, prefix=f"{data.id}, ")
 
     names = [name for name in dataset if name in SPLITS] or list(dataset)
     return {name: partial(split, name) for name in names}
@@ -123,30 +113,30 @@ def _hub_splits(data: HubData, skipped: dict[str, None]) -> dict[str, Split]:
 
 def _records(rows: Any, split: str, data: HubData) -> Iterator[Record]:
     """Yield the rows of a Dataset or an IterableDataset."""
-    column = data.column
-    try:
-        if column in (rows.column_names or ()):  # the others need not be decoded
-            rows = rows.select_columns([column])
+    with _hub_errors("read", data):
+        if data.column in (rows.column_names or ()):  # the others need not be decoded
+            rows = rows.select_columns([data.column])
         for number, row in enumerate(rows):
-            require_column(column, list(row), data.id)
-            where = f"{split}:{number}"
-            yield where, checked_text(row[column], column, f"{data.id}, {where},")
-    except UserError:
-        raise
-    except Exception as error:  # the network, the hub, a file in the data set
+            yield f"{split}:{number}", row
+
+
+@contextlib.contextmanager
+def _hub_errors(what: str, data: HubData) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the network, the hub, the subset's name, a file in the data set
         message = " ".join(str(error).split())
-        raise UserError(f"data.id: cannot read {data.id}: {message}") from error
+        raise UserError(f"data.id: cannot {what} {data.id}: {message}") from error
 
 
 def document_batches(split: Split) -> Iterator[list[Document]]:
     """Yield the documents of a split, a few at a time."""
-    batch, characters = list[Document](), 0
+    batch = list[Document]()
     for document in split():
         batch.append(document)
-        characters += len(document.text)
-        if len(batch) == _BATCH or characters >= _BATCH_CHARACTERS:
+        if len(batch) == _BATCH or sum(len(d.text) for d in batch) >= _BATCH_CHARACTERS:
             yield batch
-            batch, characters = [], 0
+            batch = []
     if batch:
         yield batch
 

@@ -13,7 +13,7 @@ import json
 import lzma
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ _DECOMPRESSING: dict[str, Any] = {
     ".zst": _open_zstd,
 }
 
-Record = tuple[str, str | None]
-"""Where a document was found, and its text; None: the record has a null there."""
+Record = tuple[str, str | Mapping[str, Any]]
+"""Where it was found, and its text, or columns of which `data.column` is the text."""
 
 
 def matching_files(data: FileData) -> dict[str, list[Path]]:
@@ -62,14 +62,13 @@ def matching_files(data: FileData) -> dict[str, list[Path]]:
             raise UserError(f"data.files: {split} has no files; name some, or leave {split} out")
         files[split] = []
         for path in itertools.chain.from_iterable(map(_matching, patterns)):
-            identity = os.path.realpath(path)
-            if identity not in split_of:
-                split_of[identity] = split
+            real = os.path.realpath(path)
+            if real not in split_of:
                 files[split].append(path)
-            elif split_of[identity] != split:
+            other = split_of.setdefault(real, split)
+            if other != split:
                 raise UserError(
-                    f"data.files: {path} is in both {split_of[identity]} and {split}; "
-                    "name it in one"
+                    f"data.files: {path} is in both {other} and {split}; name it in one"
                 )
     return files
 
@@ -100,22 +99,28 @@ def read_documents(
 
 
 def with_text(
-    sources: Iterable[tuple[str, Iterable[Record]]],
+    sources: Iterable[tuple[str, Iterator[Record]]],
     data: FileData | HubData,
     skipped: dict[str, None],
     none: str,
+    prefix: str = "",
 ) -> Iterator[Document]:
     """Yield the first `data.max_documents` documents that have text, or all.
 
     sources: each with its name. skipped: gets the names of the records without text, as keys.
+    prefix: of a record's name in errors.
 
     UserError: no record of a source has text; or, with the message `none`, there are no records.
     """
-    count = 0
+    count, column = 0, getattr(data, "column", "")
     for source, records in sources:
         before, nulls = count, 0
-        for document, text in records:
+        for document, record in records:
             stopping.check()
+            if isinstance(record, str):
+                text: str | None = record
+            else:
+                text = _checked_text(record, column, prefix + document)
             if text is None:
                 nulls += 1
                 skipped[document] = None
@@ -126,7 +131,6 @@ def with_text(
                 return
         if nulls and count == before:
             every = f"all {nulls:,} records" if nulls > 1 else "its only record"
-            column = getattr(data, "column", None)
             raise UserError(
                 f"data.column: {column!r} of {source} is null in {every}; name a text column"
             )
@@ -148,7 +152,7 @@ def _records(file: Path, data: FileData) -> Iterator[Record]:
             )
         with _DECOMPRESSING.get(suffix, Path.open)(file, "rb") as opened:
             if isinstance(data, JsonLinesData):
-                yield from _json_lines(opened, name, data.column)
+                yield from _json_lines(opened, name)
             else:
                 yield name, opened.read().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -162,7 +166,7 @@ def _records(file: Path, data: FileData) -> Iterator[Record]:
         raise UserError(f"data.files: cannot read {file}: {why}") from error
 
 
-def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Record]:
+def _json_lines(lines: Iterable[bytes], name: str) -> Iterator[Record]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -180,8 +184,7 @@ def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Reco
             ) from error
         if not isinstance(row, dict):
             raise UserError(f"data.files: {where} is not a JSON object; write one per line")
-        require_column(column, list(row), where)
-        yield where, checked_text(row[column], column, where)
+        yield where, row
 
 
 def _parquet_rows(file: Path, name: str, column: str) -> Iterator[Record]:
@@ -193,26 +196,26 @@ def _parquet_rows(file: Path, name: str, column: str) -> Iterator[Record]:
             file.open("rb") as opened,  # pyarrow opens no path that is not UTF-8
             parquet.ParquetFile(opened, page_checksum_verification=True) as table,
         ):
-            require_column(column, table.schema_arrow.names, str(file))
+            _require_column(column, table.schema_arrow.names, str(file))
             batches = table.iter_batches(_PARQUET_ROWS, columns=[column])
             values = (value for batch in batches for value in batch.column(0).to_pylist())
             for number, value in enumerate(values):
-                where = f"{name}:{number}"
-                yield where, checked_text(value, column, where)
+                yield f"{name}:{number}", {column: value}
     except pyarrow.ArrowException as error:
         message = " ".join(str(error).split())
         raise UserError(f"data.files: {file} is not readable as Parquet: {message}") from error
 
 
-def require_column(column: str, columns: list[str], where: str) -> None:
-    """Raise UserError, listing `columns`, unless `column` is one of them."""
+def _require_column(column: str, columns: Iterable[str], where: str) -> None:
     if column not in columns:
         names = ", ".join(map(shorten, columns)) or "none"
         raise UserError(f"data.column: {where} has no {column!r}; its columns: {names}")
 
 
-def checked_text(value: Any, column: str, where: str) -> str | None:
-    """Return a value of a column of texts. UserError unless it is text or null."""
+def _checked_text(record: Mapping[str, Any], column: str, where: str) -> str | None:
+    """Return the column with the text. UserError: there is none, or it is neither text nor null."""
+    _require_column(column, record, where)
+    value = record[column]
     if value is None:
         return None
     if not isinstance(value, str):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.config.tasks import MixedTask
-from rope_jax.data.tokenizers.base import Tokenizer
+from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.errors import UserError
 from rope_jax.tasks import Draws, Request, Words
 

@@ -1,4 +1,4 @@
-"""A corpus as tokens: written once, then opened as memory maps.
+"""A corpus as tokens: written once, then opened as one memory map.
 
 A split is one stream of tokens, in which every document begins with the tokenizer's `bos_id`, if it
 has one. Shapes: D documents, N tokens in all of them, document starts included.
@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import os
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +22,10 @@ from rope_jax.config.data import DataConfig
 from rope_jax.data.cache import cache_errors, cache_folder, make_once
 from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.data.splits import SPLITS
-from rope_jax.data.tokenizers import Tokenizer
-from rope_jax.data.tokenizers.base import token_dtype
+from rope_jax.data.tokenizers import Tokenizer, token_dtype
 from rope_jax.errors import UserError
 
-_ABOUT = "corpus.json"
-_OFFSET = np.dtype("<i8")
+_ABOUT, _TOKENS = "corpus.json", "tokens"
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +39,7 @@ class TokenSplit:
     ids: list[str]
     """[D]: where each document was found: a path, path:line, path:row or split:row."""
     path: Path
-    """The file that is mapped."""
+    """The file that is mapped, of all splits."""
     opened: os.stat_result
     """Its state then."""
     vocab_size: int
@@ -85,7 +82,7 @@ class TokenSplit:
         return [self.document(index)[first:] for index in range(len(self))]
 
     def lengths(self) -> NDArray[np.int64]:
-        """Return the number of tokens in each document, any start token included: int64 [D]."""
+        """Return the number of tokens in each document, any start token included: [D]."""
         return np.diff(self.starts)
 
     def _changed(self, how: str) -> UserError:
@@ -121,7 +118,7 @@ def open_corpus(
     warn: Callable[[str], Any] = print,
     only: str | None = None,
 ) -> Corpus:
-    """Open the token files of a corpus; write them first if they are absent or damaged.
+    """Open the tokens of a corpus; write them first if they are absent or damaged.
 
     only: as in `load_documents`. warn: called with one line if they are damaged.
 
@@ -130,23 +127,27 @@ def open_corpus(
     folder = cache_folder(data, tokenizer.name, only)
     stopping.check()
     make_once(folder, "tokens", lambda new: _write_corpus(data, tokenizer, only, new), warn)
+    path, dtype = folder / _TOKENS, token_dtype(tokenizer.vocab_size)
     with cache_errors("tokens", "read", folder):
         about = json.loads((folder / _ABOUT).read_text("utf-8"))
-        splits = {}
-        for name in SPLITS:
-            path = folder / f"{name}.tokens"
-            opened, dtype = path.stat(), token_dtype(tokenizer.vocab_size)
-            splits[name] = TokenSplit(
-                # An empty file cannot be mapped.
-                tokens=np.memmap(path, dtype, "r") if opened.st_size else np.zeros(0, dtype),
-                starts=np.fromfile(folder / f"{name}.starts", _OFFSET),
-                ids=json.loads((folder / f"{name}.ids.json").read_text("utf-8")),
-                path=path,
-                opened=opened,
-                vocab_size=tokenizer.vocab_size,
-                bos_id=tokenizer.bos_id,
-                bytes_per_token=about["bytes_per_token"][name],
-            )
+        opened = path.stat()
+        # an empty file cannot be mapped
+        tokens = np.memmap(path, dtype, "r") if opened.st_size else np.zeros(0, dtype)
+    splits, end = {}, 0
+    for name in SPLITS:
+        split = about["splits"][name]
+        starts = np.cumsum([0, *split["lengths"]], dtype=np.int64)
+        begin, end = end, end + int(starts[-1])
+        splits[name] = TokenSplit(
+            tokens=tokens[begin:end],
+            starts=starts,
+            ids=split["ids"],
+            path=path,
+            opened=opened,
+            vocab_size=tokenizer.vocab_size,
+            bos_id=tokenizer.bos_id,
+            bytes_per_token=split["bytes_per_token"],
+        )
     fingerprint, report = about["fingerprint"], tuple(about["report"])
     return Corpus(**splits, fingerprint=fingerprint, report=report, tokenizer=tokenizer)
 
@@ -154,37 +155,32 @@ def open_corpus(
 def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new: Path) -> None:
     digest = hashlib.sha256(tokenizer.name.encode())
     dtype = token_dtype(tokenizer.vocab_size)
-    start = b"" if tokenizer.bos_id is None else np.array(tokenizer.bos_id, dtype).tobytes()
-    report: list[str] = []
-    bytes_per_token: dict[str, float | None] = {}
-    with TemporaryDirectory(dir=new) as scratch:
+    start = np.array([] if tokenizer.bos_id is None else [tokenizer.bos_id], dtype)
+    splits: dict[str, dict[str, Any]] = {}
+    report = list[str]()
+    with TemporaryDirectory(dir=new) as scratch, (new / _TOKENS).open("xb") as file:
         documents = load_documents(data, Path(scratch), only)
         for name in SPLITS:
             digest.update(name.encode())
-            starts, ids, text_bytes = array("q", [0]), list[str](), 0
-            with (new / f"{name}.tokens").open("xb") as file:
-                for batch in document_batches(documents.splits[name]):
-                    stopping.check()
-                    encoded = tokenizer.encode_batch([text for _, text in batch])
-                    for (document, text), tokens in zip(batch, encoded, strict=True):
-                        ids.append(document)
-                        text_bytes += len(text.encode())
-                        block = start + tokens.astype(dtype).tobytes()
-                        file.write(block)
-                        digest.update(block)
-                        starts.append(starts[-1] + len(block) // dtype.itemsize)
-            offsets = np.asarray(starts, _OFFSET).tobytes()
-            (new / f"{name}.starts").write_bytes(offsets)
-            (new / f"{name}.ids.json").write_text(json.dumps(ids), "utf-8")
+            ids, lengths, text_bytes = list[str](), list[int](), 0
+            for batch in document_batches(documents.splits[name]):
+                stopping.check()
+                encoded = tokenizer.encode_batch([text for _, text in batch])
+                for (document, text), tokens in zip(batch, encoded, strict=True):
+                    block = np.concatenate([start, tokens.astype(dtype)])
+                    ids.append(document)
+                    lengths.append(block.size)
+                    text_bytes += len(text.encode())
+                    file.write(block.tobytes())
+                    digest.update(block.tobytes())
             if tokenizer.bos_id is None:  # then the tokens do not show where documents begin
-                digest.update(offsets)
-            without_starts = starts[-1] - len(start) // dtype.itemsize * len(ids)
-            bytes_per_token[name] = text_bytes / without_starts if without_starts else None
+                digest.update(np.cumsum([0, *lengths], dtype="<i8").tobytes())
+            total = sum(lengths)
+            without_starts = total - start.size * len(ids)
+            per_token = text_bytes / without_starts if without_starts else None
+            splits[name] = {"ids": ids, "lengths": lengths, "bytes_per_token": per_token}
             plural = "" if len(ids) == 1 else "s"
-            report.append(f"{name}: {len(ids):,} document{plural}, {starts[-1]:,} tokens")
-    about = {
-        "fingerprint": digest.hexdigest(),
-        "report": report + documents.notes,
-        "bytes_per_token": bytes_per_token,
-    }
+            report.append(f"{name}: {len(ids):,} document{plural}, {total:,} tokens")
+    report += documents.notes
+    about = {"fingerprint": digest.hexdigest(), "report": report, "splits": splits}
     (new / _ABOUT).write_text(json.dumps(about), "utf-8")

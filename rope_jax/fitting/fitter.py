@@ -29,8 +29,7 @@ from rope_jax.fitting.parameters import Free, Parameters, parameters_of
 from rope_jax.fitting.step import FitStep
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
-from rope_jax.sealed import replacing
-from rope_jax.sweeps.code import code_hash
+from rope_jax.sealed import code_hash, replacing
 from rope_jax.sweeps.compatibility import resolve_sweep
 from rope_jax.sweeps.model import LoadedModel, sweep_flops
 from rope_jax.training.terminal import StepProgress
@@ -219,7 +218,7 @@ class Fitter:
                 state = replace(state, free=state.best, stopped=stopped)
                 break
             if number % self.config.log_every_steps == 0:
-                log.write_exact(number, {"fit/loss": value})
+                log.write(number, {"fit/loss": value})
             progress.stepped(number, value)
             if number % self.config.check_every == 0 or number == last:
                 state = keep(self._checked(state, log, progress))
@@ -236,7 +235,7 @@ class Fitter:
         value = self.validation.objective(nll)
         check = {"step": float(state.step), **{str(n): x for n, x in nll.items()}}
         state = replace(state, checks=(*state.checks, check))
-        log.write_exact(state.step, {f"validation/nll_{n}": x for n, x in nll.items()})
+        log.write(state.step, {f"validation/nll_{n}": x for n, x in nll.items()})
         if value < state.best_nll:
             state = replace(state, best=state.free, best_step=state.step, best_nll=value)
         since = [c for c in state.checks if c["step"] > state.best_step]
@@ -302,6 +301,6 @@ class Fit:
         if trial is None:
             if state.step:
                 console.print(f"resuming after step {state.step}", style="dim")
-            log.open(self.folder, state.step, timed=False)
+            log.open(self.folder, state.step)
         with contextlib.closing(log), progress.bar:
             return fitter.run(state, last, lambda s: s.save(path, identity), log, progress)

@@ -8,9 +8,11 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
+from tensorboardX.summary import custom_scalars, image, text
 
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
@@ -80,16 +82,16 @@ def write_events(
         writer.hparams(settings, _outcome(newest, name, config), METRICS)
         writer.close()
     writer = TensorBoardWriter(folder)
-    charts: dict[str, dict[str, list[str]]] = {}
+    charts: dict[str, dict[str, Any]] = {}
     for group, category in _CATEGORIES.items():
         for tag in tags:
             if tag.startswith(f"{group}/"):  # TensorBoard takes tags as regular expressions
                 chart = tag.removeprefix(f"{group}/")
-                charts.setdefault(category, {})[chart] = [f"^{re.escape(tag)}$"]
-    writer.layout(charts)
-    for title, image in images.items():
-        writer.image(newest.step, f"summary/{title}", image)
-    writer.text(newest.step, "sweep", yaml_block(dump(config)))
+                charts.setdefault(category, {})[chart] = ["Multiline", [f"^{re.escape(tag)}$"]]
+    writer.add(0, custom_scalars(charts))
+    for title, pixels in images.items():
+        writer.add(newest.step, image(f"summary/{title}", pixels, dataformats="HWC"))
+    writer.add(newest.step, text("sweep", yaml_block(dump(config))))
     writer.close()
 
 

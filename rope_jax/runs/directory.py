@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from rope_jax.config.keys import different_keys
 from rope_jax.config.load import dump, load
 from rope_jax.config.training import Config
@@ -43,7 +41,6 @@ class RunDirectory:
         self.tokenizer_file = path / "tokenizer.json"
         self.metrics_file = path / "metrics.jsonl"
         self.throughput_file = path / "throughput.jsonl"
-        self._lock = FileLock(path / ".lock", blocking=False)
         self.checkpoints = path / "checkpoints"
         self.evals = path / "evals"
         self.fits = path / "fits"
@@ -69,26 +66,25 @@ class RunDirectory:
             elif self.path.exists() and {f.name for f in self.path.iterdir()} - _BEFORE_CONFIG:
                 raise UserError(f"{self.path}: is neither empty nor a run; choose another name")
 
-    def prepare(
+    @contextlib.contextmanager
+    def prepared(
         self,
         config: Config,
         tokenizer: Tokenizer,
         explain_other: Callable[[Config], str | None] | None = None,
-    ) -> None:
-        """Create the folder with its config and tokenizer; lock others out until `release`."""
+    ) -> Iterator[None]:
+        """Create the folder with its config and tokenizer; keep others out in this context."""
         self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            self._lock.acquire()
-        except Timeout:
-            raise UserError(
-                f"{self.path}: another process is training in it; wait for it, or choose another "
-                "name"
-            ) from None
-        # another process may have created it meanwhile
-        self.check_available(config, explain_other)
-        write_text(self.config_file, dump(config))
-        if config.tokenizer.type != "bytes":
-            write_text(self.tokenizer_file, tokenizer.json())
+        with locked(
+            self.path / ".lock",
+            f"{self.path}: another process is training in it; wait for it, or choose another name",
+        ):
+            # another process may have created it meanwhile
+            self.check_available(config, explain_other)
+            write_text(self.config_file, dump(config))
+            if config.tokenizer.type != "bytes":
+                write_text(self.tokenizer_file, tokenizer.json())
+            yield
 
     @contextlib.contextmanager
     def lock_sweep(self, name: str) -> Iterator[None]:
@@ -121,10 +117,6 @@ class RunDirectory:
             step = path.name.removeprefix(f".{name}.").removesuffix(".journal")
             if step.isdigit() and int(step) not in keep:
                 path.unlink(missing_ok=True)
-
-    def release(self) -> None:
-        """Unlock the folder. Exiting the process does so too."""
-        self._lock.release()
 
     def load_config(self) -> Config:
         """Return the run's config. UserError if this is not a run directory."""
@@ -195,8 +187,8 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _commit() -> str | None:
     """Return the commit of this package's repository; None outside one."""
-    here = Path(__file__).parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
+    here = str(Path(__file__).parent)
+    command = ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

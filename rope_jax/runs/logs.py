@@ -13,6 +13,7 @@ import numpy as np
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 
 from rope_jax.sealed import write_text
 
@@ -39,8 +40,9 @@ class JsonLinesWriter:
     def __init__(self, path: Path, resume_step: int = 0) -> None:
         """Continue after `resume_step`: drop later lines, and malformed or incomplete ones."""
         self._path = path
-        kept = [line for line in _complete_lines(path) if _step(line) <= resume_step]
-        write_text(path, "".join(kept))
+        if path.exists():
+            kept = [line for line in _complete_lines(path) if _step(line) <= resume_step]
+            write_text(path, "".join(kept))
 
     def scalars(self, step: int, values: Scalars) -> None:
         """Record values at a step."""
@@ -51,8 +53,8 @@ class JsonLinesWriter:
 class TensorBoardWriter:
     """An event file in the directory of one TensorBoard run.
 
-    Events are written in the calling thread. tensorboardX's SummaryWriter has another thread for
-    it: what is queued when the process is killed is lost, and a full disk blocks it forever.
+    It is written in the calling thread. tensorboardX's SummaryWriter has another one, whose queue
+    is lost when the process is killed and which a full disk blocks forever.
     """
 
     def __init__(self, directory: Path, resume_step: int | None = None) -> None:
@@ -90,22 +92,6 @@ class TensorBoardWriter:
             ),
         )
 
-    def text(self, step: int, name: str, markdown: str) -> None:
-        """Write a text panel."""
-        self._write(step, summary=summary.text(name, markdown))
-
-    def image(self, step: int, name: str, pixels: np.ndarray) -> None:
-        """Write an image panel; pixels: uint8 [height, width, 3]."""
-        self._write(step, summary=summary.image(name, pixels, dataformats="HWC"))
-
-    def layout(self, charts: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
-        """Define the charts of TensorBoard's "custom scalars": {category: {chart: tags}}."""
-        lines = {
-            category: {title: ["Multiline", list(tags)] for title, tags in by_title.items()}
-            for category, by_title in charts.items()
-        }
-        self._write(0, summary=summary.custom_scalars(lines))
-
     def hparams(
         self, settings: Mapping[str, str], outcome: Mapping[str, float], metrics: Sequence[str]
     ) -> None:
@@ -117,6 +103,10 @@ class TensorBoardWriter:
         for part in summary.hparams(settings, dict.fromkeys(metrics)):
             self._write(0, summary=part)
         self.scalars(0, outcome)
+
+    def add(self, step: int, content: Summary) -> None:
+        """Write what a function of `tensorboardX.summary` returns: a text, an image, a layout."""
+        self._write(step, summary=content)
 
     def flush(self) -> None:
         """Hand all records to the operating system, so that they survive a kill."""
@@ -133,42 +123,35 @@ class Log:
     """The files in which a run or a fit records values by step; none until `open` is called."""
 
     def __init__(self) -> None:
-        self._exact: list[JsonLinesWriter | TensorBoardWriter] = []
-        self._timed: list[JsonLinesWriter | TensorBoardWriter] = []
-        self._events: list[TensorBoardWriter] = []
+        self._lines: dict[str, JsonLinesWriter] = {}
+        self._events: TensorBoardWriter | None = None
 
-    def open(self, folder: Path, resume_step: int, *, timed: bool = True) -> TensorBoardWriter:
+    def open(self, folder: Path, resume_step: int) -> TensorBoardWriter:
         """Continue the files in a folder after `resume_step`; return the event file's writer."""
-        events = TensorBoardWriter(folder, resume_step)
-        self._events = [events]
-        self._exact = [JsonLinesWriter(folder / "metrics.jsonl", resume_step), events]
-        if timed:
-            self._timed = [JsonLinesWriter(folder / "throughput.jsonl", resume_step), events]
-        return events
+        self._events = TensorBoardWriter(folder, resume_step)
+        for name in ("metrics", "throughput"):
+            self._lines[name] = JsonLinesWriter(folder / f"{name}.jsonl", resume_step)
+        return self._events
 
-    def write_exact(self, step: int, values: Scalars) -> None:
-        """Record values that a resumed run reproduces bit for bit."""
-        for writer in self._exact:
-            writer.scalars(step, values)
-
-    def write_timed(self, step: int, values: Scalars) -> None:
-        """Record values that depend on the clock."""
-        for writer in self._timed:
-            writer.scalars(step, values)
+    def write(self, step: int, values: Scalars, file: str = "metrics") -> None:
+        """Record values. "throughput": those that a resumed run does not reproduce bit for bit."""
+        if self._events is not None:
+            self._lines[file].scalars(step, values)
+            self._events.scalars(step, values)
 
     def write_histogram(self, *histogram: Any) -> None:
         """See `TensorBoardWriter.histogram`."""
-        for events in self._events:
-            events.histogram(*histogram)
+        if self._events is not None:
+            self._events.histogram(*histogram)
 
     def flush(self) -> None:
         """See `TensorBoardWriter.flush`."""
-        for events in self._events:
-            events.flush()
+        if self._events is not None:
+            self._events.flush()
 
     def close(self) -> None:
-        for events in self._events:
-            events.close()
+        if self._events is not None:
+            self._events.close()
 
 
 def _grouped(name: str) -> str:

@@ -18,11 +18,9 @@ from rope_jax.evaluation import JournalEntry
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.resolve import ResolvedRun, describe_precision
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sealed import write_text
-from rope_jax.sweeps.code import code_hash
+from rope_jax.sealed import code_hash, write_text
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
-_DIGITS = 16  # of a line's checksum
 
 
 class FileJournal(UserDict[str, JournalEntry]):
@@ -39,23 +37,20 @@ class FileJournal(UserDict[str, JournalEntry]):
         path: only in the first process of a sweep; without it, the journal is kept in memory.
         """
         super().__init__()
-        self._path, self._identity = path, json.dumps(identity)
-        self._kept, self.dropped = [self._identity], ""
+        self._path, self._identity, self.dropped = path, json.dumps(identity), ""
+        self._unwritten = [self._identity]
         first, *lines = text.split("\n")
-        lines = lines[:-1]  # what follows the last line break was cut off
-        is_same, reason = first == self._identity, "a checksum in the file is wrong"
-        if not is_same:
-            reason = (
-                "the checkpoint, the corpus, the device, the settings or the code is another one"
-            )
-        for line in lines if is_same else []:
-            checksum, _, content = line.partition(" ")
-            if checksum != self._checksum(content):
-                break
-            key, *entry = json.loads(content)
-            self.data[key] = JournalEntry(*entry)
-            self._kept.append(line)
-        if number := len(lines) - len(self):
+        reason = "the checkpoint, the corpus, the device, the settings or the code is another one"
+        if first == self._identity:
+            reason = "a checksum in the file is wrong"
+            for line in lines[:-1]:
+                content = line.partition(" ")[2]
+                if line != self._line(content):
+                    break
+                key, *entry = json.loads(content)
+                self.data[key] = JournalEntry(*entry)
+                self._unwritten.append(line)
+        if number := max(0, len(lines) - 1) - len(self):  # the last line break ends a line
             count = f"{number} measurement{'s were' if number > 1 else ' was'}"
             self.dropped = f"{count} dropped, because {reason}"
 
@@ -63,25 +58,24 @@ class FileJournal(UserDict[str, JournalEntry]):
         self.data[key] = entry
         if self._path is None:
             return
-        content = json.dumps([key, *entry])
         try:
-            if self._kept:  # rewritten once, so that no line is appended to an incomplete one
-                write_text(self._path, "\n".join(self._kept) + "\n")
-                self._kept = []
+            if self._unwritten:  # once, so that no line is appended to an incomplete one
+                write_text(self._path, "\n".join(self._unwritten) + "\n")
+                self._unwritten = []
             # never created here: without its first line, a journal says nothing
             with open(self._path, "r+", encoding="utf-8") as file:
                 file.seek(0, os.SEEK_END)
-                file.write(f"{self._checksum(content)} {content}\n")
+                file.write(self._line(json.dumps([key, *entry])) + "\n")
         except OSError as error:
             raise UserError(
                 f"{self._path}: cannot be written ({error.strerror or error}); once that is fixed, "
                 "the same command continues with the measurements in it"
             ) from error
 
-    def _checksum(self, content: str) -> str:
-        """Return the checksum of an entry; one from another journal fails it too."""
+    def _line(self, content: str) -> str:
+        """Return an entry after its checksum, which is another one in another journal."""
         text = f"{self._identity}\n{content}"
-        return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:_DIGITS]
+        return f"{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]} {content}"
 
 
 def journal_identity(

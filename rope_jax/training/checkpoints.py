@@ -8,12 +8,12 @@ import contextlib
 import functools
 import glob
 import hashlib
+import inspect
 import itertools
 import json
 import logging
 import re
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,7 +68,7 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(preservation_policy=policy, create=bool(keep))
         handlers: dict[str, Any] = {name: _handler(like) for name in TrainState._fields}
         handlers["fingerprint"] = ocp.JsonCheckpointHandler()
-        drop_leftovers(str(Path(ocp.__file__).parent))
+        silence_leftovers()
         self.directory, self._provenance = directory, provenance
         self._cleanup = contextlib.ExitStack()
         with file_errors_as_one_line(directory):
@@ -88,14 +88,14 @@ class Checkpoints:
         """Start saving; return once the arrays are off the device. UserError: the last failed."""
         if step in self._manager.all_steps():
             return
-        parts = {name: part for name, part in state._asdict().items() if part is not None}
-        bits = {name: _fingerprints(part) for name, part in parts.items()}
         chunks = ocp.SaveArgs(chunk_byte_size=_CHUNK)
-        args: dict[str, Any] = {
-            name: ocp.args.StandardSave(part, save_args=jax.tree.map(lambda _: chunks, part))
-            for name, part in parts.items()
-        }
-        record = sealed_record({"step": step, **bits, **(self._provenance or {})})
+        args: dict[str, Any] = {}
+        content: Record = {"step": step, **(self._provenance or {})}
+        for name, part in _parts(state).items():
+            content[name] = _fingerprints(part)
+            save_args = jax.tree.map(lambda _: chunks, part)
+            args[name] = ocp.args.StandardSave(part, save_args=save_args)
+        record = sealed_record(content)
         args["fingerprint"] = ocp.args.JsonSave(record)
         self._write(lambda: self._manager.save(step, args=ocp.args.Composite(**args)))
 
@@ -144,16 +144,15 @@ class Checkpoints:
 
         DamagedCheckpoint if their fingerprints differ; UserError if they could not be read.
         """
-        parts = {name: part for name, part in abstract._asdict().items() if part is not None}
         args: dict[str, Any] = {
             name: ocp.args.StandardRestore(jax.tree.map(ocp.utils.to_shape_dtype_struct, part))
-            for name, part in parts.items()
+            for name, part in _parts(abstract).items()
         }
         args["fingerprint"] = ocp.args.JsonRestore()
         try:
             restored = self._manager.restore(step, args=ocp.args.Composite(**args))
             check_record(restored["fingerprint"], step)
-            for name in parts:
+            for name in _parts(abstract):
                 if restored["fingerprint"][name] != _fingerprints(restored[name]):
                     raise ValueError(f"the {name} are not those that were saved")
         except Exception as error:  # the type depends on which file is at fault, and how
@@ -191,12 +190,15 @@ class Checkpoints:
             ) from error
 
 
+def _parts(state: TrainState) -> dict[str, Any]:
+    return {name: part for name, part in state._asdict().items() if part is not None}
+
+
 def _handler(like: Any) -> ocp.StandardCheckpointHandler:
     """Return a handler with few bytes in flight; Orbax's own limit is 96 GB, a second copy."""
-    sizes = [leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like)]
-    if not sizes:
-        return ocp.StandardCheckpointHandler()
-    most: Any = max(_IN_FLIGHT, 1.01 * max(sizes)) / 1e9  # below an array's size, Orbax would fail
+    sizes = (leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like))
+    # below an array's size, Orbax would fail
+    most: Any = max(_IN_FLIGHT, 1.01 * max(sizes, default=0)) / 1e9
     return ocp.StandardCheckpointHandler(save_concurrent_gb=most, restore_concurrent_gb=most)
 
 
@@ -317,28 +319,20 @@ def brief_reason(error: Exception) -> str:
 
 
 @functools.cache
-def drop_leftovers(package: str) -> None:
-    """Silence the reads and writes that Orbax, in the folder `package`, abandons after a failure.
+def silence_leftovers() -> None:
+    """Silence the reads and writes that Orbax abandons after a failure, which it raises itself.
 
-    Orbax raises the failure itself; each of them would print another traceback seconds later.
+    Each of them would print another traceback seconds later.
     """
     show = sys.unraisablehook
 
-    def is_of_others(record: logging.LogRecord) -> bool:
-        _, error, frames = record.exc_info or (None, None, None)
-        of_tensorstore = frames is None and _STATUS_CODE.match(str(error))  # it was never raised
-        trace = [record.pathname, record.getMessage(), *traceback.format_tb(frames)]
-        return not of_tensorstore and package not in " ".join(trace)
-
     def show_others(unraisable: Any) -> None:
-        code = getattr(unraisable.object, "cr_code", None)  # of a coroutine
         # TensorStore's threads, which run no Python code, report to Orbax's event loop, now closed
         is_late = unraisable.object is None and str(unraisable.exc_value) == "Event loop is closed"
-        if not is_late and not (code and code.co_filename.startswith(package)):
+        if not is_late and not inspect.iscoroutine(unraisable.object):
             show(unraisable)
 
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).addFilter(is_of_others)
-    # The warning names only the coroutine, but Orbax alone has any in these commands.
-    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
     sys.unraisablehook = show_others
+    for name in ("absl", "asyncio"):  # Orbax alone uses them in these commands
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)

@@ -159,16 +159,15 @@ class Trainer:
         if speed is not None:
             about = self.config.model, self._program.vocab_size, span.stage.seq_len
             mfu = speed * flops_per_token(*about) / self._peak_flops
-            self._log.write_timed(
-                step, {"throughput/tokens_per_second": speed, "throughput/mfu": mfu}
-            )
+            speeds = {"throughput/tokens_per_second": speed, "throughput/mfu": mfu}
+            self._log.write(step, speeds, "throughput")
         if processes.is_first():  # which built only its own rows of the batch
             rows, length = slice(0, span.stage.batch_size), span.stage.length
             pairs = count_distances(self._training_rows(span, step, rows), length)
             scalars = {**scalars, **distance_scalars(pairs, length)}
             edges = [*distance_edges(length), length]
             self._log.write_histogram(step, "distances", edges, pairs[1:].tolist())
-        self._log.write_exact(step, scalars)
+        self._log.write(step, scalars)
         self._progress.trained(step, scalars["train/loss"], speed)
 
     def _validate(self, span: Span, step: int, params: Params) -> None:
@@ -196,7 +195,7 @@ class Trainer:
         if not np.isfinite(self.validation_loss):  # the last update, which no training loss shows
             what = f"the validation loss is {self.validation_loss:g}"
             raise self._diverged(step, what, "optim.weight_decay")
-        self._log.write_exact(step, scalars)
+        self._log.write(step, scalars)
         self._progress.validated(step, self.validation_loss)
 
     def _measure(self, step: int, span: Span, params: Params) -> None:
@@ -205,7 +204,7 @@ class Trainer:
             return
         with shortage_as("sweep: there is not enough memory; lower sweep.memory_gib"):
             scalars = self._sweep.measure(span.number, params)
-        self._log.write_exact(step, scalars)
+        self._log.write(step, scalars)
         self._progress.swept(step, scalars)
 
     def _training_rows(self, span: Span, step: int, rows: slice) -> Batch:

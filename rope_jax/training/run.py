@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 from rich.console import Console
+from tensorboardX.summary import text
 
 from rope_jax import stopping
 from rope_jax.config.load import dump
@@ -74,10 +75,10 @@ def _train(session: Session) -> None:
     if config.init_from is not None and not newest:
         start = start_from(config.init_from, program, corpus, session.warn)
     _compile_after(newest, program, corpus, session)
-    # last: a failure above writes nothing
-    processes.on_first(lambda: run.prepare(session.recorded, session.tokenizer, explain))
     with contextlib.ExitStack() as stack:
-        stack.callback(run.release)
+        # last: a failure above writes nothing
+        prepared = run.prepared(session.recorded, session.tokenizer, explain)
+        processes.on_first(lambda: stack.enter_context(prepared))
         processes.on_first(lambda: check_provenance(run, config, corpus, session.warn))
         provenance, like = provenance_of(config, corpus), program.abstract_state
         checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, provenance, like)
@@ -93,9 +94,9 @@ def _train(session: Session) -> None:
             return
         log = Log()
         stack.callback(log.close)
-        text = yaml_block(dump(config))
+        shown = yaml_block(dump(config))
         # a run that starts again repeats what was logged before its first step
-        processes.on_first(lambda: log.open(run.path, done or -1).text(0, "config", text))
+        processes.on_first(lambda: log.open(run.path, done or -1).add(0, text("config", shown)))
         progress = TrainingProgress(session.console, config.last_step, done)
         trainer = Trainer(program, corpus, checkpoints, log, progress, peak, sweep)
         began = time.perf_counter()

@@ -51,8 +51,7 @@ def _case(
         and not (kind == "results" and "checkpoints" in path.parts)
     )
     if kind == "cache" and chance.random() < 0.6:  # of what is certainly read
-        name = "train.tokens" if script == "train.py" else "test.tokens"
-        paths = [path for path in paths if path.name == name]
+        paths = [path for path in paths if path.name == "tokens"]
     path = chance.choice(paths)
     what = f"{script} after {_damage(path, chance)} {path.relative_to(bench.folder)}"
     outcome = worker.run(script, *bench.commands("damaged")[script])

@@ -1,5 +1,6 @@
-"""Windows: their offsets, and the documents in them."""
+"""Windows: their offsets, the documents in them, and which distances they train."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from rope_jax.config.sections import DocumentsConfig, PosePositions, RandomizedP
 from rope_jax.data.batches import (
     Batch,
     ShortRows,
+    count_distances,
+    distance_edges,
     position_functions,
     training_batch,
     validation_batches,
@@ -20,48 +23,39 @@ from rope_jax.errors import UserError
 BOS = 256
 
 
-def split_of(*documents):
-    """Return a split of these documents, each a list of tokens without its start token."""
-    stream = [token for document in documents for token in (BOS, *document)]
-    lengths = [len(document) + 1 for document in documents]
+def split_of_stream(stream, starts, vocab_size, bos_id):
     return TokenSplit(
         tokens=np.array(stream, np.uint16),
-        starts=np.cumsum([0, *lengths]),
-        ids=[str(i) for i in range(len(documents))],
+        starts=np.array(starts),
+        ids=[str(i) for i in range(len(starts) - 1)],
         path=Path("not in a file"),
         opened=os.stat_result([0] * 10),
-        vocab_size=257,
-        bos_id=BOS,
+        vocab_size=vocab_size,
+        bos_id=bos_id,
         bytes_per_token=1.0,
     )
 
 
+def split_of(*documents):
+    """Return a split of these documents, each a list of tokens without its start token."""
+    stream = [token for document in documents for token in (BOS, *document)]
+    lengths = [len(document) + 1 for document in documents]
+    return split_of_stream(stream, np.cumsum([0, *lengths]), 257, BOS)
+
+
 def numbered(count):
     """Return a split whose tokens are their own offsets, so that a window shows where it began."""
-    tokens = np.arange(count, dtype=np.uint16)
-    return TokenSplit(
-        tokens,
-        starts=np.array([0, count]),
-        ids=["numbers"],
-        path=Path("not in a file"),
-        opened=os.stat_result([0] * 10),
-        vocab_size=count,
-        bos_id=None,
-        bytes_per_token=None,
-    )
+    return split_of_stream(range(count), [0, count], count, None)
 
 
-def draw(split, step=0, seed=0, stage=0, seq_len=8, batch_size=8, rows=slice(None), **windows):
-    return training_batch(
-        split,
-        seed=seed,
-        stage=stage,
-        step=step,
-        seq_len=seq_len,
-        batch_size=batch_size,
-        rows=rows,
-        **windows,
-    )
+def draw(split, step=0, seed=0, stage=0, seq_len=8, batch_size=8, **windows):
+    given = {"seed": seed, "stage": stage, "step": step, "batch_size": batch_size}
+    return training_batch(split, seq_len=seq_len, **given, **windows)
+
+
+def mixed_documents():
+    rng = np.random.default_rng(0)
+    return split_of(*(rng.integers(0, 256, n).tolist() for n in rng.integers(0, 30, 60)))
 
 
 def test_offsets_are_golden():
@@ -72,116 +66,16 @@ def test_offsets_are_golden():
     assert batch.tokens[:, 0].tolist() == [701, 12855, 23517, 4559]
 
 
-def test_batch_depends_on_nothing_but_its_arguments():
-    split = numbered(50_000)
-    wanted = draw(split, step=5)
-    draw(split, step=4)
-    assert all(np.array_equal(a, b) for a, b in zip(wanted, draw(split, step=5), strict=True))
-    others = [draw(split, step=6), draw(split, step=5, seed=1), draw(split, step=5, stage=1)]
-    for other in others:
-        assert not np.intersect1d(wanted.tokens[:, 0], other.tokens[:, 0]).size
-
-
-def test_the_rows_of_all_hosts_make_up_the_batch():
-    split = split_of(*([i] * (i % 7) for i in range(200)))
-    whole = draw(split, batch_size=7)
-    parts = [draw(split, batch_size=7, rows=slice(a, b)) for a, b in ((0, 2), (2, 3), (3, 7))]
-    for name, together in zip(
-        Batch._fields, map(np.concatenate, zip(*parts, strict=True)), strict=True
-    ):
-        assert np.array_equal(together, getattr(whole, name)), name
-
-
-def test_documents_are_drawn_in_proportion_to_their_length():
-    # 1,000 tokens, 900 of them in the first document.
-    split = split_of([1] * 899, [2] * 99)
-    first = np.concatenate([draw(split, step=i, seq_len=1).tokens[:, 0] for i in range(500)])
-    assert np.mean(first == 1) == pytest.approx(0.9, abs=0.02)
-
-
-def test_every_offset_that_fits_is_drawn_and_no_other():
+def test_every_offset_that_fits_is_drawn_equally_often():
     split = numbered(8 + 1 + 2)
-    seen = np.concatenate([draw(split, step=i).tokens[:, 0] for i in range(20)])
-    assert set(seen.tolist()) == {0, 1, 2}
+    seen = np.concatenate([draw(split, step=i, batch_size=100).tokens[:, 0] for i in range(20)])
+    counts = np.bincount(seen)
+    assert counts.size == 3
+    np.testing.assert_allclose(counts / 2000, 1 / 3, atol=0.04)
 
 
-def test_segments_positions_and_weights_follow_document_boundaries():
-    split = split_of([1, 2], [3], [], [4, 5])
-    (batch,) = validation_batches(split, seq_len=8, batch_size=1, batches=1)
-    assert batch.tokens.tolist() == [[BOS, 1, 2, BOS, 3, BOS, BOS, 4]]
-    assert batch.targets.tolist() == [[1, 2, BOS, 3, BOS, BOS, 4, 5]]
-    assert batch.segment_ids.tolist() == [[0, 0, 0, 1, 1, 2, 3, 3]]
-    assert batch.positions.tolist() == [[0, 1, 2, 0, 1, 0, 0, 1]]
-    assert batch.weights.tolist() == [[1, 1, 0, 1, 0, 0, 1, 1]]
-    assert [a.dtype for a in batch] == [np.int32] * 4 + [np.float32]
-
-
-def test_a_window_may_begin_inside_a_document():
-    split = split_of([1, 2, 3], [4])
-    first, last = validation_batches(split, seq_len=4, batch_size=1, batches=2)
-    assert first.tokens.tolist() == [[BOS, 1, 2, 3]]
-    assert first.weights.tolist() == [[1, 1, 1, 0]]  # the target after it starts a document
-    assert last.tokens.tolist() == [[1, 2, 3, BOS]]
-    assert last.segment_ids.tolist() == [[0, 0, 0, 1]]
-    assert last.positions.tolist() == [[0, 1, 2, 0]]
-    assert last.weights.tolist() == [[1, 1, 0, 1]]
-
-
-@pytest.mark.parametrize("seq_len", [1, 2, 33])
-def test_windows_agree_with_a_loop_over_the_stream(seq_len):
-    rng = np.random.default_rng(0)
-    split = split_of(*(rng.integers(0, 256, n).tolist() for n in rng.integers(0, 30, 60)))
-    batch = draw(split, seq_len=seq_len, batch_size=32)
-    for row in range(32):
-        segment, position = 0, 0
-        for t, token in enumerate(batch.tokens[row]):
-            if t and token == BOS:
-                segment, position = segment + 1, 0
-            assert (batch.segment_ids[row, t], batch.positions[row, t]) == (segment, position)
-            position += 1
-        assert np.array_equal(batch.targets[row, :-1], batch.tokens[row, 1:])
-        assert np.array_equal(batch.weights[row], batch.targets[row] != BOS)
-
-
-def test_validation_windows_are_spaced_evenly_and_reach_both_ends():
-    split = numbered(1000)
-    batches = list(validation_batches(split, seq_len=99, batch_size=2, batches=5))
-    offsets = np.concatenate([b.tokens[:, 0] for b in batches])
-    assert offsets.tolist() == [0, 100, 200, 300, 400, 500, 600, 700, 800, 900]
-    assert batches[-1].targets[-1, -1] == 999
-    again = validation_batches(split, seq_len=99, batch_size=2, batches=5)
-    assert np.array_equal(offsets, np.concatenate([b.tokens[:, 0] for b in again]))
-
-
-def test_many_validation_windows_are_built_as_they_are_read():
-    # 2^62 windows: an array of all their offsets would not fit, nor their products into 64 bits
-    batches = validation_batches(numbered(1000), seq_len=99, batch_size=2, batches=2**61)
-    assert next(iter(batches)).tokens[:, 0].tolist() == [0, 0]
-
-
-def test_a_window_may_take_the_whole_stream():
-    assert draw(numbered(9)).tokens[:, 0].tolist() == [0] * 8
-    (batch,) = validation_batches(numbered(9), seq_len=8, batch_size=1, batches=1)
-    assert batch.targets[0, -1] == 8
-
-
-def test_too_little_text_names_the_key():
-    with pytest.raises(UserError, match=r"^stages\[2\]\.seq_len: .* 8 tokens needs 9, .* has 8; "):
-        draw(numbered(8), stage=2)
-    with pytest.raises(UserError, match=r"^data\.validation_fraction: .* needs 9, .* has 8; "):
-        validation_batches(numbered(8), seq_len=8, batch_size=1, batches=1)
-
-
-# Positions, short windows and documents of a stage
-
-
-def mixed_documents():
-    rng = np.random.default_rng(0)
-    return split_of(*(rng.integers(0, 256, n).tolist() for n in rng.integers(0, 30, 60)))
-
-
-CONTINUED = DocumentsConfig(positions="continue")
 EVERYTHING = [
+    {},
     {"positions": RandomizedPositions(length=100)},
     {"positions": PosePositions(length=100, chunks=3)},
     {"documents": DocumentsConfig(mask="none", positions="continue")},
@@ -195,17 +89,73 @@ EVERYTHING = [
 
 
 @pytest.mark.parametrize("settings", EVERYTHING, ids=range(len(EVERYTHING)))
-def test_the_rows_of_all_hosts_make_up_the_batch_of_every_kind(settings):
-    given = {"seq_len": 24, "batch_size": 6, "step": 4, **settings}
-    whole = draw(mixed_documents(), **given)
-    parts = [draw(mixed_documents(), **given, rows=slice(2 * i, 2 * i + 2)) for i in range(3)]
+def test_a_batch_depends_on_its_arguments_alone_and_hosts_share_its_rows(settings):
+    split, given = mixed_documents(), {"seq_len": 24, "batch_size": 6, "step": 4, **settings}
+    whole = draw(split, **given)
+    parts = [draw(split, **given, rows=slice(a, b)) for a, b in ((0, 2), (2, 3), (3, 6))]
     for name, together in zip(
         Batch._fields, map(np.concatenate, zip(*parts, strict=True)), strict=True
     ):
         assert np.array_equal(together, getattr(whole, name)), name
-        assert together.dtype == getattr(whole, name).dtype
-    plain = draw(mixed_documents(), seq_len=24, batch_size=6, step=4)
-    assert any(not np.array_equal(a, b) for a, b in zip(whole, plain, strict=True))
+        assert together.dtype == (np.float32 if name == "weights" else np.int32)
+    for other in ({"step": 5}, {"seed": 1}, {"stage": 1}):
+        assert not np.array_equal(draw(split, **given | other).tokens, whole.tokens)
+    plain = draw(split, seq_len=24, batch_size=6, step=4)
+    assert settings == {} or any(
+        not np.array_equal(a, b) for a, b in zip(whole, plain, strict=True)
+    )
+
+
+@pytest.mark.parametrize("mask", ["document", "none"])
+@pytest.mark.parametrize("positions", ["reset", "continue"])
+def test_documents_are_masked_and_numbered_as_the_switches_say(mask, positions):
+    split = split_of([1, 2], [3], [], [4, 5])
+    documents = DocumentsConfig(mask=mask, positions=positions)
+    first, last = validation_batches(split, seq_len=7, batch_size=1, batches=2, documents=documents)
+    assert first.tokens.tolist() == [[BOS, 1, 2, BOS, 3, BOS, BOS]]
+    assert first.targets.tolist() == [[1, 2, BOS, 3, BOS, BOS, 4]]
+    segments = {"document": [0, 0, 0, 1, 1, 2, 3], "none": [0] * 7}
+    numbers = {"reset": [0, 1, 2, 0, 1, 0, 0], "continue": list(range(7))}
+    assert first.segment_ids.tolist() == [segments[mask]]
+    assert first.positions.tolist() == [numbers[positions]]
+    assert first.weights.tolist() == [[1, 1, 0, 1, 0, 0, 1]]  # 0 where a document begins
+    # the other begins inside a document
+    assert last.tokens.tolist() == [[1, 2, BOS, 3, BOS, BOS, 4]]
+    assert last.positions.tolist() == [{"reset": [0, 1, 0, 1, 0, 0, 1]}.get(positions, [*range(7)])]
+
+
+@pytest.mark.parametrize("seq_len", [1, 2, 33])
+def test_windows_agree_with_a_loop_over_the_stream(seq_len):
+    batch = draw(mixed_documents(), seq_len=seq_len, batch_size=32)
+    for row in range(32):
+        segment, position = 0, 0
+        for t, token in enumerate(batch.tokens[row]):
+            if t and token == BOS:
+                segment, position = segment + 1, 0
+            assert (batch.segment_ids[row, t], batch.positions[row, t]) == (segment, position)
+            position += 1
+        assert np.array_equal(batch.targets[row, :-1], batch.tokens[row, 1:])
+        assert np.array_equal(batch.weights[row], batch.targets[row] != BOS)
+
+
+def test_validation_windows_are_spaced_evenly_and_reach_both_ends():
+    batches = list(validation_batches(numbered(1000), seq_len=99, batch_size=2, batches=5))
+    offsets = np.concatenate([b.tokens[:, 0] for b in batches])
+    assert offsets.tolist() == [0, 100, 200, 300, 400, 500, 600, 700, 800, 900]
+    assert batches[-1].targets[-1, -1] == 999
+    # 2^62 windows: an array of all their offsets would not fit, nor their products into 64 bits
+    many = validation_batches(numbered(1000), seq_len=99, batch_size=2, batches=2**61)
+    assert next(iter(many)).tokens[:, 0].tolist() == [0, 0]
+
+
+def test_a_window_takes_at_most_the_whole_stream():
+    assert draw(numbered(9)).tokens[:, 0].tolist() == [0] * 8
+    (batch,) = validation_batches(numbered(9), seq_len=8, batch_size=1, batches=1)
+    assert batch.targets[0, -1] == 8
+    with pytest.raises(UserError, match=r"^stages\[2\]\.seq_len: .* 8 tokens needs 9, .* has 8; "):
+        draw(numbered(8), stage=2)
+    with pytest.raises(UserError, match=r"^data\.validation_fraction: .* needs 9, .* has 8; "):
+        validation_batches(numbered(8), seq_len=8, batch_size=1, batches=1)
 
 
 @pytest.mark.parametrize(
@@ -222,26 +172,6 @@ def test_positions_jump_by_a_function_of_the_row(positions):
         (function,) = position_functions(positions, [seed], 24)
         assert batch.positions[row].tolist() == [function[p] for p in plain.positions[row]]
     assert batch.positions.max() >= 24
-    # The same row of another batch size or step: the row and the step decide.
-    other = draw(split, seq_len=24, batch_size=3, positions=positions, documents=CONTINUED)
-    again = draw(split, seq_len=24, batch_size=5, positions=positions, documents=CONTINUED)
-    assert np.array_equal(other.positions, again.positions[:3])
-    later = draw(split, seq_len=24, step=1, positions=positions, documents=CONTINUED)
-    assert not np.array_equal(other.positions[0], later.positions[0])
-
-
-@pytest.mark.parametrize("mask", ["document", "none"])
-@pytest.mark.parametrize("positions", ["reset", "continue"])
-def test_documents_are_masked_and_numbered_as_the_switches_say(mask, positions):
-    documents = DocumentsConfig(mask=mask, positions=positions)
-    split = split_of([1, 2], [3], [], [4, 5])
-    (batch,) = validation_batches(split, seq_len=8, batch_size=1, batches=1, documents=documents)
-    segments = {"document": [0, 0, 0, 1, 1, 2, 3, 3], "none": [0] * 8}
-    numbers = {"reset": [0, 1, 2, 0, 1, 0, 0, 1], "continue": list(range(8))}
-    assert batch.segment_ids.tolist() == [segments[mask]]
-    assert batch.positions.tolist() == [numbers[positions]]
-    assert batch.weights.tolist() == [[1, 1, 0, 1, 0, 0, 1, 1]]  # at borders as ever
-    assert [a.dtype for a in batch] == [np.int32] * 4 + [np.float32]
 
 
 def test_short_windows_are_windows_of_their_own():
@@ -282,3 +212,50 @@ def test_a_short_window_reaches_every_place_of_the_text():
     seen = [draw(split, step=i, batch_size=1, short=ShortRows(4, 1)) for i in range(40)]
     starts = {int(start) for batch in seen for start in batch.tokens[0, ::4]}
     assert starts == set(range(8))
+
+
+# Trained distances
+
+
+def counted_one_by_one(batch, length):
+    edges = distance_edges(length)
+    counts = np.zeros(1 + len(edges), int)
+    for positions, segments in zip(batch.positions, batch.segment_ids, strict=True):
+        for query in range(positions.size):
+            for key in range(query + 1):
+                if segments[query] == segments[key]:
+                    distance = positions[query] - positions[key]
+                    counts[0 if distance < 0 else np.searchsorted(edges, distance, "right")] += 1
+    return counts
+
+
+@pytest.mark.parametrize("positions", ["reset", "continue"])
+@pytest.mark.parametrize("mask", ["document", "none"])
+def test_counts_agree_with_a_loop_over_pairs(mask, positions):
+    documents = DocumentsConfig(mask=mask, positions=positions)
+    cases = [
+        ({"seq_len": 1}, 1),
+        ({"seq_len": 2, "positions": RandomizedPositions(length=200)}, 200),
+        ({"seq_len": 32}, 32),
+        ({"seq_len": 32, "positions": PosePositions(length=99)}, 99),
+        ({"seq_len": 32, "short": ShortRows(16, 1)}, 32),
+    ]
+    for settings, length in cases:
+        batch = draw(mixed_documents(), batch_size=4, documents=documents, **settings)
+        wanted = counted_one_by_one(batch, length)
+        np.testing.assert_array_equal(count_distances(batch, length), wanted)
+        restarts = (mask, positions) == ("none", "reset") and settings["seq_len"] == 32
+        assert (wanted[0] > 0) == restarts
+
+
+def test_the_distances_of_one_long_document_are_known():
+    """Of T tokens, T − d pairs are at distance d."""
+    tokens = 3000
+    ids = np.zeros((2, tokens), np.int32)
+    positions = np.tile(np.arange(tokens, dtype=np.int32), (2, 1))
+    found = count_distances(Batch(ids, ids, ids, positions, ids), tokens)
+    edges = [*distance_edges(tokens), tokens]
+    assert edges == [0, *(2**power for power in range(12)), tokens]
+    pairs = 2 * (tokens - np.arange(tokens))
+    assert found[0] == 0
+    assert found[1:].tolist() == [pairs[a:b].sum() for a, b in itertools.pairwise(edges)]

@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import json
 import lzma
 import os
 from collections.abc import Callable
@@ -19,18 +18,7 @@ from rope_jax.data.files import matching_files, read_documents
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
-
-
-def json_lines(path, texts):
-    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
-
-
-def parquet_file(path, texts):
-    parquet.write_table(pyarrow.table({"text": texts}), path)
-
-
-def whole(**fields):
-    return {"validation_fraction": 0.0, "test_fraction": 0.0, **fields}
+from tests.data.test_corpora import json_lines, parquet_file, whole
 
 
 def zstd(raw):
@@ -44,7 +32,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".zst": zstd,
 }
 ODD_NAMES = {
-    b"plain.txt": "plain.txt",
+    b"[plain].txt": "[plain].txt",
     b"\xff.txt": r"\udcff.txt",
     rb"\udcff.txt": r"\\udcff.txt",
     b"line\nbreak.txt": r"line\nbreak.txt",
@@ -57,11 +45,11 @@ ODD_NAMES = {
 def test_file_names_may_be_any_bytes(tmp_path):
     for name in ODD_NAMES:
         (tmp_path / os.fsdecode(name)).write_bytes(b"the text of " + name.replace(b"\xff", b"ff"))
-    data = TextData(**whole(files=[f"{tmp_path}/*"]), cache_dir=str(tmp_path / "cache"))
+    # the name of the first looks like a pattern, and is read once
+    data = TextData(**whole(files=[f"{tmp_path}/[plain].txt", f"{tmp_path}/*"]))
     corpus = open_corpus(data, ByteTokenizer())
     ids = [name.removeprefix(f"{tmp_path}/") for name in corpus.train.ids]
     assert sorted(ids) == sorted(ODD_NAMES.values())
-    assert all(name.isprintable() and name.encode() for name in ids)
 
 
 @pytest.mark.parametrize(
@@ -84,16 +72,11 @@ def test_a_file_listed_twice_is_read_once(tmp_path, monkeypatch):
         (texts / name).write_text(name)
     (tmp_path / "link").symlink_to(texts / "a")
     (tmp_path / "folder").symlink_to(texts)
-    others = ["./texts/a", str(texts / "*"), "link", "folder/*", "texts/../texts/c"]
     once = TextData(files=["texts/*"])
-    for twice in ([*once.files, other] for other in others):
-        assert matching_files(TextData(files=twice)) == matching_files(once)
-        assert cache_folder(TextData(files=twice), "") == cache_folder(once, "")
-        by_split = TextData(files={"train": twice})
-        assert cache_folder(by_split, "") == cache_folder(
-            TextData(files={"train": ["texts/*"]}), ""
-        )
-    for other in others:
+    for other in ["./texts/a", str(texts / "*"), "link", "folder/*", "texts/../texts/c"]:
+        twice = TextData(files=["texts/*", other])
+        assert matching_files(twice) == matching_files(once)
+        assert cache_folder(twice, "") == cache_folder(once, "")
         data = TextData(files={"train": ["texts/*"], "test": [other]})
         with pytest.raises(UserError, match="is in both train and test; name it in one"):
             matching_files(data)
@@ -145,7 +128,7 @@ def test_random_damage_gives_a_corpus_or_one_line(tmp_path, kind):
         data = ParquetData(**whole(files=[str(path)]))
     raw = path.read_bytes()
     refused = []
-    for seed in range(100):
+    for seed in range(60):
         path.write_bytes(damaged(raw, seed))
         try:
             for row in read_documents([path], data, {}):
@@ -155,7 +138,6 @@ def test_random_damage_gives_a_corpus_or_one_line(tmp_path, kind):
             refused.append(str(error))
     assert refused
     assert all(line.startswith(("data.files: ", "data.column: ")) for line in refused)
-    assert all(line.isprintable() for line in refused)
 
 
 def test_the_checksums_in_a_parquet_file_are_verified(tmp_path):
@@ -169,44 +151,32 @@ def test_the_checksums_in_a_parquet_file_are_verified(tmp_path):
         list(read_documents([path], ParquetData(**whole(files=[str(path)])), {}))
 
 
-TEXTS = ["naïve\r\n日本", "\ufeffx", "long " * 50_000]
-
-
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_compressed_files_are_read_exactly(tmp_path, suffix):
-    for number, text in enumerate(TEXTS):
-        (tmp_path / f"{number}.txt{suffix}").write_bytes(COMPRESS[suffix](text.encode()))
-    data = TextData(**whole(files=[f"{tmp_path}/*"]), cache_dir=str(tmp_path / "cache"))
-    files = matching_files(data)["train"]
-    assert list(read_documents(files, data, {})) == [
-        (f"{tmp_path}/{n}.txt{suffix}", text) for n, text in enumerate(TEXTS)
+def test_compressed_files_are_read_exactly_and_damage_is_explained(tmp_path, suffix):
+    compress = COMPRESS[suffix]
+    texts = ["naïve\r\n日本", "\ufeffx", "long " * 50_000]
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.txt{suffix}").write_bytes(compress(text.encode()))
+    data = TextData(**whole(files=[f"{tmp_path}/*"]))
+    assert list(read_documents(matching_files(data)["train"], data, {})) == [
+        (f"{tmp_path}/{n}.txt{suffix}", text) for n, text in enumerate(texts)
     ]
-    # the same texts in the same splits as uncompressed
-    json_lines(tmp_path / "plain.jsonl", [str(i) for i in range(40)])
-    raw, path = (tmp_path / "plain.jsonl").read_bytes(), tmp_path / f"b.jsonl{suffix.upper()}"
-    path.write_bytes(COMPRESS[suffix](raw[:99]) + COMPRESS[suffix](raw[99:]))
-    plain, packed = (
-        open_corpus(
-            JsonLinesData(files=[str(one)], cache_dir=str(tmp_path / "cache")), ByteTokenizer()
-        )
-        for one in (tmp_path / "plain.jsonl", path)
-    )
-    assert plain.fingerprint == packed.fingerprint
-    assert f"{path}:1" in {*packed.train.ids, *packed.validation.ids, *packed.test.ids}
+    path = tmp_path / f"b.jsonl{suffix.upper()}"  # of two parts, one after the other
+    raw = b'{"text": "one"}\n{"text": "two"}\n'
+    path.write_bytes(compress(raw[:9]) + compress(raw[9:]))
+    lines = JsonLinesData(files=[str(path)])
+    assert list(read_documents([path], lines, {})) == [(f"{path}:1", "one"), (f"{path}:2", "two")]
+    raw, path = Random(0).randbytes(9_000).hex().encode(), tmp_path / f"a.txt{suffix}"
+    for content in (compress(raw)[:-4000], b"plain text", compress(raw)[:100] + bytes(99)):
+        path.write_bytes(content)
+        with pytest.raises(UserError) as caught:
+            list(read_documents([path], data, {}))
+        says = str(caught.value)
+        assert says.startswith(f"data.files: cannot read {path}: ")
+        assert says.endswith(f"; it is damaged, or not what its name ({suffix}) says")
 
 
-def test_damaged_compressed_files_and_archives_are_explained(tmp_path):
-    raw = Random(0).randbytes(9_000).hex().encode()
-    for suffix, compress in COMPRESS.items():
-        path = tmp_path / f"a.txt{suffix}"
-        for content in (compress(raw)[:-4000], b"plain text", compress(raw)[:100] + bytes(99)):
-            path.write_bytes(content)
-            with pytest.raises(UserError) as caught:
-                list(read_documents([path], TextData(files=["a"]), {}))
-            says = str(caught.value)
-            assert says.startswith(f"data.files: cannot read {path}: ")
-            assert says.endswith(f"; it is damaged, or not what its name ({suffix}) says")
-            assert says.isprintable()
+def test_archives_are_refused(tmp_path):
     for name in ("a.tar", "a.tar.gz", "a.tgz", "a.zip"):
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(UserError, match=rf"^data\.files: .*{name} is an archive; unpack it"):

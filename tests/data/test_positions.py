@@ -34,32 +34,25 @@ def test_positions_are_golden():
     ]
 
 
-@pytest.mark.parametrize(("count", "below"), [(5, 11), (64, 300), (300, 2**26)])
-def test_a_sample_is_the_first_different_integers_that_are_drawn(count, below):
-    for seed in range(5):
+@pytest.mark.parametrize(
+    ("count", "below"), [(5, 11), (64, 300), (300, 2**24), (6, 11), (250, 300), (7, 7)]
+)
+def test_a_sample_is_the_first_different_integers_or_what_they_leave(count, below):
+    for seed in range(3):
         draw, wanted = integers(bits(seed)), set()
-        while len(wanted) < count:
+        while len(wanted) < min(count, below - count):
             wanted.add(draw(below))
-        found = randomized(bits(seed), count, below)
-        assert found.tolist() == sorted(wanted)
-
-
-@pytest.mark.parametrize(("count", "below"), [(6, 11), (250, 300), (7, 7)])
-def test_of_a_large_sample_the_rest_is_drawn(count, below):
-    for seed in range(5):
-        draw, left_out = integers(bits(seed)), set()
-        while len(left_out) < below - count:
-            left_out.add(draw(below))
-        found = randomized(bits(seed), count, below)
-        assert found.tolist() == sorted(set(range(below)) - left_out)
+        if count > below - count:
+            wanted = set(range(below)) - wanted
+        assert randomized(bits(seed), count, below).tolist() == sorted(wanted)
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_every_sample_is_equally_likely(count):
     sets = {chosen: 0 for chosen in combinations(range(5), count)}
-    for seed in range(2000):
+    for seed in range(1000):
         sets[tuple(randomized(bits(seed), count, 5).tolist())] += 1
-    expected = 2000 / len(sets)
+    expected = 1000 / len(sets)
     chi_squared = sum((found - expected) ** 2 / expected for found in sets.values())
     assert chi_squared < 21.7  # 9 degrees of freedom: above it with probability 0.01
 
@@ -67,7 +60,7 @@ def test_every_sample_is_equally_likely(count):
 @pytest.mark.parametrize("chunks", [2, 3, 5])
 @pytest.mark.parametrize(("seq_len", "length"), [(5, 5), (8, 64), (129, 2**31 - 1)])
 def test_pose_agrees_with_the_papers_formula(seq_len, length, chunks):
-    for seed in range(20):
+    for seed in range(10):
         draw = integers(bits(seed))
         most = min((seq_len + chunks - 1) // chunks, (seq_len - 1) // (chunks - 1))
         lengths = [1 + draw(most) for _ in range(chunks - 1)]
@@ -82,16 +75,3 @@ def test_pose_agrees_with_the_papers_formula(seq_len, length, chunks):
         assert pose(bits(seed), seq_len, length, chunks).tolist() == wanted
         assert wanted[0] == 0
         assert wanted[-1] < length
-
-
-def test_pose_of_two_chunks_draws_what_the_authors_code_draws():
-    """The first chunk has 1 to ⌈T/2⌉ tokens, and the jump is 0 to n − T, all equally likely."""
-    lengths, jumps = np.zeros(5, int), np.zeros(4, int)
-    for seed in range(2000):
-        found = pose(bits(seed), 9, 12, 2)
-        jump = found[-1] - 8
-        jumps[jump] += 1
-        if jump:  # otherwise nothing shows where the chunk ends
-            lengths[np.argmax(np.diff(found) > 1)] += 1
-    np.testing.assert_allclose(jumps / 2000, 1 / 4, atol=0.03)
-    np.testing.assert_allclose(lengths / lengths.sum(), 1 / 5, atol=0.03)

@@ -1,19 +1,31 @@
-"""The default corpus: its files, its splits, and the notes on it."""
+"""The default corpus: its files, its splits, near-copies, and the notes on it."""
 
 import random
 import re
+import zlib
 
 import numpy as np
 import pytest
 
 from rope_jax.config.data import StdlibData
-from rope_jax.data.stdlib import source_files, stdlib_root, stdlib_splits
+from rope_jax.data.stdlib import (
+    near_copies,
+    share_seen,
+    shingles,
+    source_files,
+    stdlib_root,
+    stdlib_splits,
+)
 from rope_jax.errors import UserError
 
 
-def prose(seed, count=300):
+def words(seed, count=300):
     rng = random.Random(seed)
-    return " ".join(f"name{rng.randrange(10**6)}" for _ in range(count))
+    return [f"name{rng.randrange(10**6)}" for _ in range(count)]
+
+
+def prose(seed, count=300):
+    return " ".join(words(seed, count))
 
 
 def tree(root, files):
@@ -62,9 +74,11 @@ def test_overlap_is_the_share_of_test_seen_in_train(tmp_path):
     splits, notes = stdlib_splits(StdlibData(test_fraction=0.05), tmp_path)
     test = len(splits["test"])
     assert test
-    assert notes[0].startswith("near-copies dropped: 0 ")
     share = 100 * 296 / (296 + test * 700)
     assert float(re.search(r"([\d.]+)%", notes[1])[1]) == pytest.approx(share, abs=0.1)
+    seen = [shingles(prose(1)), shingles(prose(2))]
+    assert share_seen([*seen, seen[0]], [seen[1]]) == pytest.approx(0.5)  # of the distinct ones
+    assert share_seen([], seen) == share_seen(seen, []) == 0.0
 
 
 def test_no_sources_is_an_error(tmp_path):
@@ -91,3 +105,43 @@ def test_the_corpus_of_this_interpreters_library(stdlib_corpus):
     assert 0 < dropped < 40
     assert total + dropped == files
     assert float(re.search(r"([\d.]+)%", corpus.report[4])[1]) < 6
+
+
+# Near-copies
+
+
+def plain_shingles(text):
+    """Compute shingles by their definition, with Python's integers."""
+    crc = [zlib.crc32(word.encode()) for word in text.split()]
+    return {
+        sum(c * 0x9E3779B97F4A7C15 ** (4 - j) for j, c in enumerate(crc[i : i + 5])) % 2**64
+        for i in range(len(crc) - 4)
+    }
+
+
+def test_shingles_are_the_distinct_hashed_5_grams_of_words():
+    text = " ".join(words(0, 60) + words(1, 40) + words(0, 60))
+    assert shingles(text).tolist() == sorted(plain_shingles(text))
+    for short in ("", "four words are few", "— … !"):
+        assert shingles(short).tolist() == []
+    laid_out = shingles("def f(a, b):\n    return a + b")
+    assert np.array_equal(laid_out, shingles("def f(a,b): return a+b"))
+
+
+LONG = words(5, 1000)
+EDITED = [*words(0)[:100], "edit", *words(0)[100:200], "edit", *words(0)[200:250]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "dropped"),
+    [
+        ([EDITED, words(0), words(1)], {0}),  # the smaller of the two
+        ([words(2)[:200], [*words(2)[:80], *words(3)]], set()),  # they share too little
+        ([LONG[300:400], LONG], {0}),  # Jaccard similarity 0.1, but contained
+        ([words(0)] * 3, {1, 2}),
+        ([[]] * 3, set()),
+        ([], set()),
+    ],
+)
+def test_a_text_that_is_mostly_in_a_larger_one_is_dropped(texts, dropped):
+    assert near_copies([shingles(" ".join(text)) for text in texts]) == dropped

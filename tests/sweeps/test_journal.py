@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
+from rope_jax import sealed
 from rope_jax.errors import UserError
 from rope_jax.evaluation import JournalEntry
-from rope_jax.sweeps import code
 from rope_jax.sweeps.journal import FileJournal
 
 
@@ -128,14 +128,13 @@ def test_other_processes_keep_the_journal_in_memory(tmp_path):
 
 
 def test_the_hash_is_of_the_code_at_the_first_call(tmp_path, monkeypatch):
-    package = shutil.copytree(code._PACKAGE / "rope", tmp_path / "package")
-    monkeypatch.setattr(code, "_PACKAGE", package)
-    code.code_hash.cache_clear()
+    (tmp_path / "angles.py").write_text("turns = 1")
+    monkeypatch.setattr(sealed, "__file__", str(tmp_path / "sealed.py"))
+    sealed.code_hash.cache_clear()
     try:
-        before = code.code_hash()
-        with (package / "angles.py").open("a") as file:
-            file.write("# edited")
-        assert code.code_hash() == before  # what was imported is not what is there now
-        assert code.code_hash.__wrapped__() != before
+        before = sealed.code_hash()
+        (tmp_path / "angles.py").write_text("turns = 2")
+        assert sealed.code_hash() == before  # what was imported is not what is there now
+        assert sealed.code_hash.__wrapped__() != before
     finally:
-        code.code_hash.cache_clear()
+        sealed.code_hash.cache_clear()

@@ -113,7 +113,7 @@ def test_the_file_lies_beside_the_tokens_and_is_written_once(evaluator, mask):
     path, said = mask
     assert path.name == "long-12.json"
     assert path.parent.name == "key_tokens"
-    assert (path.parent.parent / "test.tokens").exists()
+    assert (path.parent.parent / "tokens").exists()
     keys = json.loads(path.read_text())
     count = sum(len(document["tokens"]) for document in keys["documents"])
     share = 100 * count / keys["candidates"]

@@ -397,7 +397,7 @@ def test_a_sweep_of_checkpoints_resumes_at_the_one_it_had_reached(staged, monkey
 
 def test_a_damaged_corpus_is_named_and_gives_the_same_results(run):
     whole, _ = swept(run, name="intact")
-    (tokens,) = Path(run[1].data.cache_dir).glob("*/test.tokens")
+    (tokens,) = Path(run[1].data.cache_dir).glob("*/tokens")
     written = tokens.read_bytes()
     tokens.write_bytes(bytes(len(written)))
     again, said = swept(run, name="damaged")

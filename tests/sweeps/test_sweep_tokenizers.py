@@ -21,8 +21,7 @@ from rope_jax.config.tokenizer import START_TOKEN, FileTokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
-from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer
-from rope_jax.data.tokenizers.byte_level import train_bpe
+from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer, train_bpe
 from rope_jax.errors import UserError
 from rope_jax.inspection.costs import costs_of
 from rope_jax.protocols.same_tokens import SameTokens
@@ -143,7 +142,7 @@ def test_without_a_document_start_windows_begin_with_text(without_bos):
     assert (tokenizer.bos_id, tokenizer.vocab_size) == (None, 270)
     rows, printed = swept(without_bos, name="plain")
     assert {row.bos for row in rows} == {"none"}
-    assert "document start: none; its own post-processor adds nothing" in printed
+    assert "document start: none" in printed
     assert load(SweepConfig, run.evals / "plain" / "sweep.yaml").bos == "none"
     split = open_corpus(config.data, tokenizer).test
     streams = make_streams(
@@ -278,8 +277,8 @@ def test_bytes_are_the_default_and_leave_no_file(tmp_path):
     config = Config.model_validate(
         {"name": "run", "stages": [{"steps": 200, "seq_len": 16, "batch_size": 1}]}
     )
-    run.prepare(config, ByteTokenizer())
-    run.release()
+    with run.prepared(config, ByteTokenizer()):
+        pass
     assert not run.tokenizer_file.exists()
     assert run.open_tokenizer(config).name == "bytes"
     same = JsonTokenizer(ByteTokenizer().json(), START_TOKEN, "")

@@ -3,10 +3,10 @@
 A checkpoint that could not be read is not mistaken for a damaged one.
 """
 
-import asyncio
 import errno
 import gc
-import logging
+import itertools
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -29,13 +29,14 @@ from rope_jax.training.step import TrainState
 
 
 def state(seed: int) -> TrainState:
-    keys = jax.random.split(jax.random.key(seed), 2)
-    params = {
-        "layers": {"kernel": jax.random.normal(keys[0], (2, 16, 8))},
-        "norm": jax.random.normal(keys[1], (16,)),
-    }
-    opt_state = optax.adamw(1e-3).init(params)
-    return TrainState(params, jax.tree.map(lambda x: x + jnp.asarray(seed, x.dtype), opt_state))
+    rng = np.random.default_rng(seed)
+
+    def numbers(*shape: int) -> jax.Array:
+        return jnp.asarray(rng.standard_normal(shape).astype(np.float32))
+
+    params = {"layers": {"kernel": numbers(2, 16, 8)}, "norm": numbers(16)}
+    adam = optax.ScaleByAdamState(jnp.asarray(seed), numbers(16), numbers(2, 16, 8))
+    return TrainState(params, (adam, optax.EmptyState()))
 
 
 def same(one: object, other: object) -> bool:
@@ -47,7 +48,7 @@ def same(one: object, other: object) -> bool:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save steps 1 to 4, of which the newest three are kept."""
     folder = tmp_path_factory.mktemp("saved") / "checkpoints"
-    checkpoints = Checkpoints(folder, keep=3)
+    checkpoints = Checkpoints(folder, keep=3, provenance={"corpus": "some", "config": {}})
     for step in (1, 2, 3, 4):
         checkpoints.save(step, state(step))
     checkpoints.wait()
@@ -88,14 +89,12 @@ def _empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [_cut, _empty, Path.unlink])
-def test_a_damaged_file_is_never_restored(
-    saved: Path, tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
-    fell_back = []
-    for index, name in enumerate(files_of(saved / "4")):
+def test_a_damaged_file_is_never_restored(saved: Path, tmp_path: Path) -> None:
+    fell_back, damages = [], itertools.cycle([_cut, _empty, Path.unlink])
+    kinds = {(name.split("/")[0], Path(name).parent.name): name for name in files_of(saved / "4")}
+    for index, name in enumerate(kinds.values()):
         folder = Path(shutil.copytree(saved, tmp_path / str(index) / "checkpoints"))
-        damage(folder / "4" / name)
+        next(damages)(folder / "4" / name)
         step, found, warnings = restore(folder)
         # Losing a file that restoring does not read does no harm: the state is as saved.
         assert same(found, state(step)), name
@@ -110,42 +109,90 @@ def test_a_damaged_file_is_never_restored(
     assert any(name.startswith("opt_state") for name in fell_back)
 
 
-def test_a_flipped_bit_is_detected(copy: Path) -> None:
+@pytest.mark.parametrize("empty", [False, True])
+def test_damaged_numbers_are_detected_quietly(
+    copy: Path, empty: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     for path in copy.glob("4/**/d/*"):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
-        path.write_bytes(content)
+        path.write_bytes(b"" if empty else content)
     step, found, warnings = restore(copy)
-    assert step == 3
-    assert len(warnings) == 1
+    assert (step, len(warnings)) == (3, 1)
     assert same(found, state(3))
+    gc.collect()  # of the reads that Orbax abandoned
+    assert caplog.records == []
 
 
-def test_other_numbers_of_the_same_shapes_are_detected(copy: Path) -> None:
-    shutil.rmtree(copy / "4/params")
-    shutil.copytree(copy / "2/params", copy / "4/params")
-    step, _, warnings = restore(copy)
-    assert step == 3
-    assert "the params are not those that were saved" in warnings[0]
+def _params_of_another(path: Path) -> None:
+    shutil.rmtree(path / "params")
+    shutil.copytree(path.parent / "2/params", path / "params")
 
 
-def test_the_step_of_a_damaged_checkpoint_can_be_saved_again(copy: Path) -> None:
-    shutil.rmtree(copy / "4/opt_state")
+def _another_step(path: Path) -> None:
+    shutil.rmtree(path)
+    shutil.copytree(path.parent / "3", path)
+
+
+def _a_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("mine")
+
+
+def _record(path: Path, content: str) -> None:
+    (path / "fingerprint" / "metadata").write_text(content)
+
+
+def _another_corpus(path: Path) -> None:
+    record = json.loads((path / "fingerprint" / "metadata").read_text())
+    _record(path, json.dumps(record | {"corpus": "0" * 64}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (_params_of_another, "the params are not those that were saved"),
+        (_another_step, "it is the checkpoint of step 3"),
+        (_a_file, "it is not a folder"),
+        (_another_corpus, "its record is not the one that was saved"),
+        (lambda path: _record(path, "[" * 200_000), ""),
+        (lambda path: _record(path, '{"corpus": ["x"], "config": {}, "params": []}'), ""),
+    ],
+)
+def test_what_is_not_what_was_saved_is_moved_away(
+    copy: Path, damage: Callable[[Path], None], reason: str
+) -> None:
+    (copy.parent / "damaged" / "4-1").mkdir(parents=True)  # an earlier one
+    damage(copy / "4")
+    step, found, warnings = restore(copy)
+    assert (step, len(warnings)) == (3, 1)
+    assert same(found, state(3))
+    assert f"the checkpoint of step 4 is damaged ({reason}" in warnings[0]
+    assert sorted(path.name for path in (copy.parent / "damaged").iterdir()) == ["4-0", "4-1"]
+    assert damage is not _a_file or (copy.parent / "damaged" / "4-0").read_text() == "mine"
+
+
+def test_records_of_an_early_version_are_read(copy: Path) -> None:
+    for path in copy.iterdir():
+        record = json.loads((path / "fingerprint" / "metadata").read_text())
+        _record(path, json.dumps({name: record[name] for name in ("params", "opt_state")}))
+    step, found, warnings = restore(copy)
+    assert (step, warnings) == (4, [])
+    assert same(found, state(4))
+
+
+def test_several_damaged_checkpoints_are_skipped_and_saved_again(copy: Path) -> None:
+    for step in (3, 4):
+        shutil.rmtree(copy / str(step) / "params")
     warnings: list[str] = []
     checkpoints = Checkpoints(copy, keep=3)
-    assert checkpoints.restore_newest(state(0), warn=warnings.append)[0] == 3
+    step, found = checkpoints.restore_newest(state(0), warn=warnings.append)
+    assert (step, len(warnings)) == (2, 2)
+    assert same(found, state(2))
     checkpoints.save(4, state(4))
     checkpoints.wait()
     checkpoints.close()
     assert restore(copy)[0] == 4
-
-
-def test_several_damaged_checkpoints_are_skipped(copy: Path) -> None:
-    for step in (3, 4):
-        shutil.rmtree(copy / str(step) / "params")
-    step, found, warnings = restore(copy)
-    assert (step, len(warnings)) == (2, 2)
-    assert same(found, state(2))
 
 
 def test_if_all_are_damaged_training_does_not_start_over(copy: Path) -> None:
@@ -158,7 +205,7 @@ def test_if_all_are_damaged_training_does_not_start_over(copy: Path) -> None:
     assert sorted(path.name for path in copy.iterdir()) == ["2", "3", "4"]
 
 
-@pytest.mark.parametrize("name", ["[red]x", "[2024] runs", "a*b", "a?b", "back\\slash", "[]"])
+@pytest.mark.parametrize("name", ["[red]x", "a*b", "back\\slash"])
 def test_a_folder_name_may_look_like_a_pattern(tmp_path: Path, name: str) -> None:
     (tmp_path / "aXb" / "checkpoints").mkdir(parents=True)  # some of the patterns match it
     folder = tmp_path / name / "checkpoints"
@@ -177,23 +224,17 @@ def test_an_empty_folder_holds_no_state(tmp_path: Path) -> None:
     assert restore(tmp_path / "checkpoints") == (0, None, [])
 
 
-def test_leftovers_of_a_killed_save_are_removed(copy: Path) -> None:
-    left = copy / "5.orbax-checkpoint-tmp"
-    shutil.copytree(copy / "4", left)
-    step, _, warnings = restore(copy)
-    assert (step, warnings) == (4, [])
-    assert not left.exists()
-
-
-def test_a_link_in_place_of_a_leftover_is_removed_and_not_followed(
+def test_leftovers_of_a_killed_save_are_removed_and_links_not_followed(
     copy: Path, tmp_path: Path
 ) -> None:
+    left, link = copy / "5.orbax-checkpoint-tmp", copy / "6.orbax-checkpoint-tmp"
+    shutil.copytree(copy / "4", left)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")
-    left = copy / "5.orbax-checkpoint-tmp"
-    left.symlink_to(tmp_path / "mine")
-    assert restore(copy)[0] == 4
-    assert not left.is_symlink()
+    link.symlink_to(tmp_path / "mine")
+    step, _, warnings = restore(copy)
+    assert (step, warnings) == (4, [])
+    assert sorted(path.name for path in copy.iterdir()) == ["2", "3", "4"]
     assert (tmp_path / "mine" / "file").read_text() == "mine"
 
 
@@ -251,17 +292,8 @@ def test_flipped_signs_do_not_cancel_in_the_fingerprint() -> None:
     assert len(fingerprints) == 3
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.EMFILE, "Too many open files"),
-        MemoryError(),
-        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"),
-    ],
-    ids=repr,
-)
 def test_a_checkpoint_that_could_not_be_read_is_not_damaged(
-    copy: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(copy / "4" / "params")  # a newer one is really damaged: it is not moved either
     before = files_of(copy.parent)
@@ -270,7 +302,7 @@ def test_a_checkpoint_that_could_not_be_read_is_not_damaged(
 
     def restore_or_fail(step: int, **settings: object) -> object:
         if step == 3:
-            raise error
+            raise OSError(errno.EMFILE, "Too many open files")
         return restored(step, **settings)
 
     monkeypatch.setattr(checkpoints._manager, "restore", restore_or_fail)
@@ -300,30 +332,3 @@ def test_an_io_error_of_the_system_is_not_damage(copy: Path) -> None:
     metadata.unlink()
     metadata.write_bytes(content)
     assert restore(copy)[0] == 4
-
-
-def test_only_complaints_about_orbaxs_abandoned_tasks_are_silenced(
-    copy: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for path in copy.glob("4/**/d/*"):
-        path.write_bytes(b"")
-    assert restore(copy)[0] == 3
-    gc.collect()
-    assert caplog.records == []
-
-    for name in ("absl", "asyncio"):
-        assert logging.getLogger(name).isEnabledFor(logging.WARNING)
-        logging.getLogger(name).warning("of another library")
-
-    async def fails() -> None:
-        raise ValueError("of another library")
-
-    async def abandons() -> None:
-        task = asyncio.ensure_future(fails())
-        await asyncio.sleep(0)
-        del task
-
-    asyncio.run(abandons())
-    gc.collect()
-    assert [record.name for record in caplog.records] == ["absl", "asyncio", "asyncio"]
-    assert "of another library" in caplog.text

@@ -265,9 +265,9 @@ def test_a_validation_loss_that_is_not_a_number_is_not_saved(
     assert [path.name for path in run.checkpoints.iterdir()] == ["2"]
 
 
-def token_file(config_: Config, name: str) -> Path:
+def token_file(config_: Config) -> Path:
     (folder,) = Path(config_.data.cache_dir or "").iterdir()
-    return folder / name
+    return folder / "tokens"
 
 
 def test_a_damaged_corpus_is_named_and_trains_the_same(
@@ -277,7 +277,7 @@ def test_a_damaged_corpus_is_named_and_trains_the_same(
 ) -> None:
     config_ = config(tmp_path)
     open_corpus(config_.data, ByteTokenizer())
-    tokens = token_file(config_, "train.tokens")
+    tokens = token_file(config_)
     written = tokens.read_bytes()
     tokens.write_bytes(bytes(len(written)))
     said = plain_console(file=io.StringIO(), width=400, force_terminal=True)
@@ -296,14 +296,14 @@ def test_tokens_that_change_while_a_run_is_on_end_it(
 
     def after_damage(*arguments, stage, step, **settings):
         if (stage, step) == (1, 1):
-            tokens.append(token_file(config_, "train.tokens"))
+            tokens.append(token_file(config_))
             tokens.append(tokens[0].read_bytes())
             tokens[0].write_bytes(bytes(len(tokens[1])))
         return batch(*arguments, stage=stage, step=step, **settings)
 
     with monkeypatch.context() as patch:
         patch.setattr(train_loop, "training_batch", after_damage)
-        with pytest.raises(UserError, match=r"^data\.cache_dir: .*train\.tokens was changed while"):
+        with pytest.raises(UserError, match=r"^data\.cache_dir: .*/tokens was changed while"):
             train(config_, quiet())
     run = train(config_, quiet())
     assert tokens[0].read_bytes() == tokens[1]

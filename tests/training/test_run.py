@@ -33,8 +33,8 @@ def test_a_run_whose_checkpoints_were_deleted_is_refused(
 ) -> None:
     config_ = config(tmp_path)
     run = RunDirectory(Path(config_.runs_dir) / config_.name)
-    run.prepare(config_, ByteTokenizer())
-    run.release()
+    with run.prepared(config_, ByteTokenizer()):
+        pass
     shutil.copy(whole[1].metrics_file, run.metrics_file)
     with pytest.raises(UserError, match=r"holds no checkpoint, and metrics\.jsonl has step 9"):
         train(config_, quiet())
@@ -44,10 +44,9 @@ def test_a_run_whose_checkpoints_were_deleted_is_refused(
 def test_a_run_in_use_is_refused(config: Callable[..., Config], tmp_path: Path) -> None:
     config_ = config(tmp_path)
     other = RunDirectory(Path(config_.runs_dir) / config_.name)
-    other.prepare(config_, ByteTokenizer())
-    with pytest.raises(UserError, match="another process is training in it; wait for it"):
+    refused = pytest.raises(UserError, match="another process is training in it; wait for it")
+    with other.prepared(config_, ByteTokenizer()), refused:
         train(config_, quiet())
-    other.release()
 
 
 def test_a_folder_that_cannot_be_created_is_reported(
@@ -66,8 +65,8 @@ def test_a_process_killed_before_it_wrote_its_config_does_not_block_the_folder(
     run.path.mkdir(parents=True)
     (run.path / ".lock").touch()
     (run.path / ".config.tmp.yaml").write_text("name: ti")
-    run.prepare(config_, ByteTokenizer())
-    run.release()
+    with run.prepared(config_, ByteTokenizer()):
+        pass
     assert run.load_config() == config_
 
 
@@ -105,7 +104,8 @@ def test_another_config_in_the_same_directory_is_refused(
     config: Callable[..., Config], tmp_path: Path
 ) -> None:
     first = config(tmp_path)
-    RunDirectory(Path(first.runs_dir) / first.name).prepare(first, ByteTokenizer())
+    with RunDirectory(Path(first.runs_dir) / first.name).prepared(first, ByteTokenizer()):
+        pass
     second = config(tmp_path, seed=7, optim={"warmup_steps": 3})
     with pytest.raises(UserError, match=r"another seed, optim\.warmup_steps; give this one"):
         train(second, quiet())

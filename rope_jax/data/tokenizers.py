@@ -1,0 +1,377 @@
+"""Text to tokens and back: bytes, any tokenizer.json, or a byte-level BPE trained on the corpus.
+
+None of them adds a document start: the config decides that. The library `tokenizers` is imported
+only when one of its tokenizers is used.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rope_jax.config.data import DataConfig
+from rope_jax.config.tokenizer import (
+    START_TOKEN,
+    BPETokenizerConfig,
+    FileTokenizerConfig,
+    TokenizerConfig,
+)
+from rope_jax.data.cache import cache_folder, make_once
+from rope_jax.data.corpora import document_batches, load_documents
+from rope_jax.errors import UserError
+from rope_jax.rope.files import read_limited
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+BPE_RECIPE = 1
+"""Increment when the same texts would no longer give the same tokenizer."""
+_FILE = "tokenizer.json"
+_MOST_BYTES = 2**28  # of a tokenizer.json; that of 262,144 tokens takes 33 MB
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_BYTE = re.compile("<0x..>")
+
+Tokens = NDArray[np.unsignedinteger[Any]]
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Return the type of tokens in memory and on disk: 16 bits up to 65,536 tokens, else 32."""
+    return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
+
+
+class ByteTokenizer:
+    """256 tokens for the bytes of UTF-8, and one that starts a document."""
+
+    name = "bytes"
+    vocab_size = 257
+    bos_id: int | None = 256
+    token_bytes = np.append(np.ones(256, np.int64), 0)
+
+    def encode(self, text: str) -> Tokens:
+        return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.uint16)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        return [self.encode(text) for text in texts]
+
+    def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
+        kept = tokens[tokens != self.bos_id]
+        return kept.astype(np.uint8).tobytes().decode("utf-8", "replace")
+
+    def json(self) -> str:
+        """Return an equivalent tokenizer.json: byte-level BPE without merges, token b for byte b.
+
+        Its post-processor adds the document start, which these models were trained with.
+        """
+        from tokenizers import AddedToken, models, pre_tokenizers
+
+        # Visible characters of Latin-1 stand for themselves; U+0100 and so on for the other bytes.
+        characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        visible = {character: ord(character) for character in characters if character < "\u0100"}
+        others = sorted(set(range(256)) - set(visible.values()))
+        vocab = visible | dict(zip(characters[len(visible) :], others, strict=True))
+        library = _byte_level(models.BPE(vocab=vocab, merges=[]), use_regex=False)
+        library.add_special_tokens([AddedToken(START_TOKEN, special=True, normalized=False)])
+        _add_start(library)
+        return library.to_str(pretty=True)
+
+
+class JsonTokenizer:
+    """The tokenizer of a tokenizer.json, without its truncation, padding and special tokens.
+
+    name: equal names give equal tokens for every text.
+    vocab_size: every token is below it.
+    bos_id: the token that starts a document; None: documents begin with their first token.
+    """
+
+    def __init__(self, content: str, bos: str | None, where: str, known: int | None = None) -> None:
+        """content: of a tokenizer.json. bos: text of the token that starts a document, if any.
+
+        where: the file, as errors name it.
+        known: size of the model's vocabulary. Only texts with added tokens beyond it are refused.
+
+        UserError: the content is damaged, `bos` is not a token, or the tokenizer's own
+        post-processor would add anything else to a document than `bos` before it.
+        """
+        self._library = _library_of(content, where)
+        self._library.no_truncation()
+        self._library.no_padding()
+        self._library.encode_special_tokens = True  # like text, that is
+        self._content, self._where = content, where
+        self.bos_id = None if bos is None else self._id_of(bos)
+        self.vocab_size = self._count_tokens(known)
+        self._check_post_processor(bos)
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        self.name = f"tokenizer.json {digest[:32]} bos {bos!r}"
+        if self.vocab_size < self._count_tokens(None):  # texts with the other tokens are refused
+            self.name += f" below {self.vocab_size}"
+
+    def encode(self, text: str) -> Tokens:
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        """Return the tokens of each text, in `token_dtype(vocab_size)`, without document starts.
+
+        Text that looks like a special token, such as "<s>" in a web page, is text.
+
+        UserError: the tokenizer has no token for something in a text.
+        """
+        # it fails at a word outside the vocabulary, if there is no token for unknown ones
+        with _library_errors(self._where, "cannot tokenize the documents"):
+            encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [self._as_tokens(encoding.ids) for encoding in encodings]
+
+    def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
+        """Return the text of tokens without document starts; a truncated character becomes �."""
+        kept = tokens if self.bos_id is None else tokens[tokens != self.bos_id]
+        return self._library.decode(kept.tolist(), skip_special_tokens=False)
+
+    @functools.cached_property
+    def token_bytes(self) -> NDArray[np.int64]:
+        """Bytes of UTF-8 of each token: int64 [V]; 0 for special tokens, which no text has.
+
+        Byte-level tokens have a character for each byte. Elsewhere "▁" is a space, and "<0x0A>" a
+        byte if the tokenizer falls back to bytes. So the tokens of a text add up to its bytes,
+        except for a space that the tokenizer puts before it and for what its normalizer changes.
+        """
+        content = json.loads(self._library.to_str())
+        parts = [content.get(key) for key in ("normalizer", "pre_tokenizer", "decoder")]
+        is_byte_level = '"ByteLevel"' in json.dumps(parts)
+        falls_back = content["model"].get("byte_fallback", False)
+        prefix = content["model"].get("continuing_subword_prefix") or ""
+
+        def count(spelled: str) -> int:
+            if is_byte_level:
+                return len(spelled)
+            if falls_back and _BYTE.fullmatch(spelled):
+                return 1
+            return len(spelled.removeprefix(prefix).replace(_SPACE, " ").encode())
+
+        counts = np.zeros(self.vocab_size, np.int64)
+        for spelled, token in self._library.get_vocab(with_added_tokens=False).items():
+            if token < self.vocab_size:
+                counts[token] = count(spelled)
+        for token, added in self._library.get_added_tokens_decoder().items():
+            if token < self.vocab_size:
+                text = added.content if is_byte_level else added.content.replace(_SPACE, " ")
+                counts[token] = 0 if added.special else len(text.encode())
+        return counts
+
+    def json(self) -> str:
+        return self._content
+
+    def _as_tokens(self, ids: list[int]) -> Tokens:
+        tokens = np.array(ids, np.uint32)
+        if tokens.size and tokens.max() >= self.vocab_size:  # would wrap in 16 bits
+            token = int(tokens.max())
+            raise UserError(
+                f"tokenizer.path: {self._where} gives token {token} "
+                f"({self._library.id_to_token(token)!r}) for a text, outside the vocabulary of "
+                f"{self.vocab_size}"
+            )
+        return tokens.astype(token_dtype(self.vocab_size))
+
+    def _count_tokens(self, known: int | None) -> int:
+        """Return a number above every token that a document can hold.
+
+        Other special tokens may lie beyond the model's vocabulary, as one of Gemma 3's does.
+        """
+        tokens = {*self._library.get_vocab(with_added_tokens=False).values()}
+        for token, about in self._library.get_added_tokens_decoder().items():
+            if not about.special and (known is None or token < known):
+                tokens.add(token)
+        if not tokens:
+            raise UserError(f"tokenizer.path: {self._where} has no tokens")
+        return max(*tokens, -1 if self.bos_id is None else self.bos_id) + 1
+
+    def _id_of(self, bos: str) -> int:
+        token = self._library.token_to_id(bos)
+        if token is None:
+            added = self._library.get_added_tokens_decoder().values()
+            special = [repr(token.content) for token in added if token.special][:5]
+            advice = "it has no special tokens; give null"
+            if special:
+                advice = f"its special tokens begin with {', '.join(special)}"
+            raise UserError(f"tokenizer.bos: {self._where} has no token {bos!r}; {advice}")
+        return token
+
+    def _check_post_processor(self, bos: str | None) -> None:
+        """UserError if it adds more than `bos`: models trained so would miss these tokens."""
+        before, after = _added_tokens(self._library, self._where)
+        if not after and before in ([], [bos]):
+            return
+        shown = " and ".join(
+            f"{' '.join(map(repr, tokens))} {where} it"
+            for tokens, where in ((before, "before"), (after, "after"))
+            if tokens
+        )
+        put = "no token" if bos is None else repr(bos)
+        is_one = len(before) == 1 and not after
+        what = f"give tokenizer.bos={before[0]}, or remove it" if is_one else "remove them"
+        raise UserError(
+            f"tokenizer.bos: puts {put} before a document, but the post-processor of {self._where} "
+            f"would add {shown}; {what} from the file's post_processor"
+        )
+
+
+Tokenizer = ByteTokenizer | JsonTokenizer
+
+
+def open_tokenizer(
+    config: TokenizerConfig,
+    data: DataConfig,
+    copy: Path | None = None,
+    warn: Callable[[str], Any] = print,
+    known: int | None = None,
+) -> Tokenizer:
+    """Return the tokenizer that a run's config describes.
+
+    data: the corpus whose train split `bpe` is trained on, once: the result is cached.
+    copy: the run's own tokenizer.json, which is preferred if it exists.
+    warn: called with one line if the cached tokenizer is damaged.
+    known: size of the model's vocabulary, see `JsonTokenizer`; None: that of the tokenizer.
+
+    UserError: a file cannot be read or does not fit, or as `load_documents`.
+    """
+    if not isinstance(config, FileTokenizerConfig | BPETokenizerConfig):
+        return ByteTokenizer()
+    if copy is not None and copy.exists():
+        return read_tokenizer(copy, config.start, known)
+    if isinstance(config, FileTokenizerConfig):
+        return read_tokenizer(Path(os.path.expanduser(config.path)), config.start, known)
+    folder = cache_folder(data, f"bpe {BPE_RECIPE} of {config.vocab_size} tokens")
+
+    def train(new: Path) -> None:
+        with TemporaryDirectory(dir=new) as scratch:
+            batches = document_batches(load_documents(data, Path(scratch)).splits["train"])
+            texts = ([text for _, text in batch] for batch in batches)
+            (new / _FILE).write_text(train_bpe(texts, config.vocab_size), "utf-8")
+
+    make_once(folder, "the tokenizer", train, warn)
+    return read_tokenizer(folder / _FILE, START_TOKEN)
+
+
+def read_tokenizer(path: Path, bos: str | None, known: int | None = None) -> JsonTokenizer:
+    """Return the tokenizer of a tokenizer.json; see `JsonTokenizer`."""
+    return JsonTokenizer(read_content(path), bos, str(path), known)
+
+
+def read_content(path: Path) -> str:
+    try:
+        return read_limited(path, _MOST_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"tokenizer.path: {path} is not UTF-8 (byte {error.start}), as a tokenizer.json is"
+        ) from None
+    except OSError as error:
+        is_absent = isinstance(error, FileNotFoundError)
+        what = ": no such file" if is_absent else f" cannot be read ({error.strerror})"
+        raise UserError(f"tokenizer.path: {path}{what}; name a tokenizer.json") from None
+
+
+def describe_tokenizer(config: TokenizerConfig, tokenizer: Tokenizer) -> str:
+    """Return one line on a tokenizer, and on what precedes a document."""
+    bos_id = tokenizer.bos_id
+    start = "none" if bos_id is None else f"{config.start} (token {bos_id})"
+    return f"{config.type}, {tokenizer.vocab_size:,} tokens; document start: {start}"
+
+
+def start_token(content: str, where: str) -> str | None:
+    """Return the one token that a tokenizer.json's post-processor puts before a text, if any.
+
+    where: the file, as errors name it. UserError: the content is damaged.
+    """
+    before, _ = _added_tokens(_library_of(content, where), where)
+    return before[0] if len(before) == 1 else None
+
+
+def train_bpe(texts: Iterable[Sequence[str]], vocab_size: int) -> str:
+    """Return the content of a tokenizer.json with byte-level BPE: Sennrich et al., 1508.07909.
+
+    Texts are cut into words and spaces as by GPT-2 (Radford et al., 2019, section 2.2), and a
+    merge never crosses such a cut. Every byte is a token, and nothing is normalised, so that any
+    text is recovered exactly. The same texts give the same tokenizer.
+
+    texts: batches of texts. vocab_size: tokens, the 256 bytes and the document start included.
+
+    UserError: there is not enough text for so many tokens.
+    """
+    from tokenizers import AddedToken, models, pre_tokenizers
+    from tokenizers.trainers import BpeTrainer
+
+    library = _byte_level(models.BPE(), use_regex=True)
+    trainer = BpeTrainer(
+        vocab_size=vocab_size,
+        show_progress=False,
+        special_tokens=[AddedToken(START_TOKEN, special=True, normalized=False)],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    library.train_from_iterator(texts, trainer)
+    if (size := library.get_vocab_size(with_added_tokens=True)) < vocab_size:
+        raise UserError(
+            f"tokenizer.vocab_size: the train split is enough text for {size:,} tokens, not "
+            f"{vocab_size:,}; lower it, or give more text"
+        )
+    _add_start(library)
+    return library.to_str()
+
+
+def _byte_level(model: Any, use_regex: bool) -> "Library":
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, pre_tokenizers
+
+    library = Library(model)
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    library.decoder = decoders.ByteLevel()
+    return library
+
+
+def _add_start(library: "Library") -> None:
+    """Have the post-processor put the document start before a text."""
+    from tokenizers import processors
+
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{START_TOKEN} $A",
+        pair=f"{START_TOKEN} $A {START_TOKEN} $B",
+        special_tokens=[(START_TOKEN, library.token_to_id(START_TOKEN))],
+    )
+
+
+def _library_of(content: str, where: str) -> "Library":
+    from tokenizers import Tokenizer as Library
+
+    advice = "name one that the library `tokenizers` wrote"
+    with _library_errors(where, "is not readable as a tokenizer.json", advice):
+        return Library.from_str(content)
+
+
+@contextmanager
+def _library_errors(
+    where: str, what: str, advice: str = "name a tokenizer that can"
+) -> Iterator[None]:
+    """Turn an error of the library in the block into a UserError: that `where` does `what`."""
+    try:
+        yield
+    except BaseException as error:
+        # Nothing more specific is raised; some damage ends in a panic, which is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        message = " ".join(str(error).split())
+        raise UserError(f"tokenizer.path: {where} {what} ({message}); {advice}") from error
+
+
+def _added_tokens(library: "Library", where: str) -> tuple[list[str], list[str]]:
+    """Return the tokens that a post-processor puts before and after a text."""
+    with _library_errors(where, "cannot tokenize a text"):
+        encoding = library.encode("a", add_special_tokens=True)
+    inner = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
+    first, last = (inner[0], inner[-1] + 1) if inner else (len(encoding.ids), len(encoding.ids))
+    return encoding.tokens[:first], encoding.tokens[last:]
