@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
     arguments, config = cli.read_config(parser, argv)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
-    from rope_jax.report.sweep_figures import redraw
+    from rope_jax.report.figure import redraw
 
     written = redraw(Path(arguments.sweep), config)
     plain_console().print(printable(", ".join(map(str, written))), soft_wrap=True)

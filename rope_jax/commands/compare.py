@@ -23,7 +23,8 @@ def main(argv: list[str]) -> None:
     from rope_jax.comparison.read import find_sweeps, read_sweep
     from rope_jax.console import plain_console
     from rope_jax.devices.memory import shortage_as
-    from rope_jax.report.comparison import FILES, check_output, print_comparison, write_comparison
+    from rope_jax.report.comparison import FILES, check_output, write_comparison
+    from rope_jax.report.terminal import print_comparison
 
     stopping.check()
     folders = find_sweeps(list(map(Path, arguments.runs)), config.sweep)

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from rope_jax.comparison.groups import MARK, Group
-from rope_jax.comparison.sweeps import PointKey, Sweep
+from rope_jax.comparison.groups import MARK, Group, PointKey, Sweep
 from rope_jax.errors import UserError
 from rope_jax.protocols import BASELINE
 from rope_jax.results.statistics import RELIABLE_UNITS
@@ -20,11 +19,9 @@ _REMEDIES = {
     "seed, or choose one sweep of each run with sweep=NAME",
     "scalings": "give one of them another name",
 }
-
-
+# What must be the same in all sweeps that have it: a field, and the part of the sweep that it
+# concerns, shown in messages; "" for the whole sweep.
 _Condition = tuple[str, str]
-"""What must be the same in all sweeps that have it: a field, and the part of the sweep that it
-concerns, shown in messages; "" for the whole sweep."""
 
 
 class Mismatch(NamedTuple):
@@ -78,8 +75,8 @@ def _conditions(sweep: Sweep) -> dict[_Condition, str]:
 def align_baselines(sweeps: Sequence[Sweep]) -> list[Sweep]:
     """Return the sweeps with one name for the curve of each model's own scaling.
 
-    `none` on a model that was trained without scaling is what another sweep calls `trained`. It is
-    called so here if any sweep with a curve `trained` has none of the other name.
+    `none` on a model that was trained without scaling is renamed to `trained` if any sweep with a
+    curve `trained` has no curve `none`.
     """
     with_trained = [sweep for sweep in sweeps if TRAINED in sweep.settings]
     aligned = []
@@ -98,13 +95,13 @@ def _renamed(sweep: Sweep, name: str, settings: str) -> Sweep:
     def new(old: str) -> str:
         return TRAINED if old == name else old
 
-    # Where `trained` at the window was measured as well, it equals the curve.
-    at_window = {key: sums for key, sums in sweep.sums.items() if key.name == TRAINED}
+    sums = {key._replace(name=new(key.name)): value for key, value in sweep.sums.items()}
+    # where `trained` at the window was measured as well, it equals the curve
+    sums |= {key: value for key, value in sweep.sums.items() if key.name == TRAINED}
     return replace(
         sweep,
         rows=[row._replace(name=new(row.name)) for row in sweep.rows],
-        sums={key._replace(name=new(key.name)): sums for key, sums in sweep.sums.items()}
-        | at_window,
+        sums=sums,
         settings={new(old): value for old, value in sweep.settings.items()} | {TRAINED: settings},
         baselines=dict.fromkeys(sweep.baselines, TRAINED),
         renamed=name,
@@ -124,16 +121,15 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
         f"{MARK} cannot be compared with the sweeps before it: {mismatch.message}"
         for mismatch in mismatches
     ]
-    measured = max(row.length for group in groups for s in group.sweeps for row in s.rows)
+    rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]
     for group in groups:
         notes += _group_notes(group)
         longest = group.sweeps[0].longest
-        if longest is not None and longest < measured:
+        if longest is not None and longest < max(row.length for row in rows):
             notes.append(
                 f"{group.label}: its curve ends at {longest:,} tokens, because its table of "
                 "positions has no more rows"
             )
-    rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]
     fewest = min(rows, key=lambda row: row.units)
     what = "documents"
     if fewest.units > fewest.documents:
@@ -149,26 +145,6 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
     return notes
 
 
-def write_remarks(groups: Sequence[Group]) -> list[str]:
-    """Return one line of plain text per curve that stands for `trained`; it is no warning."""
-    remarks = []
-    for group in groups:
-        remarks += [
-            f"{group.label}: its curve {renamed} is shown as trained, because the model was "
-            "trained with this scaling"
-            for renamed in dict.fromkeys(sweep.renamed for sweep in group.sweeps)
-            if renamed is not None
-        ]
-        baselines = [name for sweep in group.sweeps for name in sweep.baselines.values()]
-        remarks += [
-            f"{group.label}: {name} is the scaling that the model was trained with, so it serves "
-            "as the baseline in place of trained"
-            for name in dict.fromkeys(baselines)
-            if name not in (TRAINED, "none")
-        ]
-    return remarks
-
-
 def _group_notes(group: Group) -> Iterator[str]:
     without = [sweep.run for sweep in group.sweeps if group.newest not in sweep.windows]
     if without:
@@ -176,8 +152,19 @@ def _group_notes(group: Group) -> Iterator[str]:
             f"{group.label}: step {group.newest} is shown without {', '.join(without)} "
             "(not measured there)"
         )
-    for step in group.steps:
-        yield from _missing_points(group, step)
+    for step in group.steps:  # with the other seeds' mean there, it would be a different curve
+        by_seed = [set(sweep.points_at(step)) for sweep in group.sweeps_at(step)]
+        missing = sorted(
+            key
+            for key in set[PointKey]().union(*by_seed)
+            if any(key not in keys for keys in by_seed)
+        )
+        for name, protocol in dict.fromkeys((key.name, key.protocol) for key in missing):
+            lengths = [str(k.length) for k in missing if (k.name, k.protocol) == (name, protocol)]
+            yield (
+                f"{group.label}: {name} by {protocol} at {', '.join(lengths)} (step {step}) was "
+                "not measured for every seed and is left out"
+            )
     if any(sweep.experiment is None for sweep in group.sweeps):
         yield (
             f"{group.label}: its run has no readable config.yaml, so it is not pooled with other "
@@ -185,15 +172,20 @@ def _group_notes(group: Group) -> Iterator[str]:
         )
 
 
-def _missing_points(group: Group, step: int) -> Iterator[str]:
-    """Name the points that some seeds lack; the other seeds' mean would be a different curve."""
-    by_seed = [set(sweep.points_at(step)) for sweep in group.sweeps_at(step)]
-    missing = {key for keys in by_seed for key in keys if any(key not in k for k in by_seed)}
-    for name, protocol in dict.fromkeys((key.name, key.protocol) for key in sorted(missing)):
-        lengths = sorted(
-            key.length for key in missing if (key.name, key.protocol) == (name, protocol)
-        )
-        yield (
-            f"{group.label}: {name} by {protocol} at {', '.join(map(str, lengths))} (step {step}) "
-            "was not measured for every seed and is left out"
-        )
+def write_remarks(groups: Sequence[Group]) -> list[str]:
+    """Return one line of plain text per curve that stands for `trained`; it is no warning."""
+    remarks = []
+    for group in groups:
+        for renamed in dict.fromkeys(sweep.renamed for sweep in group.sweeps):
+            if renamed is not None:
+                remarks.append(
+                    f"{group.label}: its curve {renamed} is shown as trained, because the model "
+                    "was trained with this scaling"
+                )
+        for name in dict.fromkeys(n for sweep in group.sweeps for n in sweep.baselines.values()):
+            if name not in (TRAINED, "none"):
+                remarks.append(
+                    f"{group.label}: {name} is the scaling that the model was trained with, so it "
+                    "serves as the baseline in place of trained"
+                )
+    return remarks

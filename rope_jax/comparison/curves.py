@@ -7,13 +7,13 @@ from typing import Any
 
 from rope_jax import stopping
 from rope_jax.comparison.comparable import Mismatch, truncation_key, write_notes, write_remarks
-from rope_jax.comparison.groups import Group, group_sweeps
-from rope_jax.comparison.sweeps import PointKey, Sweep
+from rope_jax.comparison.groups import Group, PointKey, Sweep, group_sweeps
 from rope_jax.config.presentation import CompareConfig, FigureWidth, Show
 from rope_jax.errors import UserError
 from rope_jax.protocols import BASELINE
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import (
+    RELIABLE_UNITS,
     Estimate,
     Sums,
     UsableLength,
@@ -61,18 +61,23 @@ class Point:
     """Over truncation: the trained scaling at the window minus this point; same_tokens only,
     n ≥ window."""
     from_first: Estimate | None = None
-    """The difference from the first group's curve of the same name, paired by document."""
+    """From the first group's curve of the same name, paired by document."""
     above_truncation: Estimate | None = None
-    """The difference from what truncation costs the first group's models: `trained` at their
-    window. Paired by document, and by seed if both groups have the same seeds; same_tokens only,
-    and only where there are several groups."""
+    """From truncation with the first group's models: `trained` at their window. Paired by document,
+    and by seed if both groups have the same seeds; same_tokens and several groups only."""
+
+    @property
+    def is_below_truncation(self) -> bool:
+        """Whether it is by more than the interval of the difference, if that can be trusted."""
+        reliable = self.units >= RELIABLE_UNITS
+        return reliable and self.gain is not None and self.gain.at_least > 0
 
     @classmethod
     def of(cls, row: Row, **others: Any) -> "Point":
-        """Return the point of a row of results.csv; others: what it does not say, or says else."""
-        names = {field.name for field in fields(cls)}
-        own = {name: value for name, value in row._asdict().items() if name in names}
-        return cls(**({"nll_by_seed": (row.nll,)} | own | others))
+        """Return the point of a row of results.csv; others: further fields, or replaced ones."""
+        own = row._asdict()
+        names = {field.name for field in fields(cls)} & own.keys()
+        return cls(**{"nll_by_seed": (row.nll,), **{name: own[name] for name in names}, **others})
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,16 +101,9 @@ class Curve:
     @classmethod
     def of(cls, rows: Sequence[Row], points: Sequence[Point], **others: Any) -> "Curve":
         """Return the curve of the rows of one scaling at one step."""
-        first, last = rows[0], rows[-1]
-        return cls(
-            name=first.name,
-            step=first.step,
-            scaling=first.scaling,
-            kind=last.kind,
-            auto=first.auto,
-            points=tuple(points),
-            **others,
-        )
+        first = rows[0]
+        own = {name: getattr(first, name) for name in ("name", "step", "scaling", "auto")}
+        return cls(**own, kind=rows[-1].kind, points=tuple(points), **others)
 
     @property
     def is_newest(self) -> bool:
@@ -137,10 +135,24 @@ class Comparison:
     """The newest checkpoint, if these are the results of a single sweep, as it summarizes them."""
 
     @property
+    def newest(self) -> list[Curve]:
+        """The curves of each group's newest checkpoint."""
+        return [curve for curve in self.curves if curve.is_newest]
+
+    @property
+    def protocols(self) -> list[str]:
+        """The protocols of the newest checkpoints, in the order of their points."""
+        return list(dict.fromkeys(point.protocol for c in self.newest for point in c.points))
+
+    @property
+    def sweeps(self) -> list[Sweep]:
+        """The sweeps of all groups."""
+        return [sweep for group in self.groups for sweep in group.sweeps]
+
+    @property
     def baseline(self) -> str:
         """The name of the curves with the models' own scaling; "the trained scaling" if several."""
-        sweeps = [sweep for group in self.groups for sweep in group.sweeps]
-        names = {name for sweep in sweeps for name in sweep.baselines.values()}
+        names = {name for sweep in self.sweeps for name in sweep.baselines.values()}
         return names.pop() if len(names) == 1 else "the trained scaling" if names else "trained"
 
 
@@ -193,19 +205,9 @@ def compare_checkpoints(
     if show == "bits_per_byte" and any(row.bpb is None for row in rows):
         show = "nats"
     newest = checkpoints[0]
-    sweep = Sweep(
-        folder=Path(newest.run),
-        run=newest.run,
-        seed=rows[0].seed,
-        rows=rows,
-        sums={},
-        windows={checkpoint.step: checkpoint.window for checkpoint in checkpoints},
-        settings={},
-        baselines={},
-        experiment=None,
-        longest=None,
-    )
-    group = Group(label=newest.run, sweeps=(sweep,), marked=False)
+    windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
+    sweep = Sweep(Path(newest.run), newest.run, rows[0].seed, rows, sums={}, windows=windows)
+    group = Group(label=newest.run, sweeps=(sweep,))
     curves = []
     for checkpoint in checkpoints:
         at_step = [row for row in rows if row.step == checkpoint.step]
@@ -244,7 +246,9 @@ class _Pooling:
     """
 
     def __init__(self, group: Group, step: int, first: Group | None, config: CompareConfig) -> None:
-        self._group, self._step, self._first = group, step, first
+        self._group, self._step = group, step
+        # only the newest checkpoints of groups that can be compared
+        self._first = None if group.marked or step != group.newest else first
         self._sweeps = group.sweeps_at(step)
         self._window = self._sweeps[0].windows[step]
         self._tolerance = config.tolerance
@@ -309,28 +313,26 @@ class _Pooling:
         return pooled_mean(differences, **self._bootstrap)
 
     def _difference_from_first(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
-        """Compare the newest checkpoints; None if the first group lacks this point."""
-        group, first = self._group, self._first
-        if first is None or group is first or group.marked or self._step != group.newest:
+        """Return the difference from the first group; None if it lacks this point."""
+        if self._first is None or self._first is self._group:
             return None
-        other = key._replace(step=first.newest)
-        theirs = first.sweeps_at(first.newest)
-        if any(other not in sweep.points_at(first.newest) for sweep in theirs):
+        step = self._first.newest
+        other, theirs = key._replace(step=step), self._first.sweeps_at(step)
+        if any(other not in sweep.points_at(step) for sweep in theirs):
             return None
         return pooled_difference(sums, [sweep.sums[other] for sweep in theirs], **self._bootstrap)
 
     def _above_truncation(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
         """Difference from the reference: the first group's unscaled model at its window."""
-        group, first = self._group, self._first
-        if first is None or group.marked or self._step != group.newest or key.protocol != BASELINE:
+        if self._first is None or key.protocol != BASELINE:
             return None
-        theirs = first.sweeps_at(first.newest)
-        found = {s.seed: s.sums.get(truncation_key(s, first.newest)) for s in theirs}
-        by_seed = {seed: at_window for seed, at_window in found.items() if at_window is not None}
-        if len(by_seed) < len(found):
+        step = self._first.newest
+        by_seed = {s.seed: s.sums.get(truncation_key(s, step)) for s in self._first.sweeps_at(step)}
+        at_window = {seed: known for seed, known in by_seed.items() if known is not None}
+        if len(at_window) < len(by_seed):
             return None
-        if {sweep.seed for sweep in self._sweeps} != set(by_seed):
-            return pooled_difference(sums, list(by_seed.values()), **self._bootstrap)
+        if {sweep.seed for sweep in self._sweeps} != set(at_window):
+            return pooled_difference(sums, list(at_window.values()), **self._bootstrap)
         pairs = zip(self._sweeps, sums, strict=True)
-        differences = [difference(own, by_seed[sweep.seed]) for sweep, own in pairs]
+        differences = [difference(own, at_window[sweep.seed]) for sweep, own in pairs]
         return pooled_mean(differences, **self._bootstrap)

@@ -1,23 +1,80 @@
-"""Groups of runs that differ only in their seed: their labels, and what tells them apart."""
+"""Sweeps as comparisons use them, and groups of those whose runs differ only in their seed."""
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from rope_jax.comparison.sweeps import Sweep
 from rope_jax.config.explain import validate
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError, printable
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import Sums
+from rope_jax.results.tasks import EffectiveLength, TaskRow
 from rope_jax.rope.messages import shorten
 
 MARK = "†"
 # A separator, "s" or "seed" if anything, and the digits: not the 2 of gpt2 nor the s of novels.
 _SEED_SUFFIX = re.compile(r"[-_.=](?:(?:s|seed)[-_.=]?)?\d+$")
-# A larger group is named after its first and last run.
-_MOST_NAMES = 4
+_MOST_NAMES = 4  # a larger group is named after its first and last run
+_ABSENT = "absent"
+_MOST_IN_BRIEF = 3
+
+
+class PointKey(NamedTuple):
+    """Identifies a measured point within a sweep."""
+
+    name: str
+    protocol: str
+    length: int
+    step: int
+
+    @classmethod
+    def of(cls, row: Row) -> "PointKey":
+        return cls(name=row.name, protocol=row.protocol, length=row.length, step=row.step)
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """The results in one sweep's folder."""
+
+    folder: Path
+    run: str
+    seed: int
+    rows: Sequence[Row]
+    sums: Mapping[PointKey, Sums]
+    """Sums by document of every row, and of `trained` at the window with same_tokens."""
+    windows: Mapping[int, int]
+    """The length that each checkpoint was last trained at, by step."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The settings of each scaling as JSON, by the scaling's name."""
+    baselines: Mapping[int, str] = field(default_factory=dict)
+    """By step, the name of the curve with the checkpoint's own scaling, if there is one."""
+    experiment: str | None = None
+    """Equal for runs that differ only in their seed; None if unknown."""
+    longest: int | None = None
+    """The most tokens that the model's positions can number; None: any number, or unknown."""
+    tasks: Sequence[TaskRow] = ()
+    effective: Mapping[str, Mapping[str, EffectiveLength]] = field(default_factory=dict)
+    """The newest checkpoint's effective lengths, by task and scaling."""
+    renamed: str | None = None
+    """What the sweep itself calls the curve that is named `trained` here; None: the same."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def label(self) -> str:
+        """The run's and the sweep's name."""
+        return f"{self.run}/{self.name}"
+
+    def points_at(self, step: int) -> dict[PointKey, Row]:
+        """Return the rows of one checkpoint by their keys, in the order they were measured."""
+        return {PointKey.of(row): row for row in self.rows if row.step == step}
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,13 +83,10 @@ class Group:
 
     label: str
     sweeps: tuple[Sweep, ...]
-    marked: bool
+    marked: bool = False
     """Whether it is shown although it cannot be compared with the others."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What distinguishes its runs from those of the other groups: values by dotted config key.
-
-    Empty if there is one group, or nothing is known. `describe_settings` makes text of it.
-    """
+    """What distinguishes its runs from those of other groups: values by dotted config key."""
 
     def sweeps_at(self, step: int) -> list[Sweep]:
         """Return the sweeps that measured the checkpoint of this step."""
@@ -55,9 +109,7 @@ def group_sweeps(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group
     If any run has several sweeps, only sweeps of the same name share a group. Raises UserError if
     two sweeps of a group have the same seed.
     """
-    by_run: dict[str, int] = defaultdict(int)
-    for sweep in sweeps:
-        by_run[str(sweep.folder.resolve().parent)] += 1
+    by_run = Counter(str(sweep.folder.resolve().parent) for sweep in sweeps)
     several = max(by_run.values()) > 1
     members: dict[tuple[str, ...], list[Sweep]] = defaultdict(list)
     for sweep in sweeps:
@@ -76,11 +128,10 @@ def group_sweeps(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group
     settings = distinguish([group[0].experiment for group in members.values()])
     groups = []
     for group, label, own in zip(members.values(), labels, settings, strict=True):
-        if len(group) > 1:
-            label += f" ({len(group)} seeds)"
+        seeds = f" ({len(group)} seeds)" if len(group) > 1 else ""
         is_marked = group[0] in marked
-        label += f" {MARK}" if is_marked else ""
-        groups.append(Group(label=label, sweeps=tuple(group), marked=is_marked, settings=own))
+        mark = f" {MARK}" if is_marked else ""
+        groups.append(Group(f"{label}{seeds}{mark}", tuple(group), is_marked, own))
     return groups
 
 
@@ -103,7 +154,7 @@ def _distinct_labels(groups: Sequence[Sequence[Sweep]], *, with_sweep_name: bool
 
 
 def _stem(group: Sequence[Sweep]) -> str:
-    """Return the runs' shared name without a seed suffix such as -s1, _seed2 or -3."""
+    """Return the runs' shared name without the seed's suffix."""
     if len(group) == 1:
         return group[0].run
     shared = set.intersection(*({s.run, without_seed(s.run)} for s in group))
@@ -111,10 +162,6 @@ def _stem(group: Sequence[Sweep]) -> str:
         return max(shared, key=len)
     names = [sweep.run for sweep in group]
     return ", ".join(names if len(names) <= _MOST_NAMES else (names[0], "…", names[-1]))
-
-
-_ABSENT = "absent"
-_MOST_IN_BRIEF = 3
 
 
 def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:

@@ -1,14 +1,23 @@
-"""Find the sweeps that command-line paths stand for, and read their folders."""
+"""Find the sweeps that command-line paths stand for, and read their folders.
+
+A file that is missing, damaged or of another sweep is named in a UserError.
+"""
 
 import contextlib
+import csv
+import io
 import json
+import math
 import os
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar, get_args, get_type_hints
 
-from rope_jax.comparison.groups import without_seed
-from rope_jax.comparison.sweep_files import SweepFiles
-from rope_jax.comparison.sweeps import PointKey, Sweep
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from rope_jax.comparison.groups import PointKey, Sweep, without_seed
 from rope_jax.config.entries import SweepEntry, entry_settings
 from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
@@ -17,7 +26,22 @@ from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from rope_jax.sealed import finish_replacing, unfinished_replacements
+from rope_jax.protocols import PROTOCOLS
+from rope_jax.results.rows import DocumentRow, Row
+from rope_jax.results.statistics import Sums
+from rope_jax.results.summary import CheckpointSummary
+from rope_jax.results.tasks import EffectiveLength, TaskRow
+from rope_jax.rope.files import read_limited
+from rope_jax.rope.messages import alternatives, explain_error
+from rope_jax.runs.directory import RUN_CONFIG
+from rope_jax.runs.tables import text_of_cell
+from rope_jax.sealed import (
+    CHECKSUMS,
+    check_content,
+    finish_replacing,
+    read_checksums,
+    unfinished_replacements,
+)
 
 # Keys of a run's config that may differ within an experiment: its seed, and what does not change
 # the trained model.
@@ -26,6 +50,11 @@ _NOT_THE_MODEL = {
     *("log_every_steps", "sweep"),
 }
 _FILES = ("results.csv", "sweep.yaml", "summary.json")
+_MOST_BYTES = 2**28
+# What stands for a column that earlier versions did not write: another column, or a value.
+_SAME_AS = {"units": "documents", "unit": "document", "value": "nll"}
+_DEFAULTS = {"map": "", "metric": "nats"} | dict.fromkeys(("bpb_low", "bpb_high", "bytes"), "")
+_Row = TypeVar("_Row", Row, DocumentRow, TaskRow)
 
 
 def find_sweeps(paths: Sequence[Path], name: str | None) -> list[Path]:
@@ -103,12 +132,7 @@ def read_sweep(folder: Path) -> Sweep:
             f"{folder}: results.csv and documents.csv disagree: one is cut short or belongs to "
             "another sweep; sweep again"
         )
-    for key, row in keys.items():
-        if row.bpb is not None and sums[key].bytes is None:
-            # of an earlier version, and a token is a byte: see `read_results`
-            sums[key] = sums[key]._replace(bytes=sums[key].weight)
-    names = {row.name for row in rows}
-    entries = _read_entries(folder / "sweep.yaml", names)
+    entries = load(SweepConfig, folder / "sweep.yaml").scalings
     checkpoints, effective = files.summary()
     windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
     if {row.step for row in rows} != windows.keys():
@@ -135,17 +159,16 @@ def read_sweep(folder: Path) -> Sweep:
 def _settings(entry: SweepEntry, run: Path) -> str:
     """Return the settings of a curve as JSON, which must be the same in all sweeps.
 
-    Numbers that a fit found differ between the runs that were fitted. If a fit of this run found
-    them, the settings of the fit stand for them, without its seed.
+    If a fit of this run found its numbers, which differ between runs, the settings of the fit stand
+    for them, without its seed.
     """
     settings = entry.model_dump(mode="json", exclude={"name"})
     map_type = (settings["map"] or {}).get("type")
     if map_type == "fitted" or settings["type"] == "explicit":
         for folder in sorted((run / "fits").glob("*")):
-            found = None
-            with contextlib.suppress(ValueError, UserError):  # it has none yet, or a damaged one
+            try:
                 found = read_strategy(str(folder / "strategy.json"))
-            if found is None:
+            except (ValueError, UserError):  # it has none yet, or a damaged one
                 continue
             raw = {"scalings": [entry_settings(found, "x")]}
             (theirs,) = validate(SweepConfig, raw, "strategy").scalings
@@ -154,17 +177,6 @@ def _settings(entry: SweepEntry, run: Path) -> str:
                 settings = {"fit": fit.model_dump(mode="json", exclude={"name", "seed"})}
                 break
     return json.dumps(settings, separators=(",", ":"))
-
-
-def _read_entries(path: Path, names: Collection[str]) -> Sequence[SweepEntry]:
-    if not path.is_file():
-        raise UserError(f"{path}: missing; sweep again")
-    return [
-        entry.model_copy(update={"name": entry.earlier_label})
-        if entry.label not in names and entry.earlier_label in names
-        else entry
-        for entry in load(SweepConfig, path).scalings
-    ]
 
 
 def _find_baselines(
@@ -208,3 +220,140 @@ def _experiment(training: Config) -> str:
         # seeds of an extension start from seeds of a run: demo-s0, demo-s1
         settings["init_from"]["run"] = without_seed(Path(training.init_from.run).name)
     return json.dumps(settings)
+
+
+class SweepFiles:
+    """The results in one sweep's folder, checked against its checksums if it has any."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            self._checksums = read_checksums(folder)
+        except OSError as error:
+            path = folder / CHECKSUMS
+            raise UserError(f"{path}: cannot be read ({error.strerror}); sweep again") from None
+
+    def rows(self) -> list[Row]:
+        path = self._folder / "results.csv"
+        return read_results(path, self._read(path))
+
+    def sums(self) -> dict[PointKey, Sums]:
+        """Return the sums of each point, with the units in the order of their numbers."""
+        by_key: dict[PointKey, dict[int, tuple[float, float, float]]] = defaultdict(dict)
+        path = self._folder / "documents.csv"
+        for row in _read_table(path, self._read(path), DocumentRow):
+            size = math.nan if row.bytes is None else row.bytes
+            key = PointKey(row.name, row.protocol, row.length, row.step)
+            by_key[key][row.unit] = row.nll, row.weight, size
+        sums = {}
+        for key, units in by_key.items():
+            nll, weight, size = np.array([units[number] for number in sorted(units)]).T
+            sums[key] = Sums(nll, weight, bytes=None if np.isnan(size).any() else size)
+        return sums
+
+    def tasks(self) -> list[TaskRow]:
+        """Return the rows of tasks.csv; none if the sweep has no tasks."""
+        path = self._folder / "tasks.csv"
+        if not path.exists() and "tasks.csv" not in (self._checksums or {}):
+            return []
+        return _read_table(path, self._read(path), TaskRow)
+
+    def summary(self) -> tuple[list[CheckpointSummary], dict[str, dict[str, EffectiveLength]]]:
+        """Return what identifies each checkpoint and its NLL at the window, the newest first.
+
+        Also return the newest one's effective lengths, by task and scaling.
+        """
+        path = self._folder / "summary.json"
+        names = ("", "_at_least", "_at_most", "_is_last_tested")
+        try:
+            newest = json.loads(self._read(path))
+            checkpoints = [
+                CheckpointSummary(one["run"], one["step"], one["window"], one["nll_at_window"])
+                for one in (newest, *newest["earlier"])
+            ]
+            effective = {
+                task: {
+                    name: EffectiveLength(*(found[f"effective_length{end}"] for end in names))
+                    for name, found in by_name.items()
+                }
+                for task, by_name in newest.get("tasks", {}).items()
+            }
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise UserError(f"{path}: missing or damaged; sweep again") from None
+        return checkpoints, effective
+
+    def run_config(self) -> Path:
+        """Return the file with the run's config: that of the time of the sweep, if there is one."""
+        path = self._folder / RUN_CONFIG
+        if RUN_CONFIG in (self._checksums or {}):
+            self._read(path)
+            return path
+        return self._folder.resolve().parent.parent / "config.yaml"
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            content = read_limited(path, _MOST_BYTES)
+        except OSError as error:
+            what = "missing" if isinstance(error, FileNotFoundError) else "cannot be read"
+            raise UserError(f"{path}: {what} ({error.strerror}); sweep again") from None
+        check_content(path, content, self._checksums)
+        return content
+
+
+def read_results(
+    path: Path, content: bytes, defaults: Mapping[str, str] | None = None
+) -> list[Row]:
+    """Return the rows of results.csv; defaults: of columns that may be missing."""
+    rows = []
+    for number, row in enumerate(_read_table(path, content, Row, defaults or {}), start=2):
+        if row.protocol not in PROTOCOLS:
+            known = alternatives(list(PROTOCOLS))
+            raise UserError(f"{path}: line {number}: protocol should be {known}; sweep again")
+        is_known = row.bpb is None or row.bpb_low is not None
+        # earlier versions wrote bits per byte of all texts, which count where a token is a byte
+        if not is_known and not math.isclose((row.bpb or 0.0) * math.log(2), row.nll):
+            row = row._replace(bpb=None)
+        rows.append(row)
+    if not rows:
+        raise UserError(f"{path}: holds no results; sweep again")
+    return rows
+
+
+def _read_table(
+    path: Path, content: bytes, kind: type[_Row], defaults: Mapping[str, str] | None = None
+) -> list[_Row]:
+    """Return the lines of a CSV file as rows of this kind, whose fields are columns."""
+    try:
+        reader = csv.reader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
+        table: list[list[str]] = [line for line in reader if line] or [[]]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
+    header, lines = table[0], table[1:]
+    later: dict[str, str] = {**_DEFAULTS, **(defaults or {})}
+    missing = [name for name in kind._fields if name not in {*header, *later, *_SAME_AS}]
+    if missing:
+        raise UserError(
+            f"{path}: has no column {', '.join(missing)}; it is damaged or was made by another "
+            "version: sweep again"
+        )
+    for number, line in enumerate(lines, start=2):
+        if len(line) != len(header):
+            raise UserError(f"{path}: line {number} is incomplete; sweep again")
+    texts = {name: [value] * len(lines) for name, value in later.items()}
+    texts |= {name: [line[place] for line in lines] for place, name in enumerate(header)}
+    columns = [
+        _values(path, name, hint, texts[name if name in texts else _SAME_AS[name]])
+        for name, hint in get_type_hints(kind).items()
+    ]
+    return list(map(kind._make, zip(*columns, strict=True)))
+
+
+def _values(path: Path, column: str, hint: object, cells: Sequence[str]) -> Sequence[object]:
+    has_none = type(None) in get_args(hint)
+    texts = [None if cell == "" and has_none else text_of_cell(cell) for cell in cells]
+    try:
+        return TypeAdapter(list[hint]).validate_python(texts)  # type: ignore[valid-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrong = explain_error(first, column)
+        raise UserError(f"{path}: line {int(first['loc'][0]) + 2}: {wrong}; sweep again") from None

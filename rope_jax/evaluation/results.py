@@ -13,7 +13,7 @@ from rope_jax.config.tasks import SweepTask
 from rope_jax.evaluation.metrics import TaskCell
 from rope_jax.positions.maps import PositionMap, first_changed_distance
 from rope_jax.protocols import BASELINE
-from rope_jax.report.measured import measured_table, protocols_of
+from rope_jax.report.measured import measured_table
 from rope_jax.report.table import format_html
 from rope_jax.results.rows import DocumentRow, Origin, Row, UnitKind
 from rope_jax.results.statistics import (
@@ -137,7 +137,7 @@ class SweepResult:
         checkpoint = CheckpointSummary(run="", step=0, window=self.window)
         table, show = rows(self, _NO_ORIGIN), self.config.show
         comparison = compare_checkpoints(table, [checkpoint], show=show)
-        tables = (measured_table(comparison, protocol) for protocol in protocols_of(comparison))
+        tables = (measured_table(comparison, protocol) for protocol in comparison.protocols)
         return "\n".join(map(format_html, tables))
 
 

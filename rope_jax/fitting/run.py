@@ -29,7 +29,7 @@ from rope_jax.fitting.parameters import Parameters
 from rope_jax.fitting.results import as_csv, draw_numbers, fit_rows, print_table
 from rope_jax.model.cost import flops_per_token
 from rope_jax.plots.saving import save_figure
-from rope_jax.report.sweep import warn_of_chance
+from rope_jax.report.terminal import warn_of_chance
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import finite
 from rope_jax.sealed import locked, replacing, write_text

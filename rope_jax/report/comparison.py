@@ -1,6 +1,5 @@
-"""A comparison as Markdown, LaTeX, CSV and in the terminal; its files, written together."""
+"""A comparison or a sweep as Markdown, LaTeX and CSV; a comparison's files, written together."""
 
-import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -8,38 +7,24 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from rope_jax.comparison.curves import DIFFERENCES, Comparison, Curve, Point
-from rope_jax.comparison.groups import describe_settings
-from rope_jax.comparison.sweeps import Sweep
-from rope_jax.console import print_wrapped
-from rope_jax.errors import UserError, printable
+from rope_jax.comparison.curves import DIFFERENCES, Comparison, Curve, Point, compare_checkpoints
+from rope_jax.comparison.groups import Sweep, describe_settings
+from rope_jax.config.presentation import Show
+from rope_jax.errors import UserError
 from rope_jax.plots.saving import write_figure
 from rope_jax.report.figure import draw_comparison
 from rope_jax.report.measured import (
     describe_groups,
     describe_sources,
     difference_tables,
-    estimate_cell,
-    has_single_seeds,
     measured_table,
-    newest_curves,
-    plotted_by,
-    protocols_of,
-    sampling_text,
 )
 from rope_jax.report.page import format_page
-from rope_jax.report.table import (
-    escape_markdown,
-    format_latex,
-    format_markdown,
-    markdown_lines,
-)
-from rope_jax.report.tasks import effective_tables
-from rope_jax.report.terminal import print_table
-from rope_jax.report.text import QUANTITIES
+from rope_jax.report.table import escape_markdown, format_latex, format_markdown, markdown_lines
+from rope_jax.report.tasks import effective_tables, task_tables
+from rope_jax.results.rows import Row
+from rope_jax.results.summary import CheckpointSummary
+from rope_jax.results.tasks import TaskTables
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import replacing
@@ -60,6 +45,18 @@ _COLUMNS = (
 )
 
 
+def results_texts(
+    rows: Sequence[Row], checkpoint: CheckpointSummary, tasks: TaskTables, show: Show
+) -> tuple[str, str]:
+    """Return results.md and results.tex: a table for each protocol and task of a checkpoint."""
+    comparison = compare_checkpoints(rows, [checkpoint], show=show)
+    tables = [measured_table(comparison, protocol) for protocol in comparison.protocols]
+    tables += task_tables(checkpoint, tasks)
+    title = escape_markdown(f"{checkpoint.run}, step {checkpoint.step}")
+    markdown = "\n".join([f"# {title}\n", *map(format_markdown, tables)])
+    return markdown, "\n".join(map(format_latex, tables))
+
+
 def comparison_markdown(comparison: Comparison) -> str:
     """Return notes, sources, remarks, and tables by protocol of each group's newest checkpoint."""
     parts = [f"# {escape_markdown(describe_groups(comparison))}\n"]
@@ -67,17 +64,16 @@ def comparison_markdown(comparison: Comparison) -> str:
     heading, *rows = ([*map(escape_markdown, row)] for row in describe_sources(comparison))
     parts.append(markdown_lines(heading, rows, left=len(heading)))
     parts += [f"{escape_markdown(remark)}.\n" for remark in comparison.remarks]
-    for protocol in protocols_of(comparison):
+    for protocol in comparison.protocols:
         parts.append(format_markdown(measured_table(comparison, protocol)))
         parts += [format_markdown(t, level=0) for t in difference_tables(comparison, protocol)]
-    sweeps = [sweep for group in comparison.groups for sweep in group.sweeps]
-    parts += [format_markdown(table) for table in effective_tables(sweeps)]
+    parts += map(format_markdown, effective_tables(comparison.sweeps))
     return "\n".join(parts)
 
 
 def comparison_latex(comparison: Comparison) -> str:
     """Return one tabular environment per protocol, without differences, for a paper."""
-    tables = (measured_table(comparison, protocol) for protocol in protocols_of(comparison))
+    tables = (measured_table(comparison, protocol) for protocol in comparison.protocols)
     return "\n".join(map(format_latex, tables))
 
 
@@ -102,57 +98,6 @@ def _csv_row(curve: Curve, point: Point) -> list[Any]:
         ends = getattr(point, name) or (None,) * 3
         cells |= zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)
     return [cells[column] for column in _COLUMNS]
-
-
-def print_comparison(console: Console, comparison: Comparison) -> None:
-    """Print a line per curve of the first protocol, what has room beside it, and the notes."""
-    protocol = protocols_of(comparison)[0]
-    plotted = plotted_by(protocol, newest_curves(comparison))
-    curves = list(plotted)
-    groups = list(dict.fromkeys(curve.group for curve in curves))
-    alike = len({curve.name for curve in curves}) == 1
-    has_headings = 1 < len(groups) < len(curves)
-    longest = max(length for points in plotted.values() for length in points)
-    ends = [points.get(longest) for points in plotted.values()]
-    gains = [estimate_cell(None if end is None else end.gain) for end in ends]
-    has_gains = any(gain.value for gain in gains)
-    table = measured_table(comparison, protocol)
-    lines = []
-    above = None
-    for curve, line, gain in zip(curves, table.lines, gains, strict=True):
-        label = curve.group.label
-        name = curve.name if len(groups) == 1 else label if alike else curve.label
-        line = line._replace(labels=(name,), details=[*line.details, *[gain] * has_gains])
-        if has_headings:
-            heading = "" if curve.group is above else label
-            line = line._replace(labels=(f"  {curve.name}",), heading=heading)
-        lines.append(line)
-        above = curve.group
-    table = dataclasses.replace(
-        table,
-        labels=("runs" if alike and len(groups) > 1 else "scaling",),
-        lines=lines,
-        details=(*table.details, *[f"gain at {longest:,} (nats)"] * has_gains),
-        below=table.below if len(groups) == 1 else (),
-    )
-    title = QUANTITIES[comparison.show]
-    if len(groups) == 1 or alike:
-        title += f" of {printable(groups[0].label if len(groups) == 1 else curves[0].name)}"
-    print_wrapped(console, f"{title}; {protocol}", "bold")
-    over = f" over {sampling_text(comparison)}"
-    legend, _ = print_table(console, table, file="comparison.md", over=over)
-    for group in groups:
-        if group.settings:
-            text = describe_settings(group.settings, briefly=True)
-            console.print(Text.assemble(printable(group.label), (f": {text}", "dim")))
-    if has_single_seeds(comparison) and any("the 95% interval" in note for note in legend):
-        legend.append("one seed says nothing about other seeds")
-    if legend:
-        print_wrapped(console, "; ".join(legend), "dim")
-    for remark in comparison.remarks:
-        print_wrapped(console, remark, "dim")
-    for note in comparison.notes:
-        print_wrapped(console, note, "yellow")
 
 
 def check_output(folder: Path, sweeps: Sequence[Sweep], *, replace: bool) -> bool:
@@ -192,13 +137,12 @@ def _sources(folder: Path, sweeps: Sequence[Sweep]) -> dict[str, dict[str, Any]]
 
 def write_comparison(folder: Path, comparison: Comparison) -> None:
     """Write all of `FILES`, or none if one cannot be written."""
-    sweeps = [sweep for group in comparison.groups for sweep in group.sweeps]
     texts = {
         "comparison.csv": comparison_csv(comparison),
         "comparison.md": comparison_markdown(comparison),
         "comparison.tex": comparison_latex(comparison),
         "comparison.html": format_page(comparison),
-        SOURCES: json.dumps({"sweeps": _sources(folder, sweeps)}, indent=2) + "\n",
+        SOURCES: json.dumps({"sweeps": _sources(folder, comparison.sweeps)}, indent=2) + "\n",
     }
     figure = draw_comparison(comparison)
     try:

@@ -1,26 +1,35 @@
-"""The figure of a comparison: the mean over seeds with its interval, and each seed as a thin line.
+"""The figures of comparisons and sweeps: a mean over seeds, its interval, each seed as a thin line.
 
 Up to six curves share a panel: colours for scalings, dashes for groups of runs, or colours for
 groups that have one and the same curve. More have one panel per scaling or per group, whichever
 compares several in most panels and at most six; else each has one, with the others in grey.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from rope_jax.comparison.curves import Comparison, Curve, compare_checkpoints
 from rope_jax.comparison.groups import MARK, Group, describe_settings
-from rope_jax.config.presentation import FigureWidth
+from rope_jax.comparison.read import SweepFiles, read_results
+from rope_jax.config.presentation import FigureWidth, RedrawConfig
+from rope_jax.errors import UserError
 from rope_jax.plots.panels import fold_title
+from rope_jax.plots.saving import figure_files, save_output
 from rope_jax.plots.style import (
     BACKGROUND,
     BAND_OPACITY,
+    MARKERS,
     MOST_CURVES,
     REFERENCE,
     WIDTHS,
@@ -28,11 +37,16 @@ from rope_jax.plots.style import (
     assign_styles,
     distinct_styles,
 )
+from rope_jax.protocols import BASELINE
 from rope_jax.report.curves import Plan, draw_plan
-from rope_jax.report.measured import describe_groups, newest_curves
+from rope_jax.report.measured import describe_groups
+from rope_jax.report.text import units_text
 from rope_jax.results.rows import Row
 from rope_jax.results.summary import CheckpointSummary
+from rope_jax.rope.files import read_limited
 
+_MOST_STEPS_IN_LEGEND = 12  # of more checkpoints, the legend names evenly spaced ones
+_MOST_BYTES = 2**26
 # One dash pattern each, in the notations of matplotlib and plotly.
 _DASHES: tuple[tuple[Any, str], ...] = (
     ("-", "solid"),
@@ -49,7 +63,7 @@ _DASHES: tuple[tuple[Any, str], ...] = (
 def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figure:
     """Draw each group's newest checkpoint; title: in place of one that names the groups."""
     width = comparison.figure_width
-    curves = newest_curves(comparison)
+    curves = comparison.newest
     plan = _plan(comparison, curves)
     panels = {(point.protocol, plan.key[curve]) for curve in curves for point in curve.points}
     if comparison.only and len(panels) == 1:  # as the right ends, which are beside it
@@ -118,8 +132,7 @@ def shared_key(groups: Sequence[Group]) -> str | None:
 def describe_group(group: Group, separator: str = "", *, key: str | None = None) -> str:
     """Return a group's label with what distinguishes it: "wide (rope.base 500000)".
 
-    separator: written between the two, in place of parentheses. key: the key in which all groups
-    differ, which the figure's title names, so that here only its value is written.
+    separator: in place of the parentheses. key: the title names it, so only its value is written.
     """
     if not group.settings:
         return group.label
@@ -177,3 +190,114 @@ def _title(comparison: Comparison, width: FigureWidth) -> str:
     if any(group.marked for group in groups):
         title += f"\n{MARK} CANNOT BE COMPARED with the groups before it; comparison.md says why"
     return title
+
+
+def draw_sweep(
+    rows: Sequence[Row], checkpoints: Sequence[CheckpointSummary], *, width: FigureWidth
+) -> dict[str, Figure]:
+    """Return the figures of a sweep by file name: curve.png, and steps.png of several checkpoints.
+
+    rows: of all checkpoints. checkpoints: the newest first.
+    """
+    newest = checkpoints[0]
+    first = next(row for row in rows if row.step == newest.step)
+    scored = f"{first.split} split, {units_text(first.units, first.documents)}"
+    title = f"{newest.run}, step {newest.step}: trained at {newest.window:,} tokens; {scored}"
+    of_newest = [row for row in rows if row.step == newest.step]
+    figures = {"curve.png": draw_run(of_newest, newest, title=title, width=width)}
+    if len(checkpoints) > 1:
+        title = f"{newest.run}, by training step; {scored}"
+        figures["steps.png"] = draw_checkpoints(rows, checkpoints, title=title, width=width)
+    return figures
+
+
+def draw_checkpoints(
+    rows: Sequence[Row],
+    checkpoints: Sequence[CheckpointSummary],
+    *,
+    title: str,
+    width: FigureWidth = "page",
+) -> Figure:
+    """Draw how curves evolve in training: one line per checkpoint, dark to light.
+
+    Each scaling has a panel for each protocol; each protocol starts a new row of panels.
+    """
+    curves = sorted(compare_checkpoints(rows, checkpoints).curves, key=lambda curve: curve.step)
+    steps = sorted({curve.step for curve in curves})
+    # the lightest colours of the map are too faint on white
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(steps)))
+    styles = {
+        step: LineStyle(to_hex(colour), MARKERS[place % len(MARKERS)], linewidth=1.0)
+        for place, (step, colour) in enumerate(zip(steps, colours, strict=True))
+    }
+    chosen = np.linspace(0, len(steps) - 1, min(len(steps), _MOST_STEPS_IN_LEGEND))
+    plan = Plan(
+        key={curve: curve.name for curve in curves},
+        styles={curve: styles[curve.step] for curve in curves},
+        legend={f"step {steps[i]:,}": styles[steps[i]] for i in chosen.round().astype(int)},
+        has_intervals=False,
+    )
+    return draw_plan(plan, [], title=title, width=width)
+
+
+def redraw(path: Path, config: RedrawConfig) -> list[Path]:
+    """Draw the figures of a sweep's folder or of a table like results.csv; return the files.
+
+    The windows are those of summary.json, or, of a table without one, `config.window`.
+    """
+    folder = path if path.is_dir() else path.parent
+    summary = folder / "summary.json"
+    has_summary = path.is_dir() or (path.name == "results.csv" and summary.exists())
+    if has_summary and config.window is not None:
+        raise UserError(
+            f"window: {summary} says at which window the model was trained; leave window out"
+        )
+    place = folder / "curve.png" if config.output is None else Path(config.output)
+    if place.suffix != ".png":
+        raise UserError(f"output: {place} should end in .png")
+    if path.is_dir():
+        rows = SweepFiles(folder).rows()
+    else:
+        try:
+            content = read_limited(path, _MOST_BYTES)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        # no figure needs these
+        rows = read_results(path, content, dict.fromkeys(("corpus", "bos", "targets"), ""))
+    if has_summary:
+        steps = {row.step for row in rows}
+        found, _ = SweepFiles(folder).summary()
+        checkpoints = [checkpoint for checkpoint in found if checkpoint.step in steps]
+        if not checkpoints:
+            raise UserError(f"{summary}: names no step of the results; sweep again")
+    else:
+        checkpoints = _checkpoints(path, rows, config.window)
+    written: list[Path] = []
+    for name, figure in draw_sweep(rows, checkpoints, width=config.figure_width).items():
+        beside = "steps.png" if place.name == "curve.png" else f"{place.stem}-steps.png"
+        file = place if name == "curve.png" else place.with_name(beside)
+        save_output(figure, file)
+        written += figure_files(file)
+    return written
+
+
+def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[CheckpointSummary]:
+    """Return what a table without a summary says of its checkpoints."""
+    if window is None:
+        # an automatic factor is the length over the window
+        autos = [(r.length, r.factor) for r in rows if r.auto and 1 < (r.factor or 0) < math.inf]
+        windows = {round(length / factor) for length, factor in autos if factor}
+        if len(windows) != 1:
+            raise UserError(
+                f"window: {path} does not say at which window the model was trained; give it, such "
+                "as window=256"
+            )
+        (window,) = windows
+    at_window = {
+        row.step: row.nll
+        for row in reversed(rows)
+        if (row.name, row.protocol, row.length) == ("trained", BASELINE, window)
+        and math.isfinite(row.nll)
+    }
+    steps = sorted({row.step for row in rows}, reverse=True)
+    return [CheckpointSummary(rows[0].run, step, window, at_window.get(step)) for step in steps]

@@ -27,25 +27,14 @@ Plotted = Mapping[Curve, Mapping[int, Point]]
 """The points of each curve from one protocol, by length."""
 
 
-def newest_curves(comparison: Comparison) -> list[Curve]:
-    """Return the curves of each group's newest checkpoint."""
-    return [curve for curve in comparison.curves if curve.is_newest]
-
-
-def protocols_of(comparison: Comparison) -> list[str]:
-    """Return the protocols of the newest checkpoints' points, in their order."""
-    points = (point for curve in newest_curves(comparison) for point in curve.points)
-    return list(dict.fromkeys(point.protocol for point in points))
-
-
-def plotted_by(protocol: str, curves: Sequence[Curve]) -> Plotted:
-    """Return the curves that have points from a protocol, with those points."""
+def plotted_by(protocol: str, comparison: Comparison) -> Plotted:
+    """Return the newest checkpoints' curves that have points from a protocol, with these points."""
+    curves = comparison.newest
     plotted = {c: {p.length: p for p in c.points if p.protocol == protocol} for c in curves}
     return {curve: points for curve, points in plotted.items() if points}
 
 
-def all_points(plotted: Plotted) -> list[Point]:
-    """Return the points of all curves."""
+def _all_points(plotted: Plotted) -> list[Point]:
     return [point for points in plotted.values() for point in points.values()]
 
 
@@ -54,8 +43,8 @@ def measured_table(comparison: Comparison, protocol: str) -> Table:
 
     Below the curves of a single group stands what truncation to its window gives.
     """
-    plotted = plotted_by(protocol, newest_curves(comparison))
-    points = all_points(plotted)
+    plotted = plotted_by(protocol, comparison)
+    points = _all_points(plotted)
     first = {point.length: point.first_position for point in points}
     columns = {n: _column(plotted, n, comparison.show) for n in sorted(first)}
     groups = list(dict.fromkeys(curve.group for curve in plotted))
@@ -93,8 +82,7 @@ def measured_cell(point: Point, show: Show) -> Cell:
         if point.bpb is None or point.bpb_low is None or point.bpb_high is None:
             return Cell()
         loss = Estimate(point.bpb, point.bpb_low, point.bpb_high)
-    is_below = point.gain is not None and point.gain.at_least > 0
-    return loss_cell(loss, show)._replace(is_below=is_below and point.units >= RELIABLE_UNITS)
+    return loss_cell(loss, show)._replace(is_below=point.is_below_truncation)
 
 
 def loss_cell(loss: Estimate, show: Show = "perplexity") -> Cell:
@@ -155,15 +143,15 @@ def _truncation_text(comparison: Comparison, plotted: Plotted) -> str:
     if len(comparison.groups) > 1 or not levels:
         return ""
     bits = (
-        levels[0] * p.bpb / p.nll for p in all_points(plotted) if p.bpb and math.isfinite(p.bpb)
+        levels[0] * p.bpb / p.nll for p in _all_points(plotted) if p.bpb and math.isfinite(p.bpb)
     )
     return value_text(levels[0], next(bits, None), comparison.show)
 
 
 def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
     """Yield a table for each kind of difference that is known, in nats per token."""
-    plotted = plotted_by(protocol, newest_curves(comparison))
-    points = all_points(plotted)
+    plotted = plotted_by(protocol, comparison)
+    points = _all_points(plotted)
     lengths = sorted({point.length for point in points})
     paired = pairing_text(points)
     for name, about in (
@@ -185,7 +173,7 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
 
 
 def _caption(comparison: Comparison, plotted: Plotted, table: Table) -> str:
-    points, groups = all_points(plotted), list(dict.fromkeys(curve.group for curve in plotted))
+    points, groups = _all_points(plotted), list(dict.fromkeys(curve.group for curve in plotted))
     counts = [(point.units, point.documents) for point in points]
     units = " to ".join(dict.fromkeys(units_text(*n) for n in (min(counts), max(counts))))
     rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]

@@ -12,12 +12,7 @@ from rope_jax.comparison.groups import Group, describe_settings
 from rope_jax.errors import printable
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.figure import assign_curve_styles, assign_group_styles, dash_of
-from rope_jax.report.measured import (
-    describe_groups,
-    describe_sources,
-    measured_cell,
-    pairing_text,
-)
+from rope_jax.report.measured import describe_groups, describe_sources, pairing_text
 from rope_jax.report.tasks import task_maps
 from rope_jax.report.text import caption, unit_kinds, units_text, usable_text
 from rope_jax.runs.logs import finite
@@ -82,7 +77,7 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
         ],
         "dark": DARK_COLOURS,
         "sources": [[printable(cell) for cell in row] for row in describe_sources(comparison)],
-        "tasks": task_maps([sweep for group in groups for sweep in group.sweeps]),
+        "tasks": task_maps(comparison.sweeps),
         "curves": [_curve_data(curve, groups.index(curve.group)) for curve in curves],
     }
 
@@ -132,6 +127,6 @@ def _point_data(point: Point) -> dict[str, Any]:
         "tokens": point.tokens,
         "resampled": units_text(point.units, point.documents),
         "seeds": list(point.nll_by_seed),
-        "below_truncation": measured_cell(point, "nats").is_below,
+        "below_truncation": point.is_below_truncation,
         **{name: (found := getattr(point, name)) and list(found) for name in DIFFERENCES},
     }

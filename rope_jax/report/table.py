@@ -1,4 +1,4 @@
-"""One table, and how it is written as Markdown, LaTeX and HTML; `terminal` prints it."""
+"""One table, written as Markdown, LaTeX and HTML, and printed in a terminal."""
 
 import html
 import re
@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from rope_jax.console import Column, print_columns
 from rope_jax.errors import printable
 
+BEST = "•"
 BELOW_TRUNCATION = "*"
+_NARROWEST_NAMES = 12  # where names are folded in a terminal
 # Characters special to Markdown; an underscore only where it could begin or end emphasis. GitHub
 # also makes links of https://…, www.… and a@b.c.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~$&#@]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")
@@ -47,6 +54,11 @@ class Cell(NamedTuple):
     is_below: bool = False
     """Whether it is below what truncation gives by more than the interval of the difference."""
 
+    @property
+    def marks(self) -> str:
+        """The signs behind it in a terminal."""
+        return BEST * self.is_best + BELOW_TRUNCATION * self.is_below
+
 
 class Line(NamedTuple):
     """A line of a table."""
@@ -79,11 +91,16 @@ class Table:
         """The headings of all columns."""
         return self.labels + self.columns + self.details
 
-    def complete(self, line: Line) -> Line:
-        """Return a line with empty cells where it has none."""
-        labels = line.labels + ("",) * (len(self.labels) - len(line.labels))
-        details = [*line.details, *[Cell()] * (len(self.details) - len(line.details))]
-        return line._replace(labels=labels, details=details)
+    @property
+    def all_lines(self) -> list[Line]:
+        """All lines, with empty cells where one has none."""
+
+        def complete(line: Line) -> Line:
+            labels = line.labels + ("",) * (len(self.labels) - len(line.labels))
+            details = [*line.details, *[Cell()] * (len(self.details) - len(line.details))]
+            return line._replace(labels=labels, details=details)
+
+        return [*map(complete, (*self.lines, *self.below))]
 
 
 def escape_markdown(text: str) -> str:
@@ -110,7 +127,7 @@ def format_markdown(table: Table, *, level: int = 2) -> str:
 
     rows = [
         [*map(escape_markdown, line.labels), *map(written, (*line.cells, *line.details))]
-        for line in map(table.complete, (*table.lines, *table.below))
+        for line in table.all_lines
     ]
     left = len(table.labels)
     text = markdown_lines(table.heading, rows, left=left, right=len(table.heading) - left)
@@ -132,18 +149,17 @@ def format_html(table: Table) -> str:
         text = html.escape(f"{cell.value} {cell.interval.replace('±', '± ')}".strip())
         return f"<strong>{text}</strong>" if cell.is_best else text
 
-    rows = []
+    rows = ""
     for line in (*table.lines, *table.below):
-        cells = "".join(f'<td style="text-align: right">{written(c)}</td>' for c in line.cells)
-        name = (
-            f'<th style="text-align: left; font-weight: normal">{html.escape(line.labels[-1])}</th>'
-        )
-        rows.append(f"<tr>{name}{cells}</tr>\n")
+        name = html.escape(line.labels[-1])
+        rows += f'<tr><th style="text-align: left; font-weight: normal">{name}</th>'
+        rows += "".join(f'<td style="text-align: right">{written(c)}</td>' for c in line.cells)
+        rows += "</tr>\n"
     caption = html.escape(f"{table.title}: {table.caption}")
     headings = "".join(f"<th>{heading}</th>" for heading in table.columns)
     return (
         f'<table>\n<caption style="text-align: left">{caption}</caption>\n'
-        f"<thead><tr><th></th>{headings}</tr></thead>\n<tbody>\n{''.join(rows)}</tbody>\n</table>"
+        f"<thead><tr><th></th>{headings}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>"
     )
 
 
@@ -185,10 +201,11 @@ def format_latex(table: Table) -> str:
     left = len(table.labels)
     lines.append(rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(table.heading) - left)}}}")
     lines += [r"  \toprule", _latex_row(map(escape_latex, table.heading))]
-    blocks = [list(block) for _, block in groupby(table.lines, lambda line: line.labels[:-1])]
-    for block in (*blocks, [*table.below]):
+    complete, count = table.all_lines, len(table.lines)
+    blocks = [list(block) for _, block in groupby(complete[:count], lambda line: line.labels[:-1])]
+    for block in (*blocks, complete[count:]):
         lines += [r"  \midrule"] * bool(block)
-        for place, line in enumerate(map(table.complete, block)):
+        for place, line in enumerate(block):
             shared = [""] * (left - 1) if place else line.labels[:-1]
             labels = map(escape_latex, (*shared, line.labels[-1]))
             lines.append(_latex_row((*labels, *map(latex_cell, (*line.cells, *line.details)))))
@@ -197,3 +214,75 @@ def format_latex(table: Table) -> str:
 
 def _latex_row(cells: Iterable[str]) -> str:
     return f"  {' & '.join(cells)} \\\\"
+
+
+def print_table(
+    console: Console, table: Table, *, file: str, over: str = ""
+) -> tuple[list[str], tuple[str, ...]]:
+    """Print one line per curve. Return what explains its signs, and the details that have room.
+
+    A table that is too wide leaves out details, from the last one on, then writes its intervals
+    more briefly ("4.08 ±0.57", "4.08±0.57", "4.08±0.6", and not at all), folds its names, and goes
+    on below itself. No number is cut.
+
+    file: where intervals without room are. over: what they are over, such as " over documents".
+    """
+    lines = table.all_lines
+    names = [printable(name) for line in lines for name in (line.labels[-1], line.heading)]
+    whole = max(map(cell_len, (table.labels[-1], *names)))
+    folded = min(whole, max(_NARROWEST_NAMES, -(-whole // 2)))
+    few = min(1, len(table.details))
+    forms = [(0, count, whole) for count in range(len(table.details), -1, -1)]
+    forms += [(1, few, whole), (1, 0, whole), (2, 0, whole), (2, 0, folded), (3, 0, folded)]
+    for form, count, width in forms:
+        columns, gap = _columns(table, form, count, width), 1 if form else 2
+        if sum(column.width for column in columns) + gap * (len(columns) - 1) <= console.width:
+            break
+    print_columns(console, columns, gap=gap)
+    cells = [cell for line in lines for cell in line.cells]
+    printed = [text.plain for c in columns[1 : 1 + len(table.columns)] for text in c.cells]
+    in_room = sum("±" in text or "[" in text for text in printed)
+    notes = {
+        f"± half of the 95% interval{over}": any("±" in text for text in printed),
+        f"[ ] the ends of the 95% interval{over}, where it is wider than the value": any(
+            "[" in text for text in printed
+        ),
+        f"intervals without room: in {file}": in_room < sum(bool(c.interval) for c in cells),
+        f"{BEST} best of its column": any(cell.is_best for cell in cells),
+        f"{BELOW_TRUNCATION} below truncation by more than the interval of the difference": any(
+            cell.is_below for cell in cells
+        ),
+    }
+    return [note for note, is_needed in notes.items() if is_needed], table.details[:count]
+
+
+def _columns(table: Table, form: int, count: int, width: int) -> list[Column]:
+    """Return the names, folded to `width`, the columns, and the first `count` details."""
+    names: list[Text] = []
+    rows: list[tuple[Cell, ...]] = []
+    blank = (Cell(),) * (len(table.columns) + len(table.details))
+    for line in table.all_lines:
+        name = printable(line.labels[-1])
+        indent = " " * (len(name) - len(name.lstrip()))
+        above = textwrap.wrap(printable(line.heading), width)
+        pieces = textwrap.wrap(name, width, subsequent_indent=indent) or [""]
+        names += map(Text, (*above, *pieces))
+        cells = (*line.cells, *line.details)
+        rows += [*[blank] * len(above), cells, *[blank] * (len(pieces) - 1)]
+    columns = [Column(table.labels[-1], names, "left")]
+    for place, heading in enumerate((*table.columns, *table.details[:count])):
+        own = [row[place] for row in rows]
+        room = max(len(cell.marks) for cell in own)
+        shown = form if place < len(table.columns) else 0
+        texts = [_text(cell, shown, room) for cell in own]
+        columns.append(Column(heading + " " * room, texts))
+    return columns
+
+
+def _text(cell: Cell, form: int, room: int) -> Text:
+    """Return a cell with room for marks behind it; form: see `print_table`."""
+    forms = (cell.interval and f" {cell.interval}", cell.brief and cell.interval, cell.brief, "")
+    marks = cell.marks.ljust(room)
+    if cell.is_best:
+        return Text(cell.value + forms[form] + marks, "bold")
+    return Text.assemble(cell.value, (forms[form], "dim"), marks)

@@ -4,67 +4,97 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from rich.console import Console
 
-from rope_jax.comparison.sweeps import Sweep
+from rope_jax.comparison.groups import Sweep
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.console import print_wrapped
 from rope_jax.errors import printable
-from rope_jax.plots.tasks import TAKEN_OUT, Rows, draw_distances, draw_heat, heat_panels, share_text
+from rope_jax.plots.panels import (
+    add_legend,
+    fold_text,
+    label_lowest,
+    make_grid,
+    mark_windows,
+    scale_lengths,
+)
+from rope_jax.plots.style import (
+    BAND_OPACITY,
+    NOTE,
+    SMALL_SIZE,
+    WIDTHS,
+    LineStyle,
+    assign_styles,
+    figure_style,
+)
 from rope_jax.report.measured import loss_cell
-from rope_jax.report.table import Cell, Line, Table
-from rope_jax.report.terminal import print_table
+from rope_jax.report.table import Cell, Line, Table, print_table
 from rope_jax.report.text import effective_text, usable_text
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskRow, TaskSummary, TaskTables, taken_out
 
+# Perceptually uniform, also in grey and for colour-blind readers: dark is wrong, light is exact.
+_COLOURS = "viridis"
+TAKEN_OUT = "taken out"
+_GAP = 0.3  # above the row of what was taken out, in rows
+_COLUMNS: Mapping[FigureWidth, int] = {"column": 2, "page": 4}
+_ROW_HEIGHT = 0.17  # inches, of a depth
+_SMALLEST_NUMBER = 5.0  # points
+_NUMBER_WIDTH = 2.2  # of three digits and a gap, in font sizes
+_LABELS = {"nats": "nats per token", "exact": "exact (%)"}
+
+# A panel's cells by length, by the label of a row, from the top.
+Rows = dict[str, dict[int, TaskRow]]
+
 
 def task_tables(checkpoint: CheckpointSummary, tables: TaskTables) -> list[Table]:
     """Return one table per task: the share of exact answers in % by length, or the perplexity."""
     control = taken_out(tables.samples, checkpoint.step)
-    by_task: dict[str, list[TaskRow]] = {}
-    for row in tables.rows:
-        if row.step == checkpoint.step:
-            by_task.setdefault(row.task, []).append(row)
-    return [
-        _table(own, checkpoint, control.get(task, {}))
-        if task in checkpoint.tasks
-        else _perplexity_table(own, checkpoint)
-        for task, own in by_task.items()
-    ]
+    rows = [row for row in tables.rows if row.step == checkpoint.step]
+    whose = f"{checkpoint.run}, step {checkpoint.step}, trained at {checkpoint.window:,} tokens."
+    made = []
+    for task in dict.fromkeys(row.task for row in rows):
+        own = [row for row in rows if row.task == task]
+        if task in checkpoint.tasks:
+            made.append(_table(own, checkpoint, control.get(task, {}), whose))
+        else:
+            made.append(_perplexity_table(own, whose))
+    return made
 
 
 def _table(
-    rows: Sequence[TaskRow], checkpoint: CheckpointSummary, control: Mapping[int, float]
+    rows: Sequence[TaskRow],
+    checkpoint: CheckpointSummary,
+    control: Mapping[int, float],
+    whose: str,
 ) -> Table:
-    task = rows[0].task
-    by_name = checkpoint.tasks[task]
+    by_name = checkpoint.tasks[rows[0].task]
     lengths = sorted({n for summary in by_name.values() for n in summary.exact})
     lines = []
     for name, summary in by_name.items():
-        curve = checkpoint.curves.get(name)
         # an interval is often one-sided, so both ends are shown
         shares = [tuple(map(share_text, summary.exact[n])) for n in lengths]
         cells = [Cell(value, f"[{low}, {high}]") for value, low, high in shares]
-        reach = (
-            effective_text(*summary.effective),
-            usable_text(None if curve is None else curve.usable),
+        curve = checkpoint.curves.get(name)
+        usable = usable_text(None if curve is None else curve.usable)
+        lines.append(
+            Line((name,), [*cells, Cell(effective_text(*summary.effective)), Cell(usable)])
         )
-        lines.append(Line((name,), [*cells, *map(Cell, reach)]))
-    caption = (
-        f"Exact answers in %, over all depths, by context length: {checkpoint.run}, step "
-        f"{checkpoint.step}, trained at {checkpoint.window:,} tokens. {_explanation(by_name)}"
-    )
-    known = [share_text(control[n]) if n in control else "" for n in lengths]
-    below = {TAKEN_OUT: known}
+    below = {TAKEN_OUT: [share_text(control[n]) if n in control else "" for n in lengths]}
     chance = next((row.chance for row in rows if row.chance is not None), None)
     if chance is not None:
         below["chance"] = [share_text(chance)] * len(lengths)
     return Table(
-        title=task,
-        caption=caption,
+        title=rows[0].task,
+        caption=f"Exact answers in %, over all depths, by context length: {whose} "
+        f"{_explanation(by_name)}",
         labels=("scaling",),
         columns=(*(f"{n:,}" for n in lengths), "effective", "usable"),
         lines=lines,
@@ -72,19 +102,27 @@ def _table(
     )
 
 
-def _perplexity_table(rows: Sequence[TaskRow], checkpoint: CheckpointSummary) -> Table:
-    lengths = sorted({row.length for row in rows})
+def _perplexity_table(rows: Sequence[TaskRow], whose: str) -> Table:
     lines = []
     for name in dict.fromkeys(row.name for row in rows):
         own = sorted((row for row in rows if row.name == name), key=lambda row: row.length)
         cells = [loss_cell(Estimate(row.value, row.ci_low, row.ci_high)) for row in own]
         lines.append(Line((name,), cells))
     caption = (
-        f"Perplexity of {rows[0].tokens:,} key tokens, by context length: {checkpoint.run}, step "
-        f"{checkpoint.step}, trained at {checkpoint.window:,} tokens. ± half of the 95% interval "
-        f"over {rows[0].samples:,} blocks of them."
+        f"Perplexity of {rows[0].tokens:,} key tokens, by context length: {whose} ± half of the "
+        f"95% interval over {rows[0].samples:,} blocks of them."
     )
-    return Table(rows[0].task, caption, ("scaling",), tuple(f"{n:,}" for n in lengths), lines)
+    columns = tuple(f"{n:,}" for n in sorted({row.length for row in rows}))
+    return Table(rows[0].task, caption, ("scaling",), columns, lines)
+
+
+def _explanation(by_name: Mapping[str, TaskSummary]) -> str:
+    return (
+        "In brackets the 95% interval over samples. Taken out: the same without what is asked for, "
+        "the largest of all rows. Effective: the longest length up to which at least "
+        f"{100 * next(iter(by_name.values())).threshold:g}% are exact, with its interval where "
+        "the ends differ. Usable: by perplexity."
+    )
 
 
 def print_tasks(console: Console, checkpoint: CheckpointSummary, tables: TaskTables) -> None:
@@ -98,13 +136,18 @@ def print_tasks(console: Console, checkpoint: CheckpointSummary, tables: TaskTab
         print_wrapped(console, _explanation(next(iter(checkpoint.tasks.values()))), "dim")
 
 
-def _explanation(by_name: Mapping[str, TaskSummary]) -> str:
-    return (
-        "In brackets the 95% interval over samples. Taken out: the same without what is asked for, "
-        "the largest of all rows. Effective: the longest length up to which at least "
-        f"{100 * next(iter(by_name.values())).threshold:g}% are exact, with its interval where "
-        "the ends differ. Usable: by perplexity."
-    )
+def effective_tables(sweeps: Sequence[Sweep]) -> Iterator[Table]:
+    """Yield a table of effective lengths for each sweep with tasks."""
+    for sweep in sweeps:
+        names = dict.fromkeys(name for found in sweep.effective.values() for name in found)
+        lines = []
+        for name in names:
+            found = [by_name.get(name) for by_name in sweep.effective.values()]
+            cells = [Cell("" if one is None else effective_text(*one)) for one in found]
+            lines.append(Line((name,), cells))
+        if lines:
+            caption, columns = "Effective lengths by task.", tuple(sweep.effective)
+            yield Table(sweep.label, caption, ("scaling",), columns, lines)
 
 
 def draw_tasks(
@@ -127,25 +170,6 @@ def draw_tasks(
             figure = draw_heat(own, effective=effective, **shown)
         figures[f"{task}.png"] = figure
     return figures
-
-
-def effective_tables(sweeps: Sequence[Sweep]) -> Iterator[Table]:
-    """Yield a table of effective lengths for each sweep with tasks."""
-    for sweep in sweeps:
-        names = dict.fromkeys(name for found in sweep.effective.values() for name in found)
-        lines = []
-        for name in names:
-            found = [by_name.get(name) for by_name in sweep.effective.values()]
-            cells = [Cell("" if one is None else effective_text(*one)) for one in found]
-            lines.append(Line((name,), cells))
-        if lines:
-            yield Table(
-                title=sweep.label,
-                caption="Effective lengths by task.",
-                labels=("scaling",),
-                columns=tuple(sweep.effective),
-                lines=lines,
-            )
 
 
 def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
@@ -190,3 +214,198 @@ def _percent(rows: Rows, lengths: Sequence[int], column: str) -> list[list[float
         [100 * getattr(cells[n], column) if n in cells else math.nan for n in lengths]
         for cells in rows.values()
     ]
+
+
+def draw_heat(
+    points: Sequence[TaskRow],
+    *,
+    window: int,
+    effective: Mapping[str, str],
+    title: str,
+    width: FigureWidth = "page",
+) -> Figure:
+    """Draw the share of exact answers by length and depth, one panel per scaling.
+
+    A task without depths has one panel, with a row per scaling. A row below, set apart, is what
+    remains when what is asked for is taken out. A line marks the training window.
+
+    points: of one task and checkpoint. effective: each scaling's effective length as text.
+    """
+    exact = [point for point in points if point.metric == "exact"]
+    lengths = sorted({point.length for point in exact})
+    has_depths = any(point.depth is not None for point in exact)
+    gap = "\n" if has_depths else ", "
+    labels = {point.name: point.name for point in exact}
+    labels |= {name: f"{name}{gap}effective: {text}" for name, text in effective.items()}
+    panels = heat_panels(exact, labels)
+    count = len(panels)
+    columns = min(_COLUMNS[width], count)
+    inches = WIDTHS[width]
+    # what the labels of the rows leave
+    beside = 0.05 * max(len(label) for own in panels.values() for label in own)
+    cell = (0.88 * inches - beside) / columns / len(lengths)
+    trained = sum(length <= window for length in lengths)
+    with figure_style():
+        figure, axes = make_grid(
+            count,
+            columns,
+            row_height=0.42 + _ROW_HEIGHT * (max(map(len, panels.values())) + 0.3),
+            title=title,
+            width=width,
+            extra=0.95,
+        )
+        for place, (heading, axis) in enumerate(zip(panels, axes, strict=True)):
+            _draw_panel(axis, panels[heading], lengths, 72 * cell)
+            if 0 < trained < len(lengths):
+                axis.axvline(trained, color="white", linewidth=2.0)
+                axis.axvline(trained, color=NOTE, linewidth=0.8, linestyle=(0, (2, 1)))
+            folded = fold_text(heading, int(15.5 * inches / columns))
+            axis.set_title(folded, fontsize=SMALL_SIZE)
+            label_lowest(axis, "length (tokens)", place, count, columns)
+            if place % columns == 0 and has_depths:
+                axis.set_ylabel("depth (%)")
+        chance = next((point.chance for point in exact if point.chance is not None), None)
+        _add_colour_bar(figure, axes, chance)
+    return figure
+
+
+def heat_panels(points: Sequence[TaskRow], labels: Mapping[str, str]) -> dict[str, Rows]:
+    """Return the rows of each panel by its title: one panel per scaling with a row per depth.
+
+    Without depths it is one panel with a row per scaling. The last row is what was taken out, the
+    largest where there are several: none of the scalings should be trusted with less.
+    """
+    panels: dict[str, Rows] = {}
+    has_depths = any(point.depth is not None for point in points)
+    names = list(dict.fromkeys(point.name for point in points))
+    for point in sorted(points, key=lambda p: (names.index(p.name), p.taken_out, p.depth or 0.0)):
+        label = labels[point.name]
+        row = f"{100 * (point.depth or 0):g}" if has_depths else label
+        rows = panels.setdefault(label if has_depths else "", {})
+        cells = rows.setdefault(TAKEN_OUT if point.taken_out else row, {})
+        cells[point.length] = max(
+            point, cells.get(point.length, point), key=lambda point: point.value
+        )
+    for rows in panels.values():
+        if TAKEN_OUT in rows:
+            rows[TAKEN_OUT] = rows.pop(TAKEN_OUT)
+    return panels
+
+
+def _draw_panel(axis: Axes, rows: Rows, lengths: Sequence[int], cell: float) -> None:
+    """Draw a panel's cells, with a number in each; a length that was not measured stays empty.
+
+    cell: the width of a cell in points; numbers that do not fit are left out.
+    """
+    labels = list(rows)
+    edges = np.arange(len(rows) + 1.0)
+    if TAKEN_OUT in rows:
+        labels.insert(-1, "")  # an empty row sets it apart
+        edges = np.append(edges[:-1], [edges[-2] + _GAP, edges[-1] + _GAP])
+    middles = (edges[:-1] + edges[1:]) / 2
+    shown = [rows.get(label, {}) for label in labels]
+    values = np.array([[row[n].value if n in row else math.nan for n in lengths] for row in shown])
+    axis.pcolormesh(np.arange(len(lengths) + 1), edges, values, cmap=_COLOURS, vmin=0, vmax=1)
+    size = min(SMALL_SIZE - 0.5, cell / _NUMBER_WIDTH)
+    for (row, x), value in np.ndenumerate(values):
+        if not math.isnan(value) and size >= _SMALLEST_NUMBER:
+            style: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center"}
+            colour = "white" if value < 0.6 else "black"
+            axis.text(x + 0.5, float(middles[row]), share_text(value), color=colour, **style)
+    axis.set_ylim(edges[-1], 0)
+    axis.set_xticks(np.arange(len(lengths)) + 0.5, [f"{n:,}" for n in lengths])
+    axis.tick_params(axis="x", labelrotation=45)
+    for text in axis.get_xticklabels():
+        text.set(ha="right", rotation_mode="anchor")
+    axis.set_yticks(middles[np.char.str_len(labels) > 0], list(rows))
+    axis.tick_params(length=0)
+    axis.spines[["left", "bottom"]].set_visible(False)
+
+
+def share_text(share: float) -> str:
+    """Return a share in %, such as "97"; only all are "100", and only none are "0"."""
+    if 0 < share < 0.01:
+        return "<1"
+    return ">99" if 0.99 < share < 1 else f"{100 * share:.0f}"
+
+
+def _add_colour_bar(figure: Figure, axes: list[Axes], chance: float | None) -> None:
+    place: dict[str, Any] = {"location": "bottom", "fraction": 0.02, "pad": 0.01, "aspect": 40}
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 100), _COLOURS), ax=axes, **place)
+    label = "exact (%)"
+    if chance is not None:
+        label += f"; chance: {100 * chance:.2g}"
+        bar.ax.axvline(100 * chance, color="white", linewidth=1.2)
+        bar.ax.axvline(100 * chance, color="black", linewidth=0.8, linestyle=(0, (2, 1)))
+    bar.set_label(label, fontsize=SMALL_SIZE)
+    bar.outline.set_visible(False)
+
+
+def draw_distances(
+    points: Sequence[TaskRow],
+    *,
+    window: int,
+    borders: Mapping[str, int],
+    title: str,
+    width: FigureWidth = "page",
+) -> Figure:
+    """Draw nats and exact answers over the distance to the token to be found, or the length.
+
+    Dotted: the same with that token taken out. A short line at the top marks the distance from
+    which a map changes what is seen (borders, in tokens). points: of one task and checkpoint.
+    """
+    metrics = [metric for metric in _LABELS if any(p.metric == metric for p in points)]
+    styles = assign_styles({p.name: p.name if p.name == "trained" else p.kind for p in points})
+    columns = 1 if width == "column" else len(metrics)
+    with figure_style():
+        figure, axes = make_grid(
+            len(metrics),
+            columns,
+            row_height=2.3,
+            title=title,
+            width=width,
+            sharey=False,
+            extra=0.3,
+        )
+        for axis, metric in zip(axes, metrics, strict=True):
+            for name, style in styles.items():
+                own = [p for p in points if (p.name, p.metric) == (name, metric)]
+                _draw_profile(axis, own, style)
+                if name in borders:
+                    axis.axvline(borders[name], 0.94, 1, color=style.color, linewidth=1.5, zorder=1)
+            scale_lengths(axis, sorted(set(map(_distance, points))), 0.8 * WIDTHS[width] / columns)
+            mark_windows(axis, [window], with_label=True)
+            has_distance = points[0].distance is not None
+            axis.set_xlabel("distance (tokens)" if has_distance else "context length (tokens)")
+            axis.set_ylabel(_LABELS[metric])
+            if metric == "exact":
+                axis.set_ylim(-3, 103)
+        legend = [Line2D([], [], label=name, **vars(style)) for name, style in styles.items()]
+        if any(point.taken_out for point in points):
+            legend.append(Line2D([], [], label=TAKEN_OUT, color="0.4", linestyle=":"))
+        if borders.keys() & styles.keys():
+            mark: dict[str, Any] = {"marker": "|", "linestyle": "none", "markersize": 8}
+            mark |= {"markeredgewidth": 1.5, "color": "0.4"}
+            legend.append(Line2D([], [], label="a map begins", **mark))
+        add_legend(figure, legend)
+    return figure
+
+
+def _distance(point: TaskRow) -> int:
+    return point.length if point.distance is None else point.distance
+
+
+def _draw_profile(axis: Axes, points: Sequence[TaskRow], style: LineStyle) -> None:
+    """Draw a metric of a scaling with its interval; dotted, the same with the token taken out."""
+    scale = 100.0 if points and points[0].metric == "exact" else 1.0
+    for is_out in (False, True):
+        own = [point for point in points if point.taken_out == is_out]
+        x = [_distance(point) for point in own]
+        values = np.array([(p.value, p.ci_low, p.ci_high) for p in own], float).reshape(-1, 3).T
+        # nan leaves a gap
+        y, low, high = scale * np.where(np.isfinite(values), values, np.nan)
+        if is_out:
+            axis.plot(x, y, color=style.color, linestyle=":", linewidth=0.9)
+        else:
+            axis.plot(x, y, **vars(style))
+            axis.fill_between(x, low, high, color=style.color, alpha=BAND_OPACITY, linewidth=0)

@@ -1,91 +1,251 @@
-"""A table in the terminal: as wide as the console allows, and never with a number cut."""
+"""What a terminal shows of comparisons and sweeps: progress, tables, and what explains them."""
 
-import textwrap
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
-from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import TaskProgressColumn
 from rich.text import Text
 
-from rope_jax.console import Column, print_columns
+from rope_jax.comparison.curves import Comparison, compare_checkpoints
+from rope_jax.comparison.groups import describe_settings
+from rope_jax.config.presentation import Show
+from rope_jax.console import describe_duration, print_warning, print_wrapped, progress_bar
 from rope_jax.errors import printable
-from rope_jax.report.table import BELOW_TRUNCATION, Cell, Line, Table
+from rope_jax.protocols import BASELINE, PROTOCOLS
+from rope_jax.report.measured import (
+    Plotted,
+    estimate_cell,
+    has_single_seeds,
+    measured_table,
+    plotted_by,
+    sampling_text,
+)
+from rope_jax.report.table import Cell, Line, Table, print_table
+from rope_jax.report.tasks import print_tasks
+from rope_jax.report.text import (
+    QUANTITIES,
+    caption,
+    documents_text,
+    units_text,
+    usable_text,
+    value_text,
+)
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import RELIABLE_UNITS, perplexity
+from rope_jax.results.summary import SweepSummary
+from rope_jax.results.tasks import NO_TASKS, TaskTables
 
-BEST = "•"
-_NARROWEST_NAMES = 12  # where names are folded
+_SECONDS_BETWEEN_LINES = 60
 
 
-def print_table(
-    console: Console, table: Table, *, file: str, over: str = ""
-) -> tuple[list[str], tuple[str, ...]]:
-    """Print one line per curve. Return what explains its signs, and the details that have room.
+class SweepProgress(AbstractContextManager["SweepProgress"]):
+    """A progress bar with the time left, over all checkpoints of a sweep."""
 
-    A table that is too wide leaves out details, from the last one on, then writes its intervals
-    more briefly ("4.08 ±0.57", "4.08±0.57", "4.08±0.6", and not at all), folds its names, and goes
-    on below itself.
+    def __init__(self, console: Console, steps: Sequence[int]) -> None:
+        self._bar = progress_bar(console, TaskProgressColumn())
+        self._task = self._bar.add_task("sweeping", total=None, now="")
+        self._console, self._steps = console, steps
+        self._began, self._printed = time.perf_counter(), 0.0
 
-    file: where intervals without room are. over: what they are over, such as " over documents".
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:  # fill the bar even if the last checkpoint was skipped
+            self._bar.update(self._task, total=self._bar.tasks[self._task].completed)
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+    def of_checkpoint(self, step: int) -> Callable[[str, int, int], None]:
+        """Return the `progress` function for the sweep of one checkpoint."""
+        before = self._bar.tasks[self._task].completed
+        left = sum(other >= step for other in self._steps)
+
+        def update(now: str, done: int, total: int) -> None:
+            # assume that the remaining checkpoints take as long as this one
+            whole, read = before + total * left, before + done
+            label = f"step {step}, {now}" if len(self._steps) > 1 else now
+            elapsed = time.perf_counter() - self._began
+            # a line a minute where the bar cannot be redrawn, such as in a file
+            is_time = elapsed - self._printed >= _SECONDS_BETWEEN_LINES
+            if not self._console.is_terminal and 0 < done < total and is_time:
+                self._printed = elapsed
+                seconds = describe_duration(elapsed * (whole - read) / read)
+                self._console.print(
+                    f"{label}: {read / whole:.0%} of the tokens read, {seconds} left"
+                )
+            if done < total and not self._bar.live.is_started:
+                self._bar.start()
+            self._bar.update(self._task, completed=read, total=whole, now=label)
+
+        return update
+
+
+def warn_of_chance(console: Console, nll: float, vocab_size: int) -> None:
+    """Warn if a model's NLL at its window, in nats, is above that of equal probabilities, ln V."""
+    chance = math.log(vocab_size)
+    if nll > chance:
+        print_warning(
+            console,
+            f"{nll:.2f} nats per token at the window are worse than chance, ln V = {chance:.2f} "
+            f"for V = {vocab_size:,}: the tokenizer and the weights may not belong together, or "
+            "the model is untrained",
+        )
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Print a line per curve of the first protocol, what has room beside it, and the notes."""
+    protocol = comparison.protocols[0]
+    plotted = plotted_by(protocol, comparison)
+    curves = list(plotted)
+    groups = list(dict.fromkeys(curve.group for curve in curves))
+    alike = len({curve.name for curve in curves}) == 1
+    has_headings = 1 < len(groups) < len(curves)
+    table = measured_table(comparison, protocol)
+    table = _with_gains(table, plotted, "gain at {:,} (nats)")
+    lines = []
+    above = None
+    for curve, line in zip(curves, table.lines, strict=True):
+        label = curve.group.label
+        name = curve.name if len(groups) == 1 else label if alike else curve.label
+        line = line._replace(labels=(name,))
+        if has_headings:
+            heading = "" if curve.group is above else label
+            line = line._replace(labels=(f"  {curve.name}",), heading=heading)
+        lines.append(line)
+        above = curve.group
+    names = ("runs" if alike and len(groups) > 1 else "scaling",)
+    below = table.below if len(groups) == 1 else ()
+    title = QUANTITIES[comparison.show]
+    if len(groups) == 1 or alike:
+        title += f" of {printable(groups[0].label if len(groups) == 1 else curves[0].name)}"
+    print_wrapped(console, f"{title}; {protocol}", "bold")
+    over = f" over {sampling_text(comparison)}"
+    table = replace(table, labels=names, lines=lines, below=below)
+    legend, _ = print_table(console, table, file="comparison.md", over=over)
+    for group in groups:
+        if group.settings:
+            text = describe_settings(group.settings, briefly=True)
+            console.print(Text.assemble(printable(group.label), (f": {text}", "dim")))
+    if has_single_seeds(comparison) and any("the 95% interval" in note for note in legend):
+        legend.append("one seed says nothing about other seeds")
+    if legend:
+        print_wrapped(console, "; ".join(legend), "dim")
+    for remark in comparison.remarks:
+        print_wrapped(console, remark, "dim")
+    for note in comparison.notes:
+        print_wrapped(console, note, "yellow")
+
+
+def _with_gains(table: Table, plotted: Plotted, *headings: str) -> Table:
+    """Add the gains over truncation at the longest length, and with two headings the blow-ups."""
+    longest = max(length for points in plotted.values() for length in points)
+    gains = [points[longest].gain if longest in points else None for points in plotted.values()]
+    if not any(gains):
+        return table
+    lines = []
+    for line, gain in zip(table.lines, gains, strict=True):
+        ratio = None if gain is None else gain.negated().mapped(perplexity)
+        more = [estimate_cell(gain), estimate_cell(ratio, "{:.3g}".format)][: len(headings)]
+        lines.append(line._replace(details=[*line.details, *more]))
+    details = (*table.details, *(heading.format(longest) for heading in headings))
+    return replace(table, lines=lines, details=details)
+
+
+def print_sweep(
+    console: Console,
+    rows: Sequence[Row],
+    summary: SweepSummary,
+    show: Show = "perplexity",
+    tasks: TaskTables = NO_TASKS,
+) -> None:
+    """Print one table per protocol and task with one line per curve, and what explains them.
+
+    rows: those of all checkpoints. Only the newest gets intervals and marks, and in a wide console
+    usable lengths, gains and blow-ups.
     """
-    lines = (*table.lines, *table.below)
-    names = [printable(name) for line in lines for name in (line.labels[-1], line.heading)]
-    whole = max(map(cell_len, (table.labels[-1], *names)))
-    folded = min(whole, max(_NARROWEST_NAMES, -(-whole // 2)))
-    few = min(1, len(table.details))
-    forms = [(0, count, whole) for count in range(len(table.details), -1, -1)]
-    forms += [(1, few, whole), (1, 0, whole), (2, 0, whole), (2, 0, folded), (3, 0, folded)]
-    for form, count, beside in forms:
-        columns, gap = _columns(table, form, count, beside), 1 if form else 2
-        if sum(column.width for column in columns) + gap * (len(columns) - 1) <= console.width:
-            break
-    print_columns(console, columns, gap=gap)
-    cells = [cell for line in lines for cell in line.cells]
-    printed = [text.plain for c in columns[1 : 1 + len(table.columns)] for text in c.cells]
-    in_room = sum("±" in text or "[" in text for text in printed)
-    notes = {
-        f"± half of the 95% interval{over}": any("±" in text for text in printed),
-        f"[ ] the ends of the 95% interval{over}, where it is wider than the value": any(
-            "[" in text for text in printed
-        ),
-        f"intervals without room: in {file}": in_room < sum(bool(c.interval) for c in cells),
-        f"{BEST} best of its column": any(cell.is_best for cell in cells),
-        f"{BELOW_TRUNCATION} below truncation by more than the interval of the difference": any(
-            cell.is_below for cell in cells
-        ),
-    }
-    return [note for note, is_needed in notes.items() if is_needed], table.details[:count]
+    newest = summary.newest
+    comparison = compare_checkpoints(rows, summary.checkpoints, show=show)
+    notes: dict[str, None] = {}
+    for protocol in comparison.protocols:
+        if summary.earlier:
+            _print_by_step(console, comparison, protocol)
+        notes |= dict.fromkeys(_print_protocol(console, comparison, protocol))
+        console.print()
+    if notes:
+        print_wrapped(console, "; ".join(notes), "dim")
+    if newest.unit_kind == "blocks":
+        print_wrapped(
+            console,
+            f"intervals resample {units_text(newest.units, newest.documents)}, more than "
+            f"{newest.distance:,} tokens apart: they hold for these documents, not for others",
+            "dim",
+        )
+    if not newest.is_reliable:
+        print_wrapped(
+            console,
+            f"intervals are unreliable below {RELIABLE_UNITS} {newest.unit_kind}; this sweep has "
+            f"{newest.units}: a larger max_documents, more test text or shorter lengths give more",
+            "yellow",
+        )
+    print_tasks(console, newest, tasks)
 
 
-def _columns(table: Table, form: int, count: int, width: int) -> list[Column]:
-    """Return the names, folded to `width`, the columns, and the first `count` details."""
-    names: list[Text] = []
-    rows: list[Line] = []
-    for line in map(table.complete, (*table.lines, *table.below)):
-        blank = table.complete(Line((), [Cell()] * len(line.cells)))
-        name = printable(line.labels[-1])
-        indent = " " * (len(name) - len(name.lstrip()))
-        above = textwrap.wrap(printable(line.heading), width)
-        pieces = textwrap.wrap(name, width, subsequent_indent=indent) or [""]
-        names += map(Text, (*above, *pieces))
-        rows += [*[blank] * len(above), line, *[blank] * (len(pieces) - 1)]
-    columns = [Column(table.labels[-1], names, "left")]
-    for i, heading in enumerate(table.columns):
-        cells = [row.cells[i] for row in rows]
-        room = max(len(_marks(cell)) for cell in cells)
-        texts = [_text(cell, form, room) for cell in cells]
-        columns.append(Column(heading + " " * room, texts))
-    for i, heading in enumerate(table.details[:count]):
-        texts = [_text(row.details[i], 0) for row in rows]
-        columns.append(Column(heading, texts))
-    return columns
+def _print_protocol(console: Console, comparison: Comparison, protocol: str) -> list[str]:
+    """Print the table of one protocol, and return what explains its signs."""
+    plotted = plotted_by(protocol, comparison)
+    points = {p.last_position: p for own in plotted.values() for p in own.values()}
+    counts = [point.tokens for point in points.values()]
+    if PROTOCOLS[protocol].by_position:  # the positions divide the windows' tokens among them
+        counts = [sum(counts)]
+    # whole windows of different lengths rarely cover the same tokens
+    tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
+    point = next(iter(points.values()))
+    what = f"{QUANTITIES[comparison.show]} by {caption(protocol, point.stride)}"
+    title = f"{what}; {protocol}, {tokens} tokens of {documents_text(point.documents)}"
+    print_wrapped(console, title, "bold")
+    table = _with_gains(measured_table(comparison, protocol), plotted, "gain", "blow-up")
+    notes, details = print_table(console, table, file="results.csv")
+    usable = {curve.name: curve.usable for curve in plotted if curve.usable is not None}
+    checkpoint = comparison.only
+    if protocol != BASELINE or not usable or checkpoint is None:
+        return notes
+    if "usable" not in details:
+        by_text: dict[str, list[str]] = {}
+        for name, length in usable.items():
+            by_text.setdefault(usable_text(length), []).append(name)
+        most = max(by_text, key=lambda text: len(by_text[text]))
+        shown = [f"{', '.join(own)} {text}" for text, own in by_text.items() if text != most]
+        shown.append(f"{'all others' if shown else 'all curves'} {most}")
+        print_wrapped(console, f"usable: {'; '.join(shown)}")
+    notes.append(f"truncation: only the last {checkpoint.window:,} tokens are kept")
+    notes.append(f"usable: within {checkpoint.tolerance:g} nats of truncation")
+    if not all(length.is_known for length in usable.values()):
+        kind = checkpoint.unit_kind
+        alone = f"by the values alone, with fewer than {RELIABLE_UNITS} {kind}"
+        few = f"too few {kind} for one at the next length"
+        notes.append(f"no interval: {few if checkpoint.is_reliable else alone}")
+    if "gain" in details:
+        notes.append("gain: nats below truncation at the longest")
+    if "blow-up" in details:
+        notes.append("blow-up: perplexity there over that of truncation")
+    return notes
 
 
-def _text(cell: Cell, form: int, room: int = 0) -> Text:
-    """Return a cell with room for marks behind it; form: see `print_table`."""
-    forms = (cell.interval and f" {cell.interval}", cell.brief and cell.interval, cell.brief, "")
-    marks = _marks(cell).ljust(room)
-    if cell.is_best:
-        return Text(cell.value + forms[form] + marks, "bold")
-    return Text.assemble(cell.value, (forms[form], "dim"), marks)
-
-
-def _marks(cell: Cell) -> str:
-    return BEST * cell.is_best + BELOW_TRUNCATION * cell.is_below
+def _print_by_step(console: Console, comparison: Comparison, protocol: str) -> None:
+    show, lines, above = comparison.show, [], None
+    names = list(dict.fromkeys(curve.name for curve in comparison.curves))
+    curves = sorted(comparison.curves, key=lambda c: (names.index(c.name), c.step))
+    plotted = {c: {p.last_position: p for p in c.points if p.protocol == protocol} for c in curves}
+    lengths = sorted({n for points in plotted.values() for n in points})
+    for curve, own in plotted.items():
+        if own:
+            texts = [value_text(own[n].nll, own[n].bpb, show) if n in own else "" for n in lengths]
+            heading = "" if curve.name == above else curve.name
+            lines.append(Line((f"  step {curve.step:,}",), [*map(Cell, texts)], heading=heading))
+            above = curve.name
+    print_wrapped(console, f"{QUANTITIES[show]} by training step; {protocol}", "bold")
+    columns = tuple(f"{n:,}" for n in lengths)
+    print_table(console, Table("", "", ("scaling",), columns, lines), file="results.csv")
+    console.print()

@@ -23,10 +23,11 @@ from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.results import document_rows, rows, summarize, task_tables
 from rope_jax.plots.saving import save_figure
 from rope_jax.protocols import BASELINE
-from rope_jax.report.sweep import SweepProgress, print_sweep, results_texts, warn_of_chance
-from rope_jax.report.sweep_figures import draw_sweep
+from rope_jax.report.comparison import results_texts
+from rope_jax.report.figure import draw_sweep
 from rope_jax.report.tasks import draw_tasks
 from rope_jax.report.tensorboard import write_events
+from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
 from rope_jax.results.rows import DocumentRow, Origin, Row
 from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.results.tasks import NO_TASKS, SampleRow, TaskRow, TaskSummary, TaskTables

@@ -10,8 +10,9 @@ from rope_jax.comparison.curves import compare
 from rope_jax.comparison.read import find_sweeps, read_sweep
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.console import plain_console
-from rope_jax.report.comparison import comparison_markdown, print_comparison
+from rope_jax.report.comparison import comparison_markdown
 from rope_jax.report.page import format_page
+from rope_jax.report.terminal import print_comparison
 
 CONFIG = CompareConfig(resamples=50)
 

@@ -24,12 +24,12 @@ from rope_jax.report.comparison import (
     FILES,
     comparison_csv,
     comparison_markdown,
-    print_comparison,
     write_comparison,
 )
 from rope_jax.report.figure import draw_comparison
 from rope_jax.report.measured import measured_cell, truncation_levels
 from rope_jax.report.page import format_page
+from rope_jax.report.terminal import print_comparison
 from rope_jax.results.statistics import Estimate
 from scripts import compare as command
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rope_jax.comparison.groups import PointKey
 from rope_jax.comparison.read import find_sweeps, read_sweep
-from rope_jax.comparison.sweeps import PointKey
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.results.statistics import Sums

@@ -9,7 +9,7 @@ from PIL import Image
 
 from rope_jax import cli
 from rope_jax.errors import UserError
-from rope_jax.report import sweep_figures
+from rope_jax.report import figure as sweep_figures
 from scripts import plot_sweep
 
 

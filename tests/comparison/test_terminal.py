@@ -14,8 +14,9 @@ from rope_jax.comparison.read import find_sweeps, read_sweep
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.report.comparison import comparison_markdown, print_comparison
+from rope_jax.report.comparison import comparison_markdown
 from rope_jax.report.measured import estimate_cell
+from rope_jax.report.terminal import print_comparison
 from rope_jax.report.text import half_width_text, perplexity_text
 from rope_jax.results.statistics import Estimate
 

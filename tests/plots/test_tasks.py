@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rope_jax.plots.tasks import draw_distances, draw_heat, share_text
+from rope_jax.report.tasks import draw_distances, draw_heat, share_text
 from rope_jax.results.tasks import TaskRow
 
 LENGTHS = (64, 128, 256)

@@ -12,8 +12,7 @@ from PIL import Image
 
 from rope_jax.plots.saving import save_figure
 from rope_jax.plots.style import BACKGROUND
-from rope_jax.report.figure import draw_run
-from rope_jax.report.sweep_figures import draw_checkpoints
+from rope_jax.report.figure import draw_checkpoints, draw_run
 from rope_jax.results.rows import Row
 from rope_jax.results.summary import CheckpointSummary
 
@@ -324,7 +323,7 @@ IMPORT = """
 import sys
 import matplotlib
 before = dict(matplotlib.rcParams.copy())
-import rope_jax.plots.panels, rope_jax.report.sweep_figures, rope_jax.report.comparison
+import rope_jax.plots.panels, rope_jax.report.figure, rope_jax.report.comparison
 assert dict(matplotlib.rcParams.copy()) == before
 assert "matplotlib.pyplot" not in sys.modules, "pyplot was imported"
 """

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
-from rope_jax.comparison.sweep_files import SweepFiles
+from rope_jax.comparison.read import SweepFiles
 from rope_jax.config.explain import validate
 from rope_jax.config.inherit import load_training
 from rope_jax.config.load import dump, load

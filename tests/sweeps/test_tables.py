@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from rope_jax.report.sweep import results_texts
+from rope_jax.report.comparison import results_texts
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import UsableLength
 from rope_jax.results.summary import CheckpointSummary, CurveSummary

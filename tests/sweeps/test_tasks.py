@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rope_jax.comparison.sweep_files import SweepFiles
+from rope_jax.comparison.read import SweepFiles
 from rope_jax.config.training import Config
 from rope_jax.evaluation.results import document_rows, rows, summarize, task_tables
 from rope_jax.report import tasks as report

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from rope_jax.report.sweep import (
+from rope_jax.report.terminal import (
     SweepProgress,
     print_sweep,
     warn_of_chance,
