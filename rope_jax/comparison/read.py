@@ -328,7 +328,8 @@ def _read_table(
         table: list[list[str]] = [line for line in reader if line] or [[]]
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
-    header, lines = table[0], table[1:]
+    header: list[str] = table[0]
+    lines = table[1:]
     later: dict[str, str] = {**_DEFAULTS, **(defaults or {})}
     missing = [name for name in kind._fields if name not in {*header, *later, *_SAME_AS}]
     if missing:
