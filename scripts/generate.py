@@ -29,7 +29,7 @@ from rope_jax.rope import QUERY_SCALES, STRATEGIES
 from rope_jax.rope.hf import HF_FORMS
 from scripts.aot import RESULTS as AOT_RESULTS
 from scripts.aot import read_results, result_table
-from scripts.plot_reference import LENGTHS, STYLES, Above, Cost, measured_ways, read_cost
+from scripts.plot_reference import LENGTHS, Above, Cost, measured_ways, read_cost
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -174,14 +174,15 @@ def chips_table() -> str:
     )
 
 
-def demo_table() -> str:
-    """Return a table of perplexities on the same tokens, by curve and length."""
+def demo_table(names: Sequence[str] = ()) -> str:
+    """Return a table of perplexities on the same tokens, by curve (all unless named) and length."""
 
     def cell(row: Mapping[str, str]) -> str:
         half = (math.exp(float(row["ci_high"])) - math.exp(float(row["ci_low"]))) / 2
         return f"{float(row['ppl']):.2f} ± {half:.2f}"
 
-    return _by_length(_rows(DEMO, "same_tokens"), "name", cell)
+    rows = [row for row in _rows(DEMO, "same_tokens") if not names or row["name"] in names]
+    return _by_length(rows, "name", cell)
 
 
 def above_truncation_table(comparison: str, key: str) -> str:
@@ -267,15 +268,10 @@ def tasks_table() -> str:
     return table(("", *headings, *passkeys, "effective length"), rows)
 
 
-def reference_table(*, all_ways: bool) -> str:
-    """Return a table of what each way of extending the demo gives, and of its cost.
-
-    all_ways: those that the figure leaves out as well.
-    """
+def reference_table() -> str:
+    """Return a table of what each way of extending the demo gives, and of its cost."""
     rows = []
     for way, losses in measured_ways():
-        if not all_ways and (way.run, way.curve) not in STYLES:
-            continue
         cells = [_above(losses[length]) if length in losses else "" for length in LENGTHS]
         rows.append((way.kind, way.name, *_cost(read_cost(way)), *cells))
     headings = ("", "", "numbers", "tokens", "seconds", *(f"{n:,}" for n in LENGTHS))
@@ -299,10 +295,11 @@ def _cost(cost: Cost | None) -> tuple[str, str, str]:
 TABLES: dict[str, Callable[[], str]] = {
     "chips": chips_table,
     "demo": demo_table,
+    "demo in short": lambda: demo_table(["trained", "pi-auto", "yarn-auto", "rerope-logn"]),
     "encoding results": lambda: above_truncation_table("encodings", "group"),
     "encoding settings": lambda: settings_table(ENCODINGS),
     "encodings": encoding_properties_table,
-    "every way": lambda: reference_table(all_ways=True),
+    "every way": reference_table,
     "gpu": lambda: result_table(read_results(AOT_RESULTS), "gpu"),
     "map results": lambda: above_truncation_table("maps", "name"),
     "maps": lambda: settings_table(MAPS),
@@ -310,7 +307,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "position maps": maps_table,
     "protocols": protocols_table,
     "query scales": query_scales_table,
-    "reference": lambda: reference_table(all_ways=False),
     "scaling results": lambda: above_truncation_table("scalings", "name"),
     "scalings": scalings_table,
     "settings": scaling_settings_table,

@@ -57,9 +57,9 @@ def test_following_the_recipes_adds_a_working_map_and_encoding(copy):
     made_again, tests_again, train = ENCODING.commands
     assert (make, tests.split()[:-1]) == (made_again, tests_again.split())
     run_command(make, copy)
-    readme, page = (copy / "README.md").read_text(), (copy / "docs/positions.md").read_text()
-    assert "| `grouped` | ⌊i/G⌋ − ⌊j/G⌋ | `group` auto: n/L, rounded up | you, today |" in readme
-    assert "| `recency` | Recency: logits q·k/√H − (i − j)/reach," in readme
+    page = (copy / "docs/positions.md").read_text()
+    assert "| `grouped` | ⌊i/G⌋ − ⌊j/G⌋ | `group` auto: n/L, rounded up | you, today |" in page
+    assert "| `recency` | Recency: logits q·k/√H − (i − j)/reach," in page
     assert "| `grouped` | `group` | auto |" in page
     assert "| `recency` | none | no | no | any |" in page
     assert "| `recency` | `reach` | 32 |" in page

@@ -24,7 +24,7 @@ __all__ = ["copy"]
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-RECIPE = README.partition("### Add one\n")[2].partition("\n## ")[0]
+RECIPE = README.partition("## Add a scaling\n")[2].partition("\n## ")[0]
 PROSE = RECIPE.replace("\n", " ")
 FILE = re.search(r"in a file of its own, `(\S+)`", RECIPE)[1]
 STRATEGY, GOLDEN_TEST = code_in(RECIPE)

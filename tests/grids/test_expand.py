@@ -201,9 +201,9 @@ def test_the_grids_of_the_repository_expand(path, monkeypatch):
 
 def test_the_grid_of_the_readme_expands(monkeypatch):
     monkeypatch.chdir(ROOT)
-    blocks = re.findall(r"```yaml\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", Path("docs/sweeps.md").read_text(), re.DOTALL)
     (text,) = (block for block in blocks if "axes" in block)
-    jobs = expand(validate(GridConfig, yaml.safe_load(text), "README.md"))
+    jobs = expand(validate(GridConfig, yaml.safe_load(text), "docs/sweeps.md"))
     runs = [job.folder.name for job in jobs if isinstance(job, TrainJob)]
     # as the comments in it say
     long = [f"long-x{factor}-s{seed}" for seed in (0, 1) for factor in (2, 4)]

@@ -1,0 +1,260 @@
+"""The README and docs/: examples run, commands are valid, numbers are recomputed."""
+
+import math
+import re
+import shlex
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+
+from rope_jax.config.fit import FitConfig
+from rope_jax.config.inspection import KNOWN_MODELS, MapsConfig
+from rope_jax.config.load import load
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
+from rope_jax.inspection.geometries import Geometry
+from rope_jax.model.layers import LayerInputs, LayerKind, attend
+from rope_jax.positions.bands import band_masks, rotations
+from rope_jax.positions.encodings import RoPE
+from rope_jax.positions.mapping import with_map
+from rope_jax.positions.maps import MAPS, relative_positions
+from rope_jax.rope import RotaryGeometry, RotaryLayers, cos_sin, parse_scaling
+from rope_jax.rope.decay import decay_scores, mean_and_peak_by_octave
+from rope_jax.rope.strategies import NoScaling
+from scripts import show_maps
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+}
+
+
+def examples(page, language="python"):
+    """Return a page's blocks of code."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGES[page], re.DOTALL)
+
+
+def rows_after(heading, page="docs/rope.md"):
+    """Return the rows, without their headings, of the first table after a heading."""
+    table = re.search(r"\n(\|.*?\n)\n", PAGES[page].partition(heading)[2] + "\n\n", re.DOTALL)[1]
+    return table.splitlines()[2:]
+
+
+def row(*cells):
+    return f"| {' | '.join(cells)} |"
+
+
+def test_links_lead_to_files_and_headings():
+    for page, text in PAGES.items():
+        for target, anchor in re.findall(r"\]\(((?!https?:)[^)#\s]*)(?:#([\w-]+))?\)", text):
+            path = (ROOT / page).parent / target if target else ROOT / page
+            assert path.exists(), (page, target)
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+                assert anchor in anchors, (page, target, anchor)
+
+
+def commands(text):
+    """Yield the words of every command that begins with python in a page's indented blocks."""
+    for found in re.finditer(r"^ +\S*python ((?:.*\\\n)*.*)", text, re.MULTILINE):
+        command = re.sub(r" +#.*", "", found[1]).replace("\\\n", " ")
+        while command.count("'") % 2:  # an argument over several lines
+            rest = text[found.end() :].partition("'")[0]
+            command += rest + "'"
+        yield shlex.split(command)
+
+
+# Of a command that cannot be read as it is; what a recipe adds is not there yet.
+PLACEHOLDER = re.compile(
+    r"[$<…]|CONFIG|\bRUN\b|half|recency|grouped|fused|soft_mixture|strategy.json"
+)
+
+
+def test_commands_have_valid_configs(monkeypatch):
+    """Every config that a page names with overrides can be read, except those of its own making."""
+    monkeypatch.chdir(ROOT)
+    checked = 0
+    for text in PAGES.values():
+        for script, *words in commands(text):
+            model, option = {
+                "train.py": (Config, None),
+                "eval_ppl.py": (SweepConfig, "--sweep"),
+                "scripts/fit.py": (FitConfig, "--fit"),
+            }.get(script, (None, None))
+            if model is None or any(PLACEHOLDER.search(word) for word in words):
+                continue
+            positional = [word for word in words if "=" not in word and word != option]
+            path = positional[-1] if positional[-1:] and positional[-1].endswith(".yaml") else None
+            overrides = [word for word in words if "=" in word and not word.startswith("-")]
+            if "--help" in words or (path and not Path(path).exists()):
+                continue
+            load(model, path and Path(path), overrides)
+            checked += 1
+    assert checked > 25
+
+
+# Examples
+
+
+def test_the_example_of_the_readme_rotates():
+    names: dict = {}
+    # traced as a whole: operation by operation it would be compiled for seconds
+    jax.eval_shape(lambda: exec(examples("README.md")[0], names))
+    assert names["q"].shape == (2, 100, 8, 64)
+
+
+def test_the_sweep_of_a_model_of_your_own_runs(capsys):
+    """The ellipsis is filled in with the smallest model that rotates something."""
+    (example,) = examples("docs/sweeps.md")
+    model = (
+        "    x = params[tokens[:, :-1]][:, :, None, :]\n"
+        "    q, k = rotate(x, cos[0], sin[0]), rotate(x, cos[0], sin[0])\n"
+        "    score = jnp.einsum('btnh,bsnh->bts', q, k)\n"
+        "    mask = positions[..., :, None] >= positions[..., None, :]\n"
+        "    weight = jax.nn.softmax(jnp.where(mask, score, -jnp.inf))\n"
+        "    logits = jnp.einsum('bts,bsh->bth', weight, x[:, :, 0]) @ params.T\n"
+        "    return -jnp.take_along_axis(\n"
+        "        jax.nn.log_softmax(logits), tokens[:, 1:, None], axis=-1)[..., 0]\n"
+    )
+    filled = re.sub(r"    \.\.\. .*\n    return nll\n", lambda _: model, example)
+    rng = np.random.default_rng(0)
+    names = {
+        "jax": jax,
+        "documents": [rng.integers(0, 16, 9000) for _ in range(2)],
+        "params": jnp.asarray(rng.normal(size=(16, 64)).astype(np.float32)) * 0.3,
+    }
+    # short lengths, for a fast test; all else is the page's own text
+    exec(filled.replace("[1024, 2048, 4096, 8192]", "[16, 32, 64]"), names)
+    printed = capsys.readouterr().out.split("\n")[:-1]
+    losses = {tuple(line.split()[:2]): float(line.split()[2]) for line in printed}
+    assert len(losses) == 9
+    # up to its train_length an `auto` factor is 1: no scaling
+    assert losses["yarn-auto", "64"] == losses["trained", "64"] != losses["ntk-8", "64"]
+
+
+def test_the_examples_of_scalings_run():
+    module, functions, _ = examples("docs/scalings.md")
+    names: dict = {}
+    jax.eval_shape(lambda: exec(module + functions, names))
+    assert names["k"].shape == (2, 100, 2, 64)
+    layers = next(b for b in examples("docs/scalings.md", "yaml") if "pattern" in b)
+    raw = yaml.safe_load(layers) | {"name": "x", "model": {"num_hidden_layers": 8}}
+    config = Config.model_validate(
+        raw | {"stages": [{"steps": 200, "seq_len": 128, "batch_size": 1}]}
+    )
+    assert config.sliding_windows == (1024, 1024, 1024, None, 1024, 1024, 1024, None)
+    kinds = [config.rotary_layers.for_layer(i, config.rope.scaling)[1].type for i in range(8)]
+    assert kinds == ["none"] * 3 + ["yarn"] + ["none"] * 3 + ["drope"]
+
+
+@pytest.mark.parametrize("map_", [None, {"type": "streaming", "sinks": 2, "recent": 9}])
+def test_the_attention_of_a_model_of_your_own_is_ours(map_):
+    (snippet,) = (s for s in examples("docs/positions.md") if "def attention" in s)
+    page: dict = {}
+    exec(snippet, page)
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.standard_normal((2, 40, 4, 8)), jnp.float32) for _ in range(3))
+    layers, positions = RotaryLayers(RotaryGeometry(8, 100.0, 16)), np.arange(40)[None]
+    rotary = layers.rotary(NoScaling(), positions)
+    wanted_keys = np.tri(40, dtype=bool)
+    if map_:
+        map_ = MAPS[map_["type"]](**map_)
+        rotary = with_map(rotary, map_, layers, positions, window=16, seq_len=40)
+        r = relative_positions(map_.bands(16, 40), positions[0], positions[0])
+        wanted_keys = ~np.isnan(r)
+
+    @jax.jit
+    def both(v):
+        every = jax.tree.map(lambda leaf: leaf[0], rotations(rotary, jnp.asarray(positions)))
+        inputs = LayerInputs(every, jnp.ones((1, 40), jnp.float32), {}, None, None)
+        kind = LayerKind(masks=band_masks(rotary))
+        wanted = attend(q, k, v, inputs, kind, backend="xla", encoding=RoPE(), layout="half")
+        found, pull = jax.vjp(
+            lambda v: page["attention"](q, k, v, rotary, jnp.asarray(positions))[0, -1], v
+        )
+        return wanted[0, -1], found, pull(jnp.ones_like(found))[0]
+
+    wanted, found, gradient = both(v)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    reached = np.abs(np.asarray(gradient[0])).sum((1, 2)) > 0  # by the last query
+    np.testing.assert_array_equal(reached, wanted_keys[-1])
+
+
+def test_the_figure_of_the_maps_is_the_one_that_the_script_draws(tmp_path):
+    """By the last row of every panel, which the script writes to a file of its own."""
+    show_maps.main([f"output={tmp_path}/maps.png"])
+    drawn = (ROOT / "docs/figures/maps.csv").read_text()
+    assert (tmp_path / "maps.csv").read_text() == drawn
+    assert {map_.type for map_ in MapsConfig().maps} == set(MAPS) - {"fitted"}
+
+
+# The numbers of docs/rope.md
+
+
+def test_the_table_of_decay():
+    expected = []
+    for base in (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0):
+        scores = decay_scores(RotaryGeometry(64, base).inv_freq(), np.arange(2048))
+        means, peaks = mean_and_peak_by_octave(scores)
+        falls = ("–", "–")
+        if base >= 500:
+            falls = f"{(means[2] - means[7]) / 5:.2f}", f"{8 * math.log(2) / math.log(base):.2f}"
+        numbers = f"{means[2]:.2f}", f"{means[7]:.2f}", *falls, f"{peaks[-1]:.2f}"
+        expected.append(row(f"{base:,.0f}", *numbers).replace("-0.", "−0."))
+    page = PAGES["docs/rope.md"]
+    assert page.partition("\n| base (d 64) |")[2].split("\n\n")[0].split("\n")[2:] == expected
+
+
+def test_the_tables_of_bases_and_turns():
+    bases, turns = [], []
+    for model in KNOWN_MODELS:
+        made = Geometry(model)
+        shown = made.geometry
+        bases.append(
+            row(
+                *(model.name, f"{shown.rotary_dim}", f"{shown.base:,.0f}"),
+                *(f"{shown.train_length:,}", f"{made.longest_wavelength:,.0f}"),
+                f"{made.longest_wavelength / shown.train_length:.3g}",
+                f"{made.first_negative:,}",
+            )
+        )
+        share = math.log(shown.train_length / 2 / math.pi) / math.log(shown.base)
+        slowest = float(f"{made.turns[-1]:.2g}")
+        digits = f"{slowest:.4f}" if slowest < 0.01 else f"{slowest:.3f}"
+        circles = f"{made.full_circles} of {made.turns.size}"
+        turns.append(row(model.name, f"{share:.2f}", circles, digits))
+    assert rows_after("## Base and longest") == bases
+    assert rows_after("## Which pairs") == turns
+    demo = load(Config, ROOT / "configs/demo.yaml")
+    assert KNOWN_MODELS[0].geometry == demo.rotary_layers.geometry
+
+
+def test_the_table_of_errors():
+    geometry = RotaryGeometry(64, 1e4, 4096)
+    theta = geometry.inv_freq()
+    in_float32 = theta.astype(np.float32)
+    frequencies = parse_scaling({"type": "none"}).frequencies(geometry)
+    jitted = jax.jit(cos_sin)
+    expected = []
+    for bound, name in ((4096, "4,096"), (131_072, "131,072"), (10**6, "10^6"), (10**7, "10^7")):
+        positions = np.arange(bound + 1)
+        if bound > 131_072:
+            positions = np.random.default_rng(0).integers(0, bound + 1, 2**16)
+        exact = np.cos(positions[:, None] * theta)
+        product = positions[:, None].astype(np.float32) * in_float32
+        by_frequency = np.abs(np.cos(positions[:, None] * in_float32.astype(np.float64)) - exact)
+        by_both = np.abs(np.cos(product.astype(np.float64)) - exact)
+        cos, _ = jitted(frequencies, positions.astype(np.int32))
+        assert np.abs(np.asarray(cos, np.float64) - exact).max() < 3.5e-7
+        errors = (
+            f"{e:.2f}" if e >= 0.05 else f"{e:.1e}".replace("e-0", "e-")
+            for e in (by_frequency.max(), by_both.max())
+        )
+        expected.append(row(name, *errors, "3e-7"))
+    assert rows_after("## Precision") == expected
