@@ -192,7 +192,7 @@ def sweeping(shape: Shape) -> Side:
             params=params,
             geometry=config.rotary_layers,
             nll_of_last=of_last,
-            row_bytes=lambda n: float(window_bytes(config.model, shape.vocabulary, n).total),
+            row_bytes=lambda n: float(window_bytes(config.model, shape.vocabulary, n)),
             row_multiple=lambda n: placement.row_shards,
             programs=programs,
             progress=progress,

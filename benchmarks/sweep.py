@@ -90,7 +90,7 @@ def ours(run_path: Path, folder: Path, documents: int, dtype: str, side: str) ->
         geometry=config.rotary_layers,
         bos_id=tokenizer.bos_id,
         nll_of_last=nll_of_last,
-        row_bytes=lambda n: float(window_bytes(config.model, tokenizer.vocab_size, n).total),
+        row_bytes=lambda n: float(window_bytes(config.model, tokenizer.vocab_size, n)),
         **settings,
     )
     seconds = time.perf_counter() - started

@@ -111,18 +111,15 @@ def test_a_unit_of_work_may_take_twice_as_long_as_the_one_before(start: Start) -
     assert end(process)[0] == 0
 
 
-def test_the_first_look_does_not_count_as_the_end_of_a_unit(start: Start) -> None:
-    process = start("stopping.requested()\nsay('working')\ntime.sleep(60)")
-    began = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    assert end(process)[0] == 143
-    assert time.monotonic() - began < GRACE + 10
-
-
-def test_no_unit_of_work_is_waited_for_longer_than_schedulers_wait(start: Start) -> None:
+@pytest.mark.parametrize("unit", [0, 2 * GRACE])
+def test_no_unit_of_work_is_waited_for_longer_than_schedulers_wait(
+    start: Start, unit: float
+) -> None:
+    """And the first look does not count as the end of a unit."""
+    looks = f"stopping.requested()\ntime.sleep({unit})\n" * bool(unit)
     process = start(
-        f"stopping._LONGEST_GRACE = {2 * GRACE}\nstopping.requested()\ntime.sleep({2 * GRACE})\n"
-        "stopping.requested()\nsay('working')\ntime.sleep(60)"
+        f"stopping._LONGEST_GRACE = {2 * GRACE}\n{looks}stopping.requested()\n"
+        "say('working')\ntime.sleep(60)"
     )
     process.send_signal(signal.SIGTERM)
     began = time.monotonic()

@@ -88,7 +88,7 @@ def check_memory(loaded: LoadedModel, config: FitConfig) -> None:
     check_fits(
         f"{'length' if count == 1 else 'batch_tokens'}: a step reads {count:,} × {length:,} tokens "
         f"and, beside {in_gib(memory.weights)} GiB of weights, takes",
-        memory.window(length).total * count / LARGEST_OVERESTIMATE,
+        memory.window(length) * count / LARGEST_OVERESTIMATE,
         memory.available - memory.weights,
         "attention=blockwise takes less" if quadratic else "lower it",
     )

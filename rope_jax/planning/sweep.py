@@ -65,7 +65,6 @@ def plan_sweep(
         *(model, placement, like),
         available=device_bytes(placement.device),
         memory_gib=config.memory_gib,
-        imported=training.imported is not None,
     )
     entries = [entry.label for entry in config.scalings]
     # each length of each entry reads the block with the text in front of it once
@@ -86,12 +85,8 @@ def plan_sweep(
     }
     if target is not None:
         facts["target"] = target.text
-    table = memory.table(read)
-    if table is None:
-        facts["memory"] = memory.describe(read[-1])
+    facts["memory"] = memory.describe(read[-1])
     print_overview(console, f"plan of the sweep {config.name} of {training.name}", facts)
-    if table is not None:
-        console.print(table)
     memory.check(read)
     if target is not None:
         shared = placement.sharing_windows(memory.sharing(read[-1]).context)

@@ -101,7 +101,7 @@ def plan_training(
 def plan_stage(program: Program, number: int, *, validates: bool) -> StagePlan:
     """Compile the programs of a stage, unless it is too large already by a lower bound."""
     available = device_bytes(program.placement.device)
-    bound, began = stage_bound(program, number, validates=validates), time.perf_counter()
+    bound, began = stage_bound(program, number), time.perf_counter()
     needed = refusal = None
     try:
         check_stage(program, number, bound, available)

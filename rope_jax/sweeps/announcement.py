@@ -29,10 +29,7 @@ def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
         title += f", window {training.trained(stage).window:,}" * bool(scalings)
         scalings[title] = _describe_scalings(training, config, longest, stage)
     trained, imported = training.trained_at(steps[-1]), training.imported is not None
-    table = loaded.memory.table(plans.readable)
-    devices = session.describe_devices()
-    if table is None:
-        devices += f"; {loaded.memory.describe(plans.readable[-1])}"
+    memory = loaded.memory.describe(plans.readable[-1])
     tasks = ", ".join(  # with the samples at each length
         f"{task.label} ({task.samples * (len(task.places) + task.has_control):,} samples)"
         for task in config.tasks
@@ -45,7 +42,7 @@ def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
             "checkpoint": f"{session.run.path}, {which}; window {trained.window:,} tokens, "
             f"scaling {trained.scaling.type}",
             "model": f"{sum(leaf.size for leaf in jax.tree.leaves(loaded.like)):,} parameters",
-            "devices": devices,
+            "devices": f"{session.describe_devices()}; {memory}",
             "tokenizer": session.describe_tokenizer(),
             config.split: [
                 f"{len(split):,} document{'s' * (len(split) != 1)}, {len(split.tokens):,} tokens",
@@ -57,8 +54,6 @@ def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
             **scalings,
         },
     )
-    if table is not None:
-        console.print(table)
     _warn_of_texts(loaded, plans)
     first, autos = training.geometry.train_length, [e for e in config.scalings if e.factor_is_auto]
     is_scaled = trained.scaling.type != "none"

@@ -160,7 +160,7 @@ def _read(
     reader = Reader(
         loaded.nll_of_last,
         params,
-        rows_at=lambda n: max(1, int(budget / loaded.memory.window(n).total)),
+        rows_at=lambda n: max(1, int(budget / loaded.memory.window(n))),
         row_multiple=lambda n: loaded.placement_at(n).row_shards,
         programs={},
     )

@@ -109,7 +109,7 @@ class LoadedModel:
             plan,
             of_last,
             params,
-            row_bytes=lambda n: float(self.memory.sharing(n).window(n).total),
+            row_bytes=lambda n: float(self.memory.sharing(n).window(n)),
             row_multiple=lambda n: self.placement_at(n).row_shards,
             **how,
         )
@@ -151,7 +151,6 @@ def load_model(
         *(model, placement, like),
         available=processes.smallest(device_bytes()),
         memory_gib=memory_gib,
-        imported=training.imported is not None,
     )
     return LoadedModel(session, training, corpus, placement, model, like, memory)
 
@@ -161,7 +160,7 @@ def memory_plan(
 ) -> MemoryPlan:
     """Return the memory for reading a window where `placement` puts the parameters.
 
-    limits: `available`, `memory_gib` and `imported` of the plan.
+    limits: `available` and `memory_gib` of the plan.
     """
     return MemoryPlan(
         model.config,

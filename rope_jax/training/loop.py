@@ -25,7 +25,6 @@ from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.training.checkpoints import Checkpoints
-from rope_jax.training.memory import shortage
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program
 from rope_jax.training.step import (
@@ -75,7 +74,7 @@ class Trainer:
                 self._measure(0, self._spans[0], state.params)
             for span in self._spans:
                 if span.end > done:
-                    with shortage_as(shortage(span.number)):
+                    with shortage_as(_shortage(span.number)):
                         state = self._train_stage(span, max(done, span.begin), state)
         return state
 
@@ -224,6 +223,15 @@ class Trainer:
             short=short,
             mix=self._mix,
         )
+
+
+def _shortage(number: int) -> str:
+    key = f"stages.{number}"
+    return (
+        f"stages[{number}]: there is not enough memory; end other programs, and the same command "
+        f"continues from the newest checkpoint; or raise {key}.grad_accumulation, or lower "
+        f"{key}.batch_size or {key}.seq_len, under another name"
+    )
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:

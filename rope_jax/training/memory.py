@@ -11,7 +11,7 @@ from rope_jax.config.model import RematName
 from rope_jax.config.training import Config
 from rope_jax.devices.memory import check_fits, in_gib, is_host_memory, least_available, shortage_as
 from rope_jax.errors import UserError
-from rope_jax.model.memory import bytes_per_device, step_bound, validation_bound
+from rope_jax.model.memory import bytes_per_device, step_bound
 from rope_jax.training.program import Program
 
 # Compiling takes 0.3 to 0.4 seconds per unrolled layer on two CPU cores: this many, a minute.
@@ -23,40 +23,30 @@ _LEAST_REMAT = get_args(RematName)[-1]
 
 
 class StageBytes(NamedTuple):
-    """Memory of a stage on each device, in bytes."""
+    """Memory of a stage on each device, in bytes, and whether validation is what takes it."""
 
-    step: int
-    validation: int
-    saving: int
-    """Of the copies of the state while a checkpoint is written, on a CPU."""
-
-    @property
-    def total(self) -> int:
-        return self.saving + max(self.step, self.validation)
+    total: int
+    in_validation: bool = False
 
 
-def stage_bound(program: Program, number: int, *, validates: bool) -> StageBytes:
+def stage_bound(program: Program, number: int) -> StageBytes:
     """Lower bound on the memory of stage `number`, without compiling it."""
     stage, state = program.config.stages[number], program.abstract_state
     tokens = stage.batch_size * stage.seq_len // program.placement.mesh.size
-    model, whole = program.config.model, bytes_per_device(state)
-    params = bytes_per_device(state.params)
-    keys = max(min(stage.seq_len, n or stage.seq_len) for n in program.config.sliding_windows)
-    return StageBytes(
-        step_bound(model, params, whole, tokens, stage.grad_accumulation, keys),
-        validation_bound(model, whole, tokens) if validates else 0,
-        _saving_bytes(program),
-    )
+    sizes = bytes_per_device(state.params), bytes_per_device(state)
+    bound = step_bound(program.config.model, *sizes, tokens, stage.grad_accumulation)
+    return StageBytes(bound + _saving_bytes(program))
 
 
 def compiled_bytes(program: Program, number: int, *, validates: bool) -> StageBytes:
     """Memory of stage `number` by the compiler's figures; it is compiled for them."""
     stage = program.stage(number)
-    validation = stage.validation_bytes if validates else 0
-    return StageBytes(stage.train_bytes, validation, _saving_bytes(program))
+    step, validation = stage.train_bytes, stage.validation_bytes if validates else 0
+    return StageBytes(max(step, validation) + _saving_bytes(program), validation > step)
 
 
 def _saving_bytes(program: Program) -> int:
+    """Return the bytes of the copies of the state while a checkpoint is written, on a CPU."""
     if not is_host_memory(program.placement.device):
         return 0
     size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.abstract_state))
@@ -70,10 +60,8 @@ def check_size(program: Program) -> None:
     """
     check_compile_time(program.config)
     available = least_available(program.placement.device)
-    # with a fraction of 0 there may be no text to validate on
-    validates = program.config.data.validation_fraction > 0
     for number in range(len(program.config.stages)):
-        check_stage(program, number, stage_bound(program, number, validates=validates), available)
+        check_stage(program, number, stage_bound(program, number), available)
 
 
 def compile_stages(
@@ -99,16 +87,15 @@ def compile_stages(
 
 def check_stage(program: Program, number: int, needed: StageBytes, available: float | int) -> None:
     """UserError if a stage needs more memory than there is on each device."""
-    state, placement = program.abstract_state, program.placement
+    state, shards = program.abstract_state, program.placement.parameter_shards
     parameters = bytes_per_device(state) + bytes_per_device(state.params)
-    shards = placement.parameter_shards
     check_fits(
         "model: its parameters, their gradients and the optimizer state take",
         *(parameters, available),
         "lower hidden_size, intermediate_size or num_hidden_layers, or split it with mesh.fsdp "
         f"over at least {math.ceil(parameters * shards / max(available, 1)):,} devices",
     )
-    stage, in_validation = program.config.stages[number], needed.validation > needed.step
+    stage, in_validation = program.config.stages[number], needed.in_validation
     windows = stage.batch_size // (1 if in_validation else stage.grad_accumulation)
     where = " in validation" if in_validation else ""
     check_fits(
@@ -132,16 +119,6 @@ def _advice(program: Program, number: int, *, in_validation: bool = False) -> st
         "split windows over more devices with mesh.context": model.backend.splits_windows,
     }
     return ", or ".join(way for way, helps in ways.items() if helps)
-
-
-def shortage(number: int) -> str:
-    """The error message if memory runs out while stage `number` is trained."""
-    key = f"stages.{number}"
-    return (
-        f"stages[{number}]: there is not enough memory; end other programs, and the same command "
-        f"continues from the newest checkpoint; or raise {key}.grad_accumulation, or lower "
-        f"{key}.batch_size or {key}.seq_len, under another name"
-    )
 
 
 def check_compile_time(config: Config) -> None:

@@ -101,4 +101,4 @@ class TrainingSweep:
     def _row_bytes(self, length: int) -> float:
         mesh, model = self._program.placement.config, self._program.config.model
         split = {"context": mesh.context, "tensor": mesh.tensor}
-        return float(window_bytes(model, self._program.vocab_size, length, **split).total)
+        return float(window_bytes(model, self._program.vocab_size, length, **split))

@@ -139,11 +139,12 @@ def measured(fields, mesh, encoding, map_, windows, most_logits, fits):
 
         return jax.grad(mean)(jnp.asarray(rotary.frequencies.inv_freq))
 
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, placement.shard_state(alone.init(0)))
-    params = jax.device_put(alone.init(0), shardings)
+    params = alone.init(0)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, placement.shard_state(params))
+    params, rows = jax.device_put(params, shardings), placement.batch(batch, B)
     old, loss.MOST_LOGITS = loss.MOST_LOGITS, most_logits or loss.MOST_LOGITS
     try:
-        grads, sums = jax.jit(gradient)(params, batch())
+        grads, sums = jax.jit(gradient)(params, rows)
         # five rows of 37 tokens, which neither rows nor chunks divide
         nll = jax.jit(last)(params, batch().tokens[:5, :38])
     finally:
@@ -154,7 +155,7 @@ def measured(fields, mesh, encoding, map_, windows, most_logits, fits):
     return jax.device_get(found)
 
 
-def batch():
+def batch(rows=slice(None)):
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, VOCABULARY, (B, T + 1)).astype(np.int32)
     segments = np.cumsum(rng.random((B, T)) < 0.04, axis=1).astype(np.int32)
@@ -163,7 +164,7 @@ def batch():
     positions = index - np.maximum.accumulate(np.where(starts, index, 0), axis=1)
     weights = (rng.random((B, T)) < 0.8).astype(np.float32)
     arrays = tokens[:, :-1], tokens[:, 1:], segments, positions.astype(np.int32), weights
-    return Batch(*map(jnp.asarray, arrays))
+    return Batch(*(array[rows] for array in arrays))
 
 
 def largest(numbers):
@@ -199,15 +200,16 @@ def shared_windows(context):
 
 
 def few():
-    """One case of every axis, which together take seconds."""
-    for context in (2, 8):
-        yield f"{context} share windows", functools.partial(shared_windows, context)
-    yield "biases", lambda: case(ONE_LAYER | MODELS["biases"], {"fsdp": 4, "tensor": 2})
-    yield "windows", lambda: case(ONE_LAYER | MODELS["blockwise"], {"data": 2, "context": 4})
+    """One case, which takes seconds."""
+    fields = ONE_LAYER | MODELS["biases"] | MODELS["blockwise"]
+    yield "all axes", lambda: case(fields, MIXED)
 
 
 def models():
     """Every kind of model and mesh."""
+    for context in (2, 8):
+        yield f"{context} share windows", functools.partial(shared_windows, context)
+    yield "biases", lambda: case(MODELS["biases"], {"fsdp": 4, "tensor": 2})
     for name, fields in MODELS.items():
         for mesh in MESHES.get(name, [MIXED]):
             yield f"{name} on {mesh}", lambda fields=fields, mesh=mesh: case(fields, mesh)
@@ -233,7 +235,7 @@ def bfloat16():
 
 def positions():
     """Every encoding and some maps, on meshes that share windows, and heads where they may."""
-    for encoding, attention in itertools.product(ENCODINGS, ("xla", "blockwise")):
+    for encoding, attention in zip(ENCODINGS, itertools.cycle(("xla", "blockwise"))):
         heads = {} if ENCODINGS[encoding].differs_by_head else {"tensor": 2}
         fields = ONE_LAYER | {"attention": attention}
         of_one = functools.partial(case, fields, encoding=encoding)

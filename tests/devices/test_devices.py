@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 CONFIG = """
 name: tiny
 log_every_steps: 1
-model: {hidden_size: 32, intermediate_size: 48, num_hidden_layers: 1, num_attention_heads: 2}
+model: {hidden_size: 32, intermediate_size: 48, num_hidden_layers: 1, num_attention_heads: 2,
+        attention: xla}
 optim: {warmup_steps: 2}
 stages:
   - {steps: 8, seq_len: 32, batch_size: 16, grad_accumulation: 2, scaling: {type: pi, factor: 2},
@@ -68,12 +69,6 @@ def swept(folder: Path) -> Path:
     return folder / "one/tiny"
 
 
-@pytest.fixture(scope="module")
-def two(folder: Path) -> list[tuple[str, str]]:
-    """Train a run in `two` with two processes; return the output of each."""
-    return two_processes(folder, "train.py", "run.yaml", "runs_dir=two", "mesh.fsdp=2")
-
-
 def start(folder: Path, script: str, *arguments: str, devices: int = 1) -> subprocess.Popen:
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
@@ -100,19 +95,14 @@ def ended(process: subprocess.Popen, status: int = 0) -> tuple[str, str]:
 def two_processes(
     folder: Path, script: str, *arguments: str, status: int = 0
 ) -> list[tuple[str, str]]:
-    return [ended(process, status) for process in started(folder, folder, script, *arguments)]
-
-
-def started(first: Path, second: Path, script: str, *arguments: str) -> list[subprocess.Popen]:
-    """Start the two processes of one run, each in its own folder."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
     meeting = [f"distributed.coordinator=localhost:{port}", "distributed.num_processes=2"]
-    return [
-        start(folder, script, *arguments, *meeting, f"distributed.process_id={i}")
-        for i, folder in enumerate((first, second))
+    processes = [
+        start(folder, script, *arguments, *meeting, f"distributed.process_id={i}") for i in (0, 1)
     ]
+    return [ended(process, status) for process in processes]
 
 
 def metrics(run: Path) -> list[dict]:
@@ -145,6 +135,7 @@ def forget(run: Path, *steps: int) -> None:
         shutil.rmtree(run / "checkpoints" / str(step))
 
 
+@pytest.mark.slow
 def test_eight_devices_train_like_one(folder: Path) -> None:
     out, _ = ended(start(folder, "train.py", "run.yaml", "runs_dir=eight", devices=8))
     assert "8 × cpu" in out
@@ -152,51 +143,33 @@ def test_eight_devices_train_like_one(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_devices_that_share_windows_train_and_sweep_like_one(folder: Path, swept: Path) -> None:
-    mesh = ["mesh.fsdp=2", "mesh.context=2"]
-    out, _ = ended(start(folder, "train.py", "run.yaml", "runs_dir=shared", *mesh, devices=8))
-    assert "8 × cpu" in out
-    run = folder / "shared/tiny"
-    same_losses(folder / "one/tiny", run)
-    # about 64 KiB: what a window of 32 tokens takes on one device is more, on two less
-    small = [*SWEEP, "memory_gib=6.1e-5"]
-    out, _ = ended(start(folder, "eval_ppl.py", "shared/tiny", *small, devices=8))
-    assert "devices: how many share a window" in out
-    at_32 = next(line.split() for line in out.splitlines() if line.split()[:1] == ["32"])
-    assert at_32[-1] == "2"
-    same_results(swept, run)
-
-
-@pytest.mark.slow
-def test_devices_that_share_everything_train_like_one(folder: Path) -> None:
+def test_devices_that_share_everything_train_and_sweep_like_one(folder: Path) -> None:
     even = "model.vocab_size=258"
     ended(start(folder, "train.py", "run.yaml", "runs_dir=even", even))
     mesh = ["mesh.fsdp=2", "mesh.context=2", "mesh.tensor=2"]
     ended(start(folder, "train.py", "run.yaml", "runs_dir=all", even, *mesh, devices=8))
     same_losses(folder / "even/tiny", folder / "all/tiny")
+    ended(start(folder, "eval_ppl.py", "even/tiny", *SWEEP))
+    # about 32 KiB: what a window of 32 tokens takes on one device is more, on two less
+    small = [*SWEEP, "memory_gib=4.0e-5"]
+    out, _ = ended(start(folder, "eval_ppl.py", "all/tiny", *small, devices=8))
+    assert "which 2 devices share" in " ".join(out.split())
+    same_results(folder / "even/tiny", folder / "all/tiny")
 
 
 @pytest.mark.slow
-def test_two_processes_train_like_one(folder: Path, two: list[tuple[str, str]]) -> None:
-    (first, _), (second, _) = two
+def test_two_processes_train_resume_and_sweep_like_one(folder: Path, swept: Path) -> None:
+    command = "train.py", "run.yaml", "runs_dir=two", "mesh.fsdp=2"
+    (first, _), (second, _) = two_processes(folder, *command)
     assert "2 × cpu" in first
     assert "training" not in second  # only the first prints
-    same_losses(folder / "one/tiny", folder / "two/tiny")
-
-
-@pytest.mark.slow
-def test_two_processes_resume_and_sweep_like_one(
-    folder: Path, two: list[tuple[str, str]], swept: Path
-) -> None:
-    shutil.copytree(folder / "two", folder / "two_resumed")
-    run = folder / "two_resumed/tiny"
+    run = folder / "two/tiny"
+    same_losses(folder / "one/tiny", run)
     forget(run, 8, 6)
-    (output, _), _ = two_processes(
-        folder, "train.py", "run.yaml", "runs_dir=two_resumed", "mesh.fsdp=2"
-    )
+    (output, _), _ = two_processes(folder, *command)
     assert "after step 3 of 8" in output
     same_losses(folder / "one/tiny", run)
-    two_processes(folder, "eval_ppl.py", "two_resumed/tiny", *SWEEP)
+    two_processes(folder, "eval_ppl.py", "two/tiny", *SWEEP)
     same_results(swept, run)
 
 

@@ -88,61 +88,48 @@ def config(coordinator: str, number: int = 0) -> DistributedConfig:
     return DistributedConfig(coordinator=coordinator, num_processes=2, process_id=number)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_an_address_that_does_not_exist_is_refused(number: int) -> None:
-    with pytest.raises(UserError, match=r"distributed\.coordinator: no\.such\.host\.invalid:1234"):
-        processes._bind_address(config("no.such.host.invalid:1234", number))
-
-
-def test_process_0_refuses_an_address_of_another_host_and_a_port_in_use() -> None:
+def test_process_0_listens_at_the_address_given_only(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for host in ("127.0.0.1", "localhost"):
+        assert processes._bind_address(config(f"{host}:{port}")) == f"{host}:{port}"
+    assert processes._bind_address(config("[::1]:1234", 1)) == "[::1]:1234"
+    assert processes._bind_address(config("192.0.2.7:1234", 1)) == "192.0.2.7:1234"
+    for number in (0, 1):
+        with pytest.raises(UserError, match=r"distributed\.coordinator: no\.such\.host\.invalid:1"):
+            processes._bind_address(config("no.such.host.invalid:1234", number))
     with pytest.raises(UserError, match="an address of process 0's host"):
         processes._bind_address(config("192.0.2.7:1234"))
-    assert processes._bind_address(config("192.0.2.7:1234", 1)) == "192.0.2.7:1234"
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(UserError, match=f"{address}: .*in use.* with a free port"):
             processes._bind_address(config(address))
-
-
-def test_process_0_listens_at_the_address_given_only(port: int) -> None:
-    for host in ("127.0.0.1", "localhost"):
-        assert processes._bind_address(config(f"{host}:{port}")) == f"{host}:{port}"
-    assert processes._bind_address(config("[::1]:1234", 1)) == "[::1]:1234"
-
-
-def test_a_name_that_only_this_machine_knows_by_its_loopback_opens_every_interface(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    # a name that only this machine knows by its loopback opens every interface
     here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: here)
     assert processes._bind_address(config("node7:1234", 1)) == "[::]:1234"
     assert processes._bind_address(config("127.0.1.1:1234", 1)) == "127.0.1.1:1234"
 
 
-def test_processes_that_do_not_arrive_are_waited_for_until_the_timeout(
+def test_a_process_that_waits_for_others_ends_at_the_timeout_or_by_a_signal(
     port: int, members: list[subprocess.Popen[str]]
 ) -> None:
-    members += [member(port, 3, number, MEET, timeout=1) for number in (0, 2)]
-    for process in members:
-        status, out, err = ended(process)
-        assert (status, out) == (2, "")
-        assert err.startswith(
-            f"-c: distributed: after 1 s not all processes of 3 have met at localhost:{port}; "
-        )
-        assert err.count("\n") == 1
-
-
-def test_a_process_that_waits_for_others_can_be_stopped(
-    port: int, members: list[subprocess.Popen[str]]
-) -> None:
-    members.append(member(port, 2, 0, MEET))
-    while not listens(port):
-        assert members[0].poll() is None
+    members.append(member(port, 3, 0, MEET, timeout=4))
+    members.append(member(port + 1, 2, 0, MEET))
+    while not listens(port + 1):
+        assert members[1].poll() is None
         time.sleep(0.1)
-    members[0].send_signal(signal.SIGINT)
-    assert ended(members[0]) == (130, "", "-c: stopped; run the same command again to resume\n")
+    members[1].send_signal(signal.SIGINT)
+    assert ended(members[1]) == (130, "", "-c: stopped; run the same command again to resume\n")
+    status, out, err = ended(members[0])
+    assert (status, out) == (2, "")
+    assert err.startswith(
+        f"-c: distributed: after 4 s not all processes of 3 have met at localhost:{port}; "
+    )
+    assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_cluster_that_jax_does_not_know_is_refused(members: list[subprocess.Popen[str]]) -> None:
     members.append(start("{}", MEET))
     status, _, err = ended(members[0])
@@ -173,7 +160,9 @@ TPU = {
 }
 
 
-@pytest.mark.parametrize("cluster", [SLURM, TPU], ids=["slurm", "tpu"])
+@pytest.mark.parametrize(
+    "cluster", [SLURM, pytest.param(TPU, marks=pytest.mark.slow)], ids=["slurm", "tpu"]
+)
 def test_the_variables_of_a_cluster_say_which_process_is_which(
     cluster: dict[str, str], port: int, members: list[subprocess.Popen[str]]
 ) -> None:
@@ -186,18 +175,23 @@ def test_the_variables_of_a_cluster_say_which_process_is_which(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("failing", [0, 1])
-def test_a_process_that_fails_alone_ends_the_others(
-    failing: int, port: int, members: list[subprocess.Popen[str]]
+@pytest.mark.parametrize(
+    ("failing", "how", "status"),
+    [
+        (0, "raise UserError('no texts')", 2),
+        (1, "os.kill(os.getpid(), signal.SIGTERM)\nwhile True: stopping.check()", 143),
+    ],
+)
+def test_a_process_that_fails_or_is_stopped_alone_ends_the_others(
+    failing: int, how: str, status: int, port: int, members: list[subprocess.Popen[str]]
 ) -> None:
     actions = [TOGETHER, ALONE, ALONE]
-    actions[failing] = "raise UserError('no texts')"
+    actions[failing] = how
     members += [member(port, 3, number, action) for number, action in enumerate(actions)]
     for number, process in enumerate(members):
-        status, _, err = ended(process)
-        line = "no texts" if number == failing else f"process {failing} of 3 {LOSS}"
-        assert status == 2, err
-        assert line in err
+        found, _, err = ended(process)
+        assert found == (status if number == failing else 2), err
+        assert number == failing or f"process {failing} of 3 {LOSS}" in err
         assert "Traceback" not in err
 
 
@@ -208,16 +202,6 @@ def test_an_error_common_to_all_is_printed_by_all(
     action = "time.sleep(2 * (1 - int(sys.argv[1].find('id: 0') > 0))); raise UserError('no texts')"
     members += [member(port, 2, number, action) for number in (0, 1)]
     assert [ended(process) for process in members] == [(2, "", "-c: no texts\n")] * 2
-
-
-@pytest.mark.slow
-def test_a_signal_to_one_process_ends_all(port: int, members: list[subprocess.Popen[str]]) -> None:
-    actions = [ALONE, "os.kill(os.getpid(), signal.SIGTERM); " + ALONE.replace("while", "\nwhile")]
-    members += [member(port, 2, number, action) for number, action in enumerate(actions)]
-    assert ended(members[1])[0] == 128 + signal.SIGTERM
-    status, _, err = ended(members[0])
-    assert status == 2
-    assert f"process 1 of 2 {LOSS}" in err
 
 
 @pytest.mark.slow

@@ -396,7 +396,7 @@ def test_a_model_too_large_for_the_device_is_refused_before_its_weights_are_read
     monkeypatch.setattr("rope_jax.sweeps.model.device_bytes", lambda: memory.weights - 1)
     with pytest.raises(UserError, match=r"^mesh\.fsdp: the weights,? .*take "):
         fitted(run, name="large")
-    there_are = memory.weights + memory.window(64).total  # a step reads four of these windows
+    there_are = memory.weights + memory.window(64)  # a step reads four of these windows
     monkeypatch.setattr("rope_jax.sweeps.model.device_bytes", lambda: there_are)
     with pytest.raises(UserError, match=r"^batch_tokens: a step reads 4 × 64 .* GiB of weights, "):
         fitted(run, name="large")

@@ -53,12 +53,12 @@ def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
 
     compiled = jax.jit(nll).lower(params, tokens, rotary).compile()
     allocated = compiled.memory_analysis().temp_size_in_bytes
-    assert 0.6 < window_bytes(config, vocabulary, length).total / allocated < LARGEST_OVERESTIMATE
+    assert 0.6 < window_bytes(config, vocabulary, length) / allocated < LARGEST_OVERESTIMATE
 
 
 def test_a_models_own_vocabulary_counts_not_the_tokenizers():
     own, tokenizers = ModelConfig(vocab_size=5000), ModelConfig()
-    for function in (flops_per_token, lambda *x: window_bytes(*x).total):
+    for function in (flops_per_token, window_bytes):
         assert function(own, 257, 16) == function(tokenizers, 5000, 16)
         assert function(own, 257, 16) > function(tokenizers, 257, 16)
 
@@ -66,7 +66,7 @@ def test_a_models_own_vocabulary_counts_not_the_tokenizers():
 def test_memory_of_blockwise_attention_is_linear_in_the_length():
     config = ModelConfig(attention="blockwise")
     # The demo's model at 65,536 tokens: well within 2 GiB.
-    longer, long = (window_bytes(config, 257, n).total for n in (65_536, 32_768))
+    longer, long = (window_bytes(config, 257, n) for n in (65_536, 32_768))
     assert longer < 2**30
     assert 1.8 < longer / long <= 2
 
@@ -171,7 +171,7 @@ def test_a_training_step_never_takes_less_than_its_bound(
         for tree in (state.params, state)
     )
     tokens = batch_size * seq_len
-    bound = step_bound(config.model, params, whole, tokens, grad_accumulation, seq_len)
+    bound = step_bound(config.model, params, whole, tokens, grad_accumulation)
     assert 0.04 < bound / allocated < 1
 
 

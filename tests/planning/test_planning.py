@@ -60,10 +60,8 @@ def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path
     for name, tree in (("parameters", state.params), ("optimizer", state.opt_state)):
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
         assert rows[name] == [f"{size / 2**20:.2f}"] * 2
-    bounds, compiled = (
-        [of(program, number, validates=True).total for number in (0, 1)]
-        for of in (stage_bound, compiled_bytes)
-    )
+    bounds = [stage_bound(program, number).total for number in (0, 1)]
+    compiled = [compiled_bytes(program, number, validates=True).total for number in (0, 1)]
     assert all(map(int.__lt__, bounds, compiled))
     assert rows["at"] == ["least*", *(f"{size / 2**20:.2f}" for size in bounds)]
     assert rows["compiled"] == [f"{size / 2**20:.2f}" for size in compiled]

@@ -14,10 +14,13 @@ from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
+from rope_jax.session import Session
 from rope_jax.training.loop import Trainer
 from rope_jax.training.run import train
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+Run = tuple[Config, RunDirectory]
 
 
 def quiet() -> Console:
@@ -28,11 +31,15 @@ def lines(run: RunDirectory) -> list[dict]:
     return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
 
 
+def directory(config: Config) -> RunDirectory:
+    return RunDirectory(Path(config.runs_dir) / config.name)
+
+
 def test_a_run_whose_checkpoints_were_deleted_is_refused(
-    config: Callable[..., Config], whole: tuple[Config, RunDirectory], tmp_path: Path
+    config: Callable[..., Config], whole: Run, tmp_path: Path
 ) -> None:
     config_ = config(tmp_path)
-    run = RunDirectory(Path(config_.runs_dir) / config_.name)
+    run = directory(config_)
     with run.prepared(config_, ByteTokenizer()):
         pass
     shutil.copy(whole[1].metrics_file, run.metrics_file)
@@ -41,36 +48,33 @@ def test_a_run_whose_checkpoints_were_deleted_is_refused(
     assert run.metrics_file.read_bytes() == whole[1].metrics_file.read_bytes()
 
 
-def test_a_run_in_use_is_refused(config: Callable[..., Config], tmp_path: Path) -> None:
-    config_ = config(tmp_path)
-    other = RunDirectory(Path(config_.runs_dir) / config_.name)
-    refused = pytest.raises(UserError, match="another process is training in it; wait for it")
-    with other.prepared(config_, ByteTokenizer()), refused:
-        train(config_, quiet())
-
-
-def test_a_folder_that_cannot_be_created_is_reported(
+def test_folders_that_cannot_become_a_run_are_refused(
     config: Callable[..., Config], tmp_path: Path
 ) -> None:
+    config_ = config(tmp_path)
+    folder = directory(config_).path
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(UserError, match=r"runs/tiny: cannot be written \(Not a directory\)"):
-        train(config(tmp_path), quiet())
+        train(config_, quiet())
+    (tmp_path / "runs").unlink()
+    folder.mkdir(parents=True)
+    (folder / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match="neither empty nor a run"):
+        train(config_, quiet())
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+    # a process that was killed before it wrote its config does not block the folder
+    (folder / "thesis.tex").rename(folder / ".config.tmp.yaml")
+    (folder / ".lock").touch()
+    with directory(config_).prepared(config_, ByteTokenizer()):
+        assert directory(config_).load_config() == config_
+        with pytest.raises(UserError, match="another process is training in it; wait for it"):
+            train(config_, quiet())
+    other = config(tmp_path, seed=7, optim={"warmup_steps": 3})
+    with pytest.raises(UserError, match=r"another seed, optim\.warmup_steps; give this one"):
+        train(other, quiet())
 
 
-def test_a_process_killed_before_it_wrote_its_config_does_not_block_the_folder(
-    config: Callable[..., Config], tmp_path: Path
-) -> None:
-    config_ = config(tmp_path)
-    run = RunDirectory(Path(config_.runs_dir) / config_.name)
-    run.path.mkdir(parents=True)
-    (run.path / ".lock").touch()
-    (run.path / ".config.tmp.yaml").write_text("name: ti")
-    with run.prepared(config_, ByteTokenizer()):
-        pass
-    assert run.load_config() == config_
-
-
-def test_a_finished_run_is_not_changed(whole: tuple[Config, RunDirectory]) -> None:
+def test_a_finished_run_is_not_changed(whole: Run) -> None:
     config_, run = whole
 
     def files() -> dict[Path, bytes]:
@@ -85,79 +89,35 @@ def test_a_finished_run_is_not_changed(whole: tuple[Config, RunDirectory]) -> No
     assert files() == before
 
 
-def test_names_are_shown_as_they_are(config: Callable[..., Config], tmp_path: Path) -> None:
-    folder = str(tmp_path / "[red]x[/]" / "[/]:smile:")
-    config_ = config(tmp_path, runs_dir=folder)
-    shown = io.StringIO()
-    console = plain_console(file=shown, width=500, force_terminal=True, no_color=True)
-    run = train(config_, console)
-    assert f"{folder}/tiny" in shown.getvalue()
-    shutil.rmtree(run.checkpoints / "9" / "params")
-    train(config_, console)
-    assert f"{folder}/tiny/checkpoints: the checkpoint of step 9 is damaged (" in shown.getvalue()
-    (run.path / "config.yaml").write_text("name: tiny\nstages: 3\n")
-    with pytest.raises(UserError, match=r"\[red\]x\[/\]/\[/\]:smile:/tiny/config\.yaml: stages"):
-        train(config_, console)
-
-
-def test_another_config_in_the_same_directory_is_refused(
-    config: Callable[..., Config], tmp_path: Path
-) -> None:
-    first = config(tmp_path)
-    with RunDirectory(Path(first.runs_dir) / first.name).prepared(first, ByteTokenizer()):
-        pass
-    second = config(tmp_path, seed=7, optim={"warmup_steps": 3})
-    with pytest.raises(UserError, match=r"another seed, optim\.warmup_steps; give this one"):
-        train(second, quiet())
-
-
 def test_auto_products_are_decided_when_a_run_begins(
     config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def with_amx(has: bool) -> None:
-        monkeypatch.setattr("rope_jax.model.resolve._multiplies_bfloat16", lambda: has)
-
     fields = config(tmp_path).model.model_dump() | {"product_dtype": "auto"}
     asked = config(tmp_path, model=fields)
-    with_amx(True)
+
+    def recorded(run: RunDirectory, *, has_amx: bool) -> Config:
+        monkeypatch.setattr("rope_jax.model.resolve._multiplies_bfloat16", lambda: has_amx)
+        return Session(run, asked, quiet()).recorded
+
+    begun = recorded(directory(asked), has_amx=True)
+    assert begun.model.product_dtype == "bfloat16"
+    run = directory(asked)
+    with run.prepared(begun, ByteTokenizer()):
+        pass
+    # on another processor it goes on with the same products
+    assert recorded(run, has_amx=False) == begun
+    other = recorded(RunDirectory(tmp_path / "other"), has_amx=False)
+    assert other.model.product_dtype is None
+
+
+def test_another_backend_goes_on_with_a_run(tmp_path: Path, whole: Run) -> None:
+    shutil.copytree(whole[1].path.parent, tmp_path / "runs")
+    shutil.rmtree(tmp_path / "runs" / "tiny" / "checkpoints" / "9")
+    model = whole[0].model.model_copy(update={"attention": "blockwise"})
+    asked = whole[0].model_copy(update={"model": model, "runs_dir": str(tmp_path / "runs")})
     run = train(asked, quiet())
-    assert run.load_config().model.product_dtype == "bfloat16"
-    # on another processor it goes on with the same products, and so does what starts from it
-    with_amx(False)
-    shutil.rmtree(run.checkpoints / "9")
-    train(asked, quiet())
     assert lines(run)[-1]["step"] == 9
-    other = {"name": "other", "init_from": str(run.path)}
-    assert train(config(tmp_path, model=run.load_config().model, **other), quiet()).path.exists()
-    begun = train(config(tmp_path, model=fields, name="without"), quiet())
-    assert begun.load_config().model.product_dtype is None
-
-
-def test_another_backend_goes_on_with_a_run(
-    config: Callable[..., Config], tmp_path: Path, whole: tuple[Config, RunDirectory]
-) -> None:
-    run = RunDirectory(Path(shutil.copytree(whole[1].path, tmp_path / "runs" / "tiny")))
-    shutil.rmtree(run.checkpoints / "9")
-    fields = whole[0].model.model_dump()
-    for backend in ("blockwise", "xla"):
-        asked = config(tmp_path, model=fields | {"attention": backend})
-        # its texts have the same content, but another folder
-        asked = asked.model_copy(update={"data": whole[0].data, "runs_dir": str(tmp_path / "runs")})
-        train(asked, quiet())
-        assert lines(run)[-1]["step"] == 9
-        assert run.load_config().model.attention == backend
-
-
-def test_a_folder_that_is_not_a_run_is_refused(
-    config: Callable[..., Config], tmp_path: Path
-) -> None:
-    config_ = config(tmp_path)
-    folder = tmp_path / "runs" / "tiny"
-    folder.mkdir(parents=True)
-    (folder / "thesis.tex").write_text("")
-    with pytest.raises(UserError, match="neither empty nor a run"):
-        train(config_, quiet())
-    assert [p.name for p in folder.iterdir()] == ["thesis.tex"]
+    assert run.load_config().model.attention == "blockwise"
 
 
 def test_a_stage_longer_than_the_text_fails_before_the_first_step(
@@ -173,9 +133,7 @@ def test_a_stage_longer_than_the_text_fails_before_the_first_step(
     assert not (tmp_path / "runs").exists()  # so that the corrected config is not refused
 
 
-def test_a_run_does_not_continue_on_changed_texts(
-    whole: tuple[Config, RunDirectory],
-) -> None:
+def test_a_run_does_not_continue_on_changed_texts(whole: Run) -> None:
     config_, run = whole
     text = Path(config_.data.files[0]).parent / "0.txt"  # type: ignore[union-attr]
     before, environment = text.read_text(), run.environment_file.read_text()

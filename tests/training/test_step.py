@@ -99,32 +99,30 @@ def test_query_scales_follow_a_documents_own_positions(split):
     scaling = parse_scaling({"type": "none", "query_scale": {"type": "ministral", "beta": 2.0}})
     layers = replace(layers, geometry=replace(layers.geometry, train_length=4))
     assert batch.segment_ids.max() >= 1  # some documents begin inside a window
-    model = LanguageModel(resolve_model(CONFIG.model), ByteTokenizer.vocab_size)
+    config = CONFIG.model.model_copy(update={"num_hidden_layers": 1, "attention": "xla"})
+    model = LanguageModel(resolve_model(config), ByteTokenizer.vocab_size)
     params = jax.tree.map(lambda leaf: 8 * leaf, model.init(0))
+    frequencies = layers.frequencies(scaling)
+    wanted = jax.jit(functools.partial(loss_sums, model))
+
+    def scaled_by(positions):
+        return Rotary(frequencies, scaling.query_scale_at(layers.geometry, positions)[None])
+
+    given = wanted(params, batch, scaled_by(batch.positions))
+    # Scaled by the index in the window, the loss would differ.
+    index = np.broadcast_to(np.arange(STAGE.seq_len), batch.positions.shape)
+    other = wanted(params, batch, scaled_by(index))
+    assert abs(float(other.nll.sum()) - float(given.nll.sum())) > 0.01
 
     def with_scales(rotary, positions):
         return rotary._replace(query_scale=layers.query_scale(scaling, positions))
 
-    frequencies = layers.frequencies(scaling)
-
-    @jax.jit
-    def by_batch(params, batch, rotary):
-        return loss_sums(model, params, batch, with_scales(rotary, batch.positions))
-
-    found = by_batch(params, batch, Rotary.unscaled_queries(frequencies))
-    wanted = jax.jit(functools.partial(loss_sums, model))
-    given = Rotary(frequencies, scaling.query_scale_at(layers.geometry, batch.positions)[None])
-    np.testing.assert_allclose(found.nll, wanted(params, batch, given).nll, rtol=1e-5)
-    # Scaled by the place in the window, the loss would differ.
-    by_place = scaling.query_scale_at(layers.geometry, np.arange(STAGE.seq_len))[None, None]
-    other = wanted(params, batch, Rotary(frequencies, by_place))
-    assert abs(float(other.nll.sum()) - float(found.nll.sum())) > 0.01
     # A step with gradient accumulation uses the positions of each micro-batch.
-    transform = optimizer(CONFIG)
-    step = make_train_step(model, transform, 4, positioning=with_scales)
-    state = TrainState(jax.tree.map(jnp.array, params), transform.init(params))
+    descent = optax.sgd(1.0)
+    step = make_train_step(model, descent, 4, positioning=with_scales)
+    state = TrainState(params, descent.init(params))
     in_parts = step(state, batch, Rotary.unscaled_queries(frequencies))[1].sums
-    np.testing.assert_allclose(in_parts.nll, found.nll, rtol=1e-5)
+    np.testing.assert_allclose(in_parts.nll, given.nll, rtol=1e-5)
 
 
 # Gradients and sums, with a model small enough to differentiate by hand
@@ -179,7 +177,7 @@ def gradient_of_step(batch, grad_accumulation=1):
     return jax.tree.map(np.subtract, PARAMS, jax.device_get(after.params)), metrics
 
 
-@pytest.mark.parametrize("grad_accumulation", [1, 4, 8])
+@pytest.mark.parametrize("grad_accumulation", [1, 4])
 def test_the_loss_is_the_mean_over_counted_targets(batch, grad_accumulation):
     gradient, metrics = gradient_of_step(batch, grad_accumulation)
     nll, expected = line_by_hand(batch)
@@ -203,33 +201,22 @@ def test_targets_of_weight_0_have_no_influence(batch):
 
 
 @pytest.mark.parametrize(
-    ("seq_len", "edges"),
-    [
-        (1, [0]),
-        (16, [0]),
-        (17, [0, 16]),
-        (128, [0, 16, 32, 64]),
-        (129, [0, 16, 32, 64, 128]),
-        (600, [0, 16, 32, 64, 128, 256, 512]),
-    ],
+    ("seq_len", "edges"), [(1, [0]), (16, [0]), (17, [0, 16]), (129, [0, 16, 32, 64, 128])]
 )
 def test_bucket_edges_are_powers_of_two_below_the_window(seq_len, edges):
     assert bucket_edges(seq_len) == edges
 
 
-@pytest.mark.parametrize("jumping", [False, True], ids=["in order", "jumping positions"])
-def test_bucket_sums_match_numpy(jumping):
+def test_bucket_sums_match_numpy():
     rng = np.random.default_rng(0)
     places = np.stack([np.arange(200), np.arange(200) % 70, np.arange(200) % 130])
     segment_ids = np.cumsum(places == 0, axis=1) - 1
-    positions = places
-    if jumping:  # which does not move a token to another bucket
-        positions = places + 5000 * (places > 20)
+    positions = places + 5000 * (places > 20)  # jumps move no token to another bucket
     tokens, targets = rng.integers(0, 256, (2, *positions.shape))
     as_int = (x.astype(np.int32) for x in (tokens, targets, segment_ids, positions))
     weights = (rng.random(positions.shape) < 0.8).astype(np.float32)
     batch = Batch(*as_int, weights)
-    sums = loss_sums(Line(), PARAMS, jax.tree.map(jnp.asarray, batch), ROTARY)
+    sums = jax.jit(functools.partial(loss_sums, Line()))(PARAMS, batch, ROTARY)
     edges = [0, 16, 32, 64, 128, np.inf]
     nll, _ = line_by_hand(batch)
     counted, _ = np.histogram(places, edges, weights=weights)

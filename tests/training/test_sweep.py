@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rope_jax import session
 from rope_jax.config.explain import validate
@@ -100,10 +99,6 @@ def test_it_sweeps_before_the_first_step_then_regularly_and_at_the_end_of_each_s
             "sweep/trained/nll_32",
             "sweep/trained/gain_32",
         ]
-
-
-def test_gains_are_measured_against_the_trained_model_at_the_window(swept: Swept) -> None:
-    for values in sweeps(swept[1]).values():
         truncated = values["sweep/trained/nll_16"]
         for entry in ("trained", "leaky", "yarn-auto"):
             gain = truncated - values[f"sweep/{entry}/nll_32"]
@@ -131,26 +126,12 @@ def test_it_equals_a_sweep_of_the_saved_checkpoints(swept: Swept) -> None:
         assert value == pytest.approx(row["nll"], rel=1e-6)
 
 
-def test_tensorboard_has_the_same_values(swept: Swept) -> None:
-    run = swept[1]
-    events = EventAccumulator(str(run.path), size_guidance={"scalars": 0}).Reload()
-    shown = {e.step: e.value for e in events.Scalars("sweep/trained/gain_32")}
-    logged = {step: values["sweep/trained/gain_32"] for step, values in sweeps(run).items()}
-    assert shown == pytest.approx(logged, rel=1e-6)
-
-
-@pytest.mark.parametrize("kept", [[4, 5], []])
-def test_a_resumed_run_neither_repeats_nor_loses_a_sweep(
-    swept: Swept, tmp_path: Path, kept: list[int]
-) -> None:
+def test_a_resumed_run_neither_repeats_nor_loses_a_sweep(swept: Swept, tmp_path: Path) -> None:
     config_ = swept[0].model_copy(update={"runs_dir": str(tmp_path)})
     run = RunDirectory(tmp_path / config_.name)
     shutil.copytree(swept[1].path, run.path, ignore=shutil.ignore_patterns("evals"))
-    for step in {4, 5, 8, 9} - set(kept):
+    for step in (8, 9):
         shutil.rmtree(run.checkpoints / str(step))
-    if not kept:  # killed before its first checkpoint
-        lines = run.metrics_file.read_text().splitlines(keepends=True)
-        run.metrics_file.write_text("".join(lines[:2]))
     train(config_, quiet())
     assert run.metrics_file.read_bytes() == swept[1].metrics_file.read_bytes()
 
@@ -172,25 +153,20 @@ def test_lost_lines_are_reported(swept: Swept, tmp_path: Path) -> None:
     ("sweep", "says"),
     [
         ({"lengths": [16, 9000]}, r"sweep\.lengths: none of the 2 documents has the 9001 tokens"),
-        ({"targets": 9, "lengths": [32]}, r"sweep\.lengths: 16 is too short for 9 scored targets"),
         (
             {"lengths": [16], "scalings": [{"type": "none", "map": {"type": "rerope"}}]},
             r"sweep\.scalings: rerope: map\.type: rerope with auto settings acts beyond",
         ),
+        (None, "sweep: there is no validation split to read; raise data"),
     ],
 )
 def test_a_setting_that_does_not_fit_is_refused_before_anything_is_written(
-    config: Callable[..., Config], tmp_path: Path, sweep: dict[str, Any], says: str
+    config: Callable[..., Config], tmp_path: Path, sweep: dict[str, Any] | None, says: str
 ) -> None:
+    config_ = config(tmp_path, sweep=sweep or {"lengths": [16]})
+    if sweep is None:
+        data = config_.data.model_copy(update={"validation_fraction": 0.0})
+        config_ = config_.model_copy(update={"data": data})
     with pytest.raises(UserError, match=says):
-        train(config(tmp_path, sweep=sweep), quiet())
+        train(config_, quiet())
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_corpus_without_validation_text_is_refused(
-    config: Callable[..., Config], tmp_path: Path
-) -> None:
-    config_ = config(tmp_path, sweep={"lengths": [16]})
-    data = config_.data.model_copy(update={"validation_fraction": 0.0})
-    with pytest.raises(UserError, match="sweep: there is no validation split to read; raise data"):
-        train(config_.model_copy(update={"data": data}), quiet())

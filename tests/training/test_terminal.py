@@ -50,10 +50,6 @@ def announced(done, width=200, then=(), more=None, **stage):
     return printed(out)
 
 
-def test_an_estimate_of_the_time_is_shown():
-    assert "  time       about 2 hours, compiling and validation not counted\n" in announced(0)
-
-
 def test_the_estimate_counts_the_steps_that_are_left():
     stages = [{"steps": 5, "seq_len": 16, "batch_size": 4}, {"steps": 3, "seq_len": 32}]
     stages[1]["batch_size"] = 2
@@ -65,13 +61,26 @@ def test_the_estimate_counts_the_steps_that_are_left():
     assert flops_after(8, config, 257) == 0
 
 
-def test_names_and_paths_are_printed_as_they_are():
-    text = announced(0)
-    assert f"run        [/]/{NAME}\n" in text
-    assert "train: [/] [bold]" in text
-    assert "bytes, 257 tokens; document start: [/]" in text
-    assert "320 tokens" in text
+def test_what_is_known_of_a_run_is_printed_as_it_is_and_fits_80_columns():
+    mix = [{"task": "passkey", "share": 0.25}, {"task": "induction", "share": 0.125}]
+    text = announced(0, width=80, more={"data": {"type": "stdlib", "mix": mix}})
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    for line in (
+        f"  run        [/]/{NAME}",
+        "  positions  rope: 16 pairs, base 10,000, trained window L 16",
+        "  tokenizer  bytes, 257 tokens; document start: [/]",
+        "  corpus     train: [/] [bold]",
+        "  mix        25% passkey, 12.5% induction",
+        "  training   5 steps × 4 windows × 16 tokens = 320 tokens",
+        "             none: slowest wavelength 35,330 tokens",
+        "  time       about 2 hours, compiling and validation not counted",
+    ):
+        assert line in lines
     assert "resumes" not in text
+    assert "documents" not in text
+    assert "after step 3 of 5" in announced(3)
+    assert announced(5) == f"[/]/{NAME}: already trained to step 5\n"
 
 
 def test_windows_that_outgrow_l_without_scaling_are_warned_of():
@@ -88,14 +97,7 @@ def test_windows_that_outgrow_l_without_scaling_are_warned_of():
         assert "rope.train_length" not in silent
 
 
-def test_the_tasks_among_the_windows_are_named():
-    mix = [{"task": "passkey", "share": 0.25}, {"task": "induction", "share": 0.125}]
-    text = announced(0, more={"data": {"type": "stdlib", "mix": mix}})
-    assert "mix        25% passkey, 12.5% induction\n" in text
-
-
 def test_windows_are_described_as_far_as_they_are_not_plain():
-    assert "documents" not in announced(0)
     text = announced(
         0,
         scaling={"type": "dynamic_pi"},
@@ -108,22 +110,6 @@ def test_windows_are_described_as_far_as_they_are_not_plain():
     assert "pose positions below 64" in text
     assert "1 of 4 rows: windows of 8 tokens, none" in text
     assert "documents: mask none, positions reset" in text
-
-
-def test_a_run_that_resumes_says_after_which_step():
-    assert "after step 3 of 5" in announced(3)
-
-
-def test_of_a_finished_run_one_line_is_shown():
-    assert announced(5) == f"[/]/{NAME}: already trained to step 5\n"
-
-
-def test_start_up_facts_fit_80_columns():
-    lines = announced(0, width=80).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "  training   5 steps × 4 windows × 16 tokens = 320 tokens" in lines
-    assert "             none: slowest wavelength 35,330 tokens" in lines
-    assert "  positions  rope: 16 pairs, base 10,000, trained window L 16" in lines
 
 
 @pytest.mark.parametrize("terminal", [True, False])
