@@ -69,15 +69,8 @@ class SweepEntry(Frozen):
     def label(self) -> str:
         """The curve's name: its own, or what it reads with, such as "yarn-8-rerope-logn"."""
         scaling = "" if self.type == "none" and self.map else self.type
-        return self._joined(scaling, "map", "query_scale")
-
-    @property
-    def earlier_label(self) -> str:
-        """The curve's name in sweeps of earlier versions, without its query scale."""
-        return self._joined(self.type, "map")
-
-    def _joined(self, scaling: str, *keys: str) -> str:
-        inner, *others = (getattr(getattr(self, k, None), "type", "") for k in ("inner", *keys))
+        parts = (getattr(self, key, None) for key in ("inner", "map", "query_scale"))
+        inner, *others = (getattr(part, "type", "") for part in parts)
         return self.name or "-".join(filter(None, (scaling, inner, self.factor_label, *others)))
 
     def at(self, length: int, window: int, trained: Scaling) -> Scaling:

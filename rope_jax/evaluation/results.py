@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import SweepTask
 from rope_jax.evaluation.metrics import TaskCell
 from rope_jax.positions.maps import PositionMap, first_changed_distance
 from rope_jax.protocols import BASELINE
-from rope_jax.report.measured import measured_table
-from rope_jax.report.table import format_html
 from rope_jax.results.rows import DocumentRow, Origin, Row, UnitKind
 from rope_jax.results.statistics import (
     RELIABLE_UNITS,
@@ -134,6 +131,10 @@ class SweepResult:
         return draw_run(rows(self, _NO_ORIGIN), checkpoint, title=title, width=width)
 
     def _repr_html_(self) -> str:
+        from rope_jax.comparison.curves import compare_checkpoints
+        from rope_jax.report.measured import measured_table
+        from rope_jax.report.table import format_html
+
         checkpoint = CheckpointSummary(run="", step=0, window=self.window)
         table, show = rows(self, _NO_ORIGIN), self.config.show
         comparison = compare_checkpoints(table, [checkpoint], show=show)

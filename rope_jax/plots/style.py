@@ -92,27 +92,13 @@ PALETTE = (
     *("#882255", "#332288", "#999933", "#44AA99", "#661100", "#DDCC77", "#AA4499"),
 )
 # These have the same colour in every figure; a dynamic type has its family's.
-_FIXED = {
-    "trained": _BLACK,
-    "none": _GREY,
-    "pi": _ORANGE,
-    "dynamic_pi": _ORANGE,
-    "ntk": _BLUE,
-    "dynamic_ntk": _BLUE,
-    "yarn": _VERMILION,
-    "dynamic_yarn": _VERMILION,
-}
+_FIXED = {"trained": _BLACK, "none": _GREY, "pi": _ORANGE, "ntk": _BLUE, "yarn": _VERMILION}
+_FIXED |= {"dynamic_pi": _ORANGE, "dynamic_ntk": _BLUE, "dynamic_yarn": _VERMILION}
 # These have theirs unless another kind in the figure has it.
 _PREFERRED = {
-    "llama3": _GREEN,
-    "longrope": _PURPLE,
-    "mixed_base": _SKY,
-    "abf": _PURPLE,
-    "ntk_by_parts": _GREEN,
-    "leaky_rerope": _GREEN,
-    "rerope": _PURPLE,
-    "streaming": _SKY,
-    "self_extend": _PURPLE,
+    **dict.fromkeys(("llama3", "ntk_by_parts", "leaky_rerope"), _GREEN),
+    **dict.fromkeys(("longrope", "abf", "rerope", "self_extend"), _PURPLE),
+    **dict.fromkeys(("mixed_base", "streaming"), _SKY),
 }
 MARKERS = "os^Dv<>P"
 

@@ -41,7 +41,7 @@ def _all_points(plotted: Plotted) -> list[Point]:
 def measured_table(comparison: Comparison, protocol: str) -> Table:
     """Return a line per curve and a column per length, of each group's newest checkpoint.
 
-    Below the curves of a single group stands what truncation to its window gives.
+    Below the curves of a single group stands truncation to its window.
     """
     plotted = plotted_by(protocol, comparison)
     points = _all_points(plotted)
@@ -59,8 +59,11 @@ def measured_table(comparison: Comparison, protocol: str) -> Table:
         lines.append(Line((*labels, curve.name), cells, usable))
     heading = () if comparison.only else ("runs", "differs in")[: 1 + has_settings]
     below = []
-    if protocol == BASELINE and (text := _truncation_text(comparison, plotted)):
-        window = next(iter(plotted)).window
+    levels = truncation_levels(plotted)
+    if protocol == BASELINE and len(comparison.groups) == 1 and levels:
+        nll, window = next(iter(levels)), next(iter(plotted)).window
+        bits = (nll * p.bpb / p.nll for p in points if p.bpb and math.isfinite(p.bpb))
+        text = value_text(nll, next(bits, None), comparison.show)
         below = [Line(("truncation",), [Cell(text * (n >= window)) for n in columns])]
     by_position = PROTOCOLS[protocol].by_position
     table = Table(
@@ -107,19 +110,17 @@ def _column(plotted: Plotted, length: int, show: Show) -> list[Cell]:
 
     Marked groups do not compete. What most curves share, as inside the window, is not the best.
     """
-    cells = [measured_cell(p[length], show) if length in p else Cell() for p in plotted.values()]
+    at = {curve: points[length] for curve, points in plotted.items() if length in points}
+    cells = {c: measured_cell(at[c], show) if c in at else Cell() for c in plotted}
     competing = [
-        (points[length].nll, cell.value)
-        for (curve, points), cell in zip(plotted.items(), cells, strict=True)
-        if cell.value and not curve.group.marked and not math.isnan(points[length].nll)
+        c for c in at if cells[c].value and not c.group.marked and not math.isnan(at[c].nll)
     ]
-    best = min(competing, default=(0.0, ""))[1]
-    if 2 * sum(value == best for _, value in competing) > len(competing):
-        best = ""
-    return [
-        cell._replace(is_best=bool(best) and cell.value == best and not curve.group.marked)
-        for curve, cell in zip(plotted, cells, strict=True)
-    ]
+    if competing:
+        best = cells[min(competing, key=lambda c: at[c].nll)].value
+        sharing = [c for c in competing if cells[c].value == best]
+        if 2 * len(sharing) <= len(competing):
+            cells |= {c: cells[c]._replace(is_best=True) for c in sharing}
+    return list(cells.values())
 
 
 def truncation_levels(curves: Iterable[Curve]) -> dict[float, list[str]]:
@@ -137,29 +138,19 @@ def truncation_levels(curves: Iterable[Curve]) -> dict[float, list[str]]:
     return groups
 
 
-def _truncation_text(comparison: Comparison, plotted: Plotted) -> str:
-    """Return what truncation to the window gives; "" if that is unknown, or differs by group."""
-    levels = list(truncation_levels(plotted))
-    if len(comparison.groups) > 1 or not levels:
-        return ""
-    bits = (
-        levels[0] * p.bpb / p.nll for p in _all_points(plotted) if p.bpb and math.isfinite(p.bpb)
-    )
-    return value_text(levels[0], next(bits, None), comparison.show)
-
-
 def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
     """Yield a table for each kind of difference that is known, in nats per token."""
     plotted = plotted_by(protocol, comparison)
     points = _all_points(plotted)
     lengths = sorted({point.length for point in points})
-    paired = pairing_text(points)
-    for name, about in (
-        ("difference", f"The difference from {comparison.baseline} at the same length"),
-        ("from_first", "The difference from the same scaling of the first group"),
-        ("gain", "The gain over truncation to the window"),
-        ("above_truncation", "The loss above truncation to the window of the first group"),
-    ):
+    columns = tuple(f"{n:,}" for n in lengths)
+    abouts = {
+        "difference": f"The difference from {comparison.baseline} at the same length",
+        "from_first": "The difference from the same scaling of the first group",
+        "gain": "The gain over truncation to the window",
+        "above_truncation": "The loss above truncation to the window of the first group",
+    }
+    for name, about in abouts.items():
         lines = []
         for curve, own in plotted.items():
             found = [getattr(own[n], name) if n in own else None for n in lengths]
@@ -167,8 +158,7 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
                 cells = [Cell(difference_text(estimate)) for estimate in found]
                 lines.append(Line((curve.group.label, curve.name), cells))
         if lines:
-            columns = tuple(f"{n:,}" for n in lengths)
-            about += f", in nats per token, {paired}."
+            about = f"{about}, in nats per token, {pairing_text(points)}."
             yield Table(protocol, about, ("runs", "scaling"), columns, lines)
 
 
@@ -214,13 +204,12 @@ def _describe_runs(windows: Mapping[Group, int]) -> list[str]:
     """Return the seeds, step and window of each group, or once if they are the same for all."""
     described = {}
     for group, window in windows.items():
-        if not group.label:  # a model without a run's folder
-            continue
         seeds = sorted(sweep.seed for sweep in group.sweeps_at(group.newest))
         described[group.label] = (
             f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}; step {group.newest:,}; "
             f"trained at {window:,} tokens"
         )
+    described.pop("", None)  # a model without a run's folder
     if len(described) > 1 and len(set(described.values())) == 1:
         return [f"All groups: {next(iter(described.values()))}."]
     return [f"{label}: {text}." for label, text in described.items()]
@@ -234,9 +223,9 @@ def describe_groups(comparison: Comparison) -> str:
 
 def describe_sources(comparison: Comparison) -> list[list[str]]:
     """Return a heading, and one row per group: its runs, steps, windows, corpora, and settings."""
-    with_settings = any(group.settings for group in comparison.groups)
+    has_settings = any(group.settings for group in comparison.groups)
     lines = [["group", "runs (seed)", "steps", "window", "sweep", "corpus"]]
-    lines[0] += ["differs in"] * with_settings
+    lines[0] += ["differs in"] * has_settings
     for group in comparison.groups:
         windows = [sweep.windows[step] for step in group.steps for sweep in group.sweeps_at(step)]
         columns = (
@@ -246,7 +235,7 @@ def describe_sources(comparison: Comparison) -> list[list[str]]:
             dict.fromkeys(sweep.name for sweep in group.sweeps),
             sorted({row.corpus for sweep in group.sweeps for row in sweep.rows}),
         )
-        settings = [describe_settings(group.settings, briefly=False)] * with_settings
+        settings = [describe_settings(group.settings, briefly=False)] * has_settings
         lines.append([group.label, *map(", ".join, columns), *settings])
     return lines
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from rope_jax.comparison.curves import DIFFERENCES, Comparison, Curve, Point
+from rope_jax.comparison.curves import Comparison, Curve
 from rope_jax.comparison.groups import Group, describe_settings
 from rope_jax.errors import printable
 from rope_jax.protocols import BASELINE, PROTOCOLS
@@ -59,8 +59,8 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
     points = [point for curve in curves for point in curve.points]
     return {
         "title": printable(describe_groups(comparison)),
-        "notes": [printable(note) for note in comparison.notes],
-        "remarks": [printable(remark) for remark in comparison.remarks],
+        "notes": [*map(printable, comparison.notes)],
+        "remarks": [*map(printable, comparison.remarks)],
         "tolerance": comparison.tolerance,
         "show": comparison.show,
         "baseline": comparison.baseline,
@@ -76,7 +76,7 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
             for name, style in assign_curve_styles(curves).items()
         ],
         "dark": DARK_COLOURS,
-        "sources": [[printable(cell) for cell in row] for row in describe_sources(comparison)],
+        "sources": [[*map(printable, row)] for row in describe_sources(comparison)],
         "tasks": task_maps(comparison.sweeps),
         "curves": [_curve_data(curve, groups.index(curve.group)) for curve in curves],
     }
@@ -84,15 +84,14 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
 
 def _group_data(group: Group, comparison: Comparison) -> dict[str, Any]:
     style = assign_group_styles(comparison).get(group.label)
-    dash = dash_of(group, comparison.groups)[1] if style is None else "solid"
     return {
         "label": printable(group.label),
         "marked": group.marked,
         "differs": describe_settings(group.settings, briefly=True),
         "settings": describe_settings(group.settings, briefly=False),
-        "dash": dash,
-        "color": None if style is None else style.color,
-        "symbol": None if style is None else _SYMBOLS[style.marker],
+        "dash": "solid" if style else dash_of(group, comparison.groups)[1],
+        "color": style.color if style else None,
+        "symbol": _SYMBOLS[style.marker] if style else None,
     }
 
 
@@ -101,32 +100,21 @@ def _curve_data(curve: Curve, group: int) -> dict[str, Any]:
     order = None
     if usable is not None and (usable.length is not None or usable.is_known):
         order = (usable.length or 0) + 0.5 * usable.is_last  # "at least 1,024" is more than 1,024
+    points = [
+        {
+            **vars(point),
+            "is_below_truncation": point.is_below_truncation,
+            "resampled": units_text(point.units, point.documents),
+        }
+        for point in curve.points
+    ]
     return {
         "group": group,
         "name": curve.name,
         "step": curve.step,
         "newest": curve.is_newest,
         "window": curve.window,
-        "usable": usable_text(curve.usable),
+        "usable": usable_text(usable),
         "usable_at": order,
-        "points": [_point_data(point) for point in curve.points],
-    }
-
-
-def _point_data(point: Point) -> dict[str, Any]:
-    bits = (point.bpb, point.bpb_low, point.bpb_high)
-    return {
-        "protocol": point.protocol,
-        "length": point.length,
-        "first": point.first_position,
-        "last": point.last_position,
-        "nll": point.nll,
-        "interval": [point.ci_low, point.ci_high],
-        "bits": [value for value in bits if value is not None],
-        "bits_per_nat": point.bits_per_nat,
-        "tokens": point.tokens,
-        "resampled": units_text(point.units, point.documents),
-        "seeds": list(point.nll_by_seed),
-        "below_truncation": point.is_below_truncation,
-        **{name: (found := getattr(point, name)) and list(found) for name in DIFFERENCES},
+        "points": points,
     }

@@ -49,10 +49,10 @@ class Cell(NamedTuple):
     interval: str = ""
     """"±" and half its width, or its ends in brackets where these say more; "" if there is none."""
     brief: str = ""
-    """"±" and half its width with one digit; "" if there is none, or if `interval` has its ends."""
+    """"±" and half its width with one digit; "" where `interval` has its ends."""
     is_best: bool = False
     is_below: bool = False
-    """Whether it is below what truncation gives by more than the interval of the difference."""
+    """Whether it is below truncation by more than the interval of the difference."""
 
     @property
     def marks(self) -> str:

@@ -161,20 +161,16 @@ def draw_tasks(
             f"{task}: {checkpoint.run}, step {checkpoint.step}, trained at {checkpoint.window:,} "
             f"tokens; {own[0].split} split, {own[0].samples:,} samples"
         )
-        shown: dict[str, Any] = {"window": checkpoint.window, "title": title, "width": width}
-        if own[0].distance is not None or task not in checkpoint.tasks:
-            figure = draw_distances(own, borders=checkpoint.borders, **shown)
-        else:
-            found = checkpoint.tasks[task]
-            effective = {name: effective_text(*found[name].effective) for name in found}
-            figure = draw_heat(own, effective=effective, **shown)
-        figures[f"{task}.png"] = figure
+        is_profile = own[0].distance is not None or task not in checkpoint.tasks
+        draw = draw_distances if is_profile else draw_heat
+        figures[f"{task}.png"] = draw(own, checkpoint, title=title, width=width)
     return figures
 
 
 def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
     """Return one heat map per sweep and task, of the newest checkpoint, for the page."""
     maps = []
+    columns = {"values": "value", "low": "ci_low", "high": "ci_high"}
     for sweep in sweeps:
         step = max(sweep.windows)
         rows = [row for row in sweep.tasks if row.step == step and row.metric == "exact"]
@@ -189,9 +185,7 @@ def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
                 {
                     "title": title,
                     "rows": [label if label == TAKEN_OUT else label + unit for label in rows],
-                    "values": _percent(rows, lengths, "value"),
-                    "low": _percent(rows, lengths, "ci_low"),
-                    "high": _percent(rows, lengths, "ci_high"),
+                    **{name: _percent(rows, lengths, column) for name, column in columns.items()},
                 }
                 for title, rows in heat_panels(own, labels).items()
             ]
@@ -217,26 +211,20 @@ def _percent(rows: Rows, lengths: Sequence[int], column: str) -> list[list[float
 
 
 def draw_heat(
-    points: Sequence[TaskRow],
-    *,
-    window: int,
-    effective: Mapping[str, str],
-    title: str,
-    width: FigureWidth = "page",
+    points: Sequence[TaskRow], checkpoint: CheckpointSummary, *, title: str, width: FigureWidth
 ) -> Figure:
-    """Draw the share of exact answers by length and depth, one panel per scaling.
+    """Draw the share of exact answers of one task by length and depth, one panel per scaling.
 
     A task without depths has one panel, with a row per scaling. A row below, set apart, is what
     remains when what is asked for is taken out. A line marks the training window.
-
-    points: of one task and checkpoint. effective: each scaling's effective length as text.
     """
     exact = [point for point in points if point.metric == "exact"]
     lengths = sorted({point.length for point in exact})
     has_depths = any(point.depth is not None for point in exact)
     gap = "\n" if has_depths else ", "
     labels = {point.name: point.name for point in exact}
-    labels |= {name: f"{name}{gap}effective: {text}" for name, text in effective.items()}
+    for name, summary in checkpoint.tasks[points[0].task].items():
+        labels[name] = f"{name}{gap}effective: {effective_text(*summary.effective)}"
     panels = heat_panels(exact, labels)
     count = len(panels)
     columns = min(_COLUMNS[width], count)
@@ -244,7 +232,7 @@ def draw_heat(
     # what the labels of the rows leave
     beside = 0.05 * max(len(label) for own in panels.values() for label in own)
     cell = (0.88 * inches - beside) / columns / len(lengths)
-    trained = sum(length <= window for length in lengths)
+    trained = sum(length <= checkpoint.window for length in lengths)
     with figure_style():
         figure, axes = make_grid(
             count,
@@ -342,18 +330,14 @@ def _add_colour_bar(figure: Figure, axes: list[Axes], chance: float | None) -> N
 
 
 def draw_distances(
-    points: Sequence[TaskRow],
-    *,
-    window: int,
-    borders: Mapping[str, int],
-    title: str,
-    width: FigureWidth = "page",
+    points: Sequence[TaskRow], checkpoint: CheckpointSummary, *, title: str, width: FigureWidth
 ) -> Figure:
     """Draw nats and exact answers over the distance to the token to be found, or the length.
 
     Dotted: the same with that token taken out. A short line at the top marks the distance from
-    which a map changes what is seen (borders, in tokens). points: of one task and checkpoint.
+    which a map changes what is seen.
     """
+    borders = checkpoint.borders
     metrics = [metric for metric in _LABELS if any(p.metric == metric for p in points)]
     styles = assign_styles({p.name: p.name if p.name == "trained" else p.kind for p in points})
     columns = 1 if width == "column" else len(metrics)
@@ -374,7 +358,7 @@ def draw_distances(
                 if name in borders:
                     axis.axvline(borders[name], 0.94, 1, color=style.color, linewidth=1.5, zorder=1)
             scale_lengths(axis, sorted(set(map(_distance, points))), 0.8 * WIDTHS[width] / columns)
-            mark_windows(axis, [window], with_label=True)
+            mark_windows(axis, [checkpoint.window], with_label=True)
             has_distance = points[0].distance is not None
             axis.set_xlabel("distance (tokens)" if has_distance else "context length (tokens)")
             axis.set_ylabel(_LABELS[metric])

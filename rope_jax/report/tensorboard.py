@@ -54,9 +54,8 @@ def write_events(
     """Write event files under `folder`: curves, hyperparameters with their outcome, and figures.
 
     A scaling's curves are in NAME/: perplexity/PROTOCOL of the newest checkpoint, for instance,
-    perplexity/PROTOCOL_at_step_STEP of an earlier one, and by training step, if there are several,
-    perplexity_by_step/PROTOCOL/LENGTH. The newest checkpoint's tasks are exact/TASK and nats/TASK,
-    means over depths by length.
+    perplexity/PROTOCOL_at_step_STEP of an earlier one, and by training step
+    perplexity_by_step/PROTOCOL/LENGTH. Tasks are exact/TASK and nats/TASK, means over depths.
 
     images: by title. training: the run's config. table, tasks: of all checkpoints.
     """
@@ -107,18 +106,9 @@ def _settings(row: Row, config: SweepConfig, training: Config, window: int) -> d
     """Return hyperparameters as text: TensorBoard would show the seed 0 as 0.0000."""
     base = f"{training.rope.base:g}" if training.model.position.is_rotary else ""
     factor = "auto" if row.auto else "" if row.factor is None else f"{row.factor:g}"
-    return {
-        "label": row.name,
-        "base": base,
-        "window": f"{window}",
-        "sweep": config.name,
-        "seed": f"{row.seed}",
-        "run": row.run,
-        "step": f"{row.step}",
-        "scaling": row.scaling,
-        "factor": factor,
-        "map": row.map,
-    }
+    settings = {"label": row.name, "base": base, "window": f"{window}", "sweep": config.name}
+    settings |= {"seed": f"{row.seed}", "run": row.run, "step": f"{row.step}"}
+    return settings | {"scaling": row.scaling, "factor": factor, "map": row.map}
 
 
 def _outcome(newest: CheckpointSummary, name: str, config: SweepConfig) -> dict[str, float]:
@@ -127,11 +117,9 @@ def _outcome(newest: CheckpointSummary, name: str, config: SweepConfig) -> dict[
     if curve := newest.curves.get(name):
         longest = max(curve.blow_up)
         none = 0.0 if curve.usable.is_known else math.nan
-        outcome = {
-            "summary/usable_length": float(curve.usable.length or none),
-            "summary/blow_up_at_longest": curve.blow_up[longest].value,
-            "summary/gain_over_truncation_at_longest": curve.gain_over_truncation[longest].value,
-        }
+        gain = curve.gain_over_truncation[longest].value
+        known = float(curve.usable.length or none), curve.blow_up[longest].value, gain
+        outcome = dict(zip(METRICS, known, strict=False))
     for task in config.tasks:
         if summary := newest.tasks.get(task.label, {}).get(name):
             tag = f"summary/effective_length_{task.task}"  # of several of a type, the shortest

@@ -5,11 +5,10 @@ few, distant blocks of them (see `protocols.windows`), which these functions tre
 Where several seeds were trained, the interval includes the spread between seeds.
 
 Intervals are bootstrap-t intervals (Efron 1982; Hall 1988): resampling gives the distribution of
-the studentized mean, in place of a normal or a t distribution. In simulations of 1,000 samples of
-20 and of 64 documents of equal weight they cover 95% where the rates are normal or lognormal(0.45),
-and 93% where a few documents dominate, lognormal(0.9). Where the sizes of the documents differ
-greatly as well, lognormal(0.8), they cover 92 to 94% and 89 to 92% respectively. A percentile
-bootstrap covers 92% and 86% in the first two cases over 20 documents; BCa covers about as much.
+the studentized mean. In simulations of 20 and of 64 documents of equal weight they cover 95% where
+the rates are normal or lognormal(0.45), and 93% where a few documents dominate, lognormal(0.9);
+where sizes differ greatly as well, lognormal(0.8), 92 to 94% and 89 to 92%. A percentile bootstrap
+covers 92% and 86% in the first two cases over 20 documents; BCa covers about as much.
 
 Shapes: D documents.
 """
@@ -30,14 +29,14 @@ _MOST_DRAWN = 2**22
 
 
 class Sums(NamedTuple):
-    """Sums by document for one (scaling, protocol, length)."""
+    """Sums by document, [D], for one (scaling, protocol, length)."""
 
     nll: NDArray[Any]
-    """float64 [D], summed nats of the scored tokens, or of windows' means, as the protocol says"""
+    """Summed nats of the scored tokens, or of windows' means, as the protocol says; float64."""
     weight: NDArray[Any]
-    """[D], how many tokens were scored, or windows"""
+    """How many tokens were scored, or windows."""
     bytes: NDArray[Any] | None = None
-    """[D], bytes of text of the scored tokens, or sums of windows' means; None: not known."""
+    """Bytes of text of the scored tokens, or sums of windows' means; None: not known."""
 
     def mean(self) -> float:
         """Return the mean in nats per token, Σ nll / Σ weight."""
@@ -114,8 +113,8 @@ def exact_interval(
     """Return the share of exact answers, Σ exact / Σ answers, with its interval over samples.
 
     exact, answers: by sample. With one answer per sample it is Wilson's interval (JASA 1927), else
-    the bootstrap over samples. Where that has none, because all samples agree or all but a few, it
-    is Wilson's with as many trials as samples, rounded outward: shares vary less than yes or no.
+    the bootstrap over samples. Where (nearly) all samples agree, so that there is none, it is
+    Wilson's with as many trials as samples, rounded outward: shares vary less than yes or no.
     """
     right, asked, trials = int(exact.sum()), int(answers.sum()), len(exact)
     value = right / asked
@@ -140,8 +139,7 @@ def pooled_mean(seeds: Sequence[Sums], *, resamples: int, seed: int) -> Estimate
     over the seeds' means, which is wide for few seeds (12.7 standard errors for two). For one seed
     this is `mean_nll`, which says nothing about other seeds.
     """
-    documents = mean_nll(_average(seeds), resamples=resamples, seed=seed)
-    return _widened(documents, seeds)
+    return _widened(mean_nll(_average(seeds), resamples=resamples, seed=seed), seeds)
 
 
 def pooled_difference(
@@ -283,15 +281,8 @@ def _standard_error(squares: Any, weight: Any, documents: int) -> Any:
 
 def _resampled(documents: int, resamples: int, seed: int) -> Iterable[NDArray[np.float64]]:
     """Return how often each document is in each resample: float64 [·, D], in parts."""
-    if documents * resamples <= _MOST_DRAWN:
-        return (_all_resampled(documents, resamples, seed),)
-    return _draw(documents, resamples, seed)
-
-
-# A comparison has thousands of intervals over the same number of documents.
-@functools.lru_cache(maxsize=4)
-def _all_resampled(documents: int, resamples: int, seed: int) -> NDArray[np.float64]:
-    return np.concatenate(list(_draw(documents, resamples, seed)))
+    is_small = documents * resamples <= _MOST_DRAWN
+    return (_drawn if is_small else _draw)(documents, resamples, seed)
 
 
 def _draw(documents: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
@@ -302,3 +293,9 @@ def _draw(documents: int, resamples: int, seed: int) -> Iterator[NDArray[np.floa
         drawn += np.arange(count)[:, None] * documents
         flat = np.bincount(drawn.ravel(), minlength=count * documents)
         yield flat.reshape(count, documents).astype(np.float64)
+
+
+# A comparison has thousands of intervals over the same number of documents.
+@functools.lru_cache(maxsize=4)
+def _drawn(documents: int, resamples: int, seed: int) -> list[NDArray[np.float64]]:
+    return list(_draw(documents, resamples, seed))

@@ -16,10 +16,9 @@ class CurveSummary:
     """One scaling compared with the baseline; mappings are keyed by context length."""
 
     usable: UsableLength
-    """The length that the data establish, from the upper bounds of NLL(n) − NLL(window); see
-    `established_length` for few units."""
+    """What the data establish: by the upper bounds of NLL(n) − NLL(window)."""
     usable_at_most: UsableLength
-    """The length that the data do not refute, from the lower bounds."""
+    """What the data do not refute: by the lower bounds."""
     blow_up: Mapping[int, Estimate]
     """exp(NLL(n) − NLL(window))."""
     gain_over_truncation: Mapping[int, Estimate]
@@ -44,7 +43,7 @@ class CheckpointSummary:
     unit_kind: UnitKind = "documents"
     """What intervals resample; documents also where each of them is one block."""
     units: int = 0
-    """How many, in the protocol that has the fewest."""
+    """In the protocol that has the fewest."""
     distance: int = 0
     """Scored tokens of two blocks are more than this many tokens apart: the longest length."""
     compilations: int = 0

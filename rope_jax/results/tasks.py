@@ -1,9 +1,8 @@
 """The tidy rows of tasks.csv and samples.csv, and how long a context each scaling uses."""
 
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
-
-import numpy as np
+from typing import Any, Literal, NamedTuple
 
 from rope_jax.results.statistics import Estimate, exact_interval
 
@@ -17,7 +16,6 @@ class TaskRow(NamedTuple):
     """
 
     name: str
-    """The curve's."""
     scaling: str
     map: str
     """The position map with its settings at this length, as `PositionMap.label`; "" without one."""
@@ -25,9 +23,8 @@ class TaskRow(NamedTuple):
     auto: bool
     """Whether the factor follows from the length."""
     task: str
-    """The task's name in the sweep."""
+    """Its name in the sweep."""
     kind_of_task: str
-    """Its type."""
     length: int
     depth: float | None
     """Where what is asked for lies, 0 at the start; None: the task has no depth, or taken_out."""
@@ -40,13 +37,12 @@ class TaskRow(NamedTuple):
     ci_low: float
     ci_high: float
     chance: float | None
-    """exact: what guessing gives."""
+    """The share that guessing gets exact."""
     samples: int
     answers: int
     tokens: int
-    """How many targets are scored."""
     targets: str
-    """Hash of the samples: equal ones mean that values can be compared."""
+    """Hash of the samples; values can be compared where it is equal."""
     step: int
     run: str
     seed: int
@@ -75,7 +71,6 @@ class SampleRow(NamedTuple):
     """Nats, summed over `tokens` targets."""
     tokens: int
     exact: int
-    """How many of the `answers` are exact."""
     answers: int
     """0 for a task of which only the NLL counts."""
 
@@ -115,16 +110,13 @@ class TaskSummary(NamedTuple):
 
 def taken_out(rows: Sequence[SampleRow], step: int) -> dict[str, dict[int, float]]:
     """Return the share that is exact without what is asked for, by task and length: the largest."""
-    sums: dict[tuple[str, int, str], list[int]] = {}
-    for row in rows:
-        if row.taken_out and row.step == step:
-            found = sums.setdefault((row.task, row.length, row.name), [0, 0])
-            found[0] += row.exact
-            found[1] += row.answers
+    own = [row for row in rows if row.taken_out and row.step == step]
+    sums = _summed(own, "task", "length", "name")
     largest: dict[str, dict[int, float]] = {}
-    for (task, length, _), (exact, answers) in sums.items():
-        by_length = largest.setdefault(task, {})
-        by_length[length] = max(by_length.get(length, 0.0), exact / answers)
+    for (task, length), share in (
+        (sums.exact / sums.answers).groupby(["task", "length"]).max().items()
+    ):
+        largest.setdefault(task, {})[int(length)] = float(share)
     return largest
 
 
@@ -133,38 +125,36 @@ def summarize_tasks(
 ) -> dict[str, dict[str, TaskSummary]]:
     """Summarize each task of a checkpoint, by its name and then by scaling.
 
-    rows: of one checkpoint. A sample is the same at every depth, so its depths are one unit of the
-    interval. threshold: the smallest share of exact answers up to the effective length.
+    A sample is the same at every depth, so its depths are one unit of the interval. threshold: the
+    smallest share of exact answers up to the effective length.
     """
-    found: dict[str, dict[str, dict[int, dict[int, list[int]]]]] = {}
-    for row in rows:
-        if row.answers and not row.taken_out:
-            by_length = found.setdefault(row.task, {}).setdefault(row.name, {})
-            sums = by_length.setdefault(row.length, {}).setdefault(row.sample, [0, 0])
-            sums[0] += row.exact
-            sums[1] += row.answers
+    asked = [row for row in rows if row.answers and not row.taken_out]
+    sums = _summed(asked, "task", "name", "length", "sample")
     summaries: dict[str, dict[str, TaskSummary]] = {}
-    for task, by_name in found.items():
-        for name, lengths in by_name.items():
-            exact: dict[int, Estimate] = {}
-            for length, samples in lengths.items():
-                right, asked = np.array(list(samples.values())).T
-                exact[length] = exact_interval(right, asked, resamples=resamples, seed=seed)
-            summary = TaskSummary(exact, effective_length(exact, threshold), threshold)
-            summaries.setdefault(task, {})[name] = summary
+    for (task, name), own in sums.groupby(["task", "name"], sort=False):
+        exact: dict[int, Estimate] = {}
+        for length, samples in own.groupby("length", sort=False):
+            counts = samples.exact.to_numpy(), samples.answers.to_numpy()
+            exact[int(length)] = exact_interval(*counts, resamples=resamples, seed=seed)
+        summary = TaskSummary(exact, effective_length(exact, threshold), threshold)
+        summaries.setdefault(task, {})[name] = summary
     return summaries
+
+
+def _summed(rows: Sequence[SampleRow], *columns: str) -> Any:
+    """Return a frame with the exact and all answers, summed over rows with the same columns."""
+    import pandas  # takes half a second to import
+
+    frame = pandas.DataFrame(rows, columns=list(SampleRow._fields))
+    return frame.groupby(list(columns), sort=False)[["exact", "answers"]].sum()
 
 
 def effective_length(exact: Mapping[int, Estimate], threshold: float) -> EffectiveLength:
     """Return the longest length such that at it and all shorter ones it is ≥ threshold."""
 
     def longest(shares: Mapping[int, float]) -> int | None:
-        passed = None
-        for length in sorted(shares):
-            if not shares[length] >= threshold:
-                break
-            passed = length
-        return passed
+        passed = itertools.takewhile(lambda n: shares[n] >= threshold, sorted(shares))
+        return max(passed, default=None)
 
     length = longest({n: share.value for n, share in exact.items()})
     return EffectiveLength(

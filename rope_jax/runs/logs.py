@@ -29,7 +29,7 @@ def finite(value: Any) -> Any:
     """Replace infinities and nan, which JSON has not, by None."""
     if isinstance(value, dict):
         return {str(k): finite(v) for k, v in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -1,12 +1,16 @@
-"""Sweep folders with made-up results."""
+"""Sweep folders with made-up results, and comparisons of them."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rope_jax.comparison.comparable import find_mismatches
+from rope_jax.comparison.curves import compare
+from rope_jax.comparison.read import find_sweeps, read_sweep
 from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
+from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.results import Measurement, SweepResult, document_rows, rows, summarize
 from rope_jax.results.rows import Origin
@@ -22,6 +26,15 @@ OFFSETS = {
     "none": {8: 0.25, 16: 0.0, 32: 0.5, 64: 1.5},
     "yarn-4": {8: 0.5, 16: 0.25, 32: 0.125, 64: 0.375},
 }
+
+
+def read(*runs):
+    return [read_sweep(folder) for folder in find_sweeps(runs, None)]
+
+
+def compared(*runs, **settings):
+    sweeps = read(*runs)
+    return compare(sweeps, find_mismatches(sweeps), CompareConfig(resamples=50, **settings))
 
 
 @pytest.fixture

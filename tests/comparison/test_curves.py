@@ -1,24 +1,18 @@
 """Pooled and paired figures, against values worked out by hand."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
-from rope_jax.comparison.read import find_sweeps, read_sweep
+from rope_jax.comparison.read import read_sweep
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.errors import UserError
 from rope_jax.results.statistics import mean_nll
+from tests.comparison.conftest import compared
 
-CONFIG = CompareConfig(resamples=50)
-
-
-def compared(*runs):
-    sweeps = [read_sweep(folder) for folder in find_sweeps(runs, None)]
-    return compare(sweeps, find_mismatches(sweeps), CONFIG)
+WIDER = "hidden_size: 32"
 
 
 def point(curves, name, length, *, group=0, protocol="same_tokens"):
@@ -112,11 +106,10 @@ def test_a_curve_with_the_trained_scaling_is_the_baseline(
     )
     # that none is the baseline of a model trained with none goes without saying
     assert found.remarks == (said if baseline == "yarn-4" else ())
-    assert found.notes == []
     assert found.baseline == (baseline or "trained")
 
 
-def test_each_stage_has_its_own_baseline(sweep_of):
+def test_each_stage_has_its_own_baseline_and_curves(sweep_of):
     run = sweep_of("demo", own="none", steps=(50, 100))
     config = run / "config.yaml"
     stages = (
@@ -125,7 +118,13 @@ def test_each_stage_has_its_own_baseline(sweep_of):
     )
     config.write_text(config.read_text().partition("stages")[0] + stages)
     assert read_sweep(run / "evals/demo").baselines == {50: "none", 100: "yarn-4"}
-    assert point(compared(run).curves[-2:], "none", 32).difference.value == pytest.approx(0.375)
+    curves = compared(run).curves
+    assert point(curves[-2:], "none", 32).difference.value == pytest.approx(0.375)
+    assert [(curve.step, curve.is_newest) for curve in curves] == (
+        [(50, False), (50, False), (100, True), (100, True)]
+    )
+    levels = {c.step: c.points[0].nll for c in curves if c.name == "none"}
+    assert levels[50] - levels[100] == pytest.approx(0.1)
 
 
 def test_an_automatic_factor_is_not_a_baseline(sweep_of):
@@ -142,7 +141,7 @@ def test_an_automatic_factor_is_not_a_baseline(sweep_of):
 
 def test_groups_are_paired_with_the_first(sweep_of):
     one = [sweep_of(f"a-s{s}", seed=s) for s in (0, 1)]
-    other = [sweep_of(f"b-s{s}", seed=s, shift=0.5, model="hidden_size: 32") for s in (0, 1)]
+    other = [sweep_of(f"b-s{s}", seed=s, shift=0.5, model=WIDER) for s in (0, 1)]
     found = compared(*one, *other)
     assert [group.label for group in found.groups] == ["a (2 seeds)", "b (2 seeds)"]
     p = point(found.curves, "trained", 64, group=1)
@@ -175,20 +174,10 @@ def test_every_group_is_measured_against_truncation_of_the_first(sweep_of):
 
 def test_other_seeds_than_the_first_groups_are_paired_by_document(sweep_of):
     base = [sweep_of(f"a-s{s}", seed=s) for s in (0, 1)]
-    other = sweep_of("b", seed=5, shift=-0.5, model="hidden_size: 32")
-    found = compared(*base, other)
+    found = compared(*base, sweep_of("b", seed=5, shift=-0.5, model=WIDER))
     p, at_window = point(found.curves, "yarn-4", 64, group=1), point(found.curves, "trained", 16)
     assert p.above_truncation.value == pytest.approx(p.nll - at_window.nll)
     assert p.above_truncation.low < p.above_truncation.value < p.above_truncation.high
-
-
-def test_each_step_has_its_own_curves(sweep_of):
-    found = compared(sweep_of("demo", steps=(50, 100)))
-    assert [(curve.step, curve.is_newest) for curve in found.curves] == (
-        [(50, False), (50, False), (100, True), (100, True)]
-    )
-    levels = {c.step: c.points[0].nll for c in found.curves if c.name == "trained"}
-    assert levels[50] - levels[100] == pytest.approx(0.1)
 
 
 def test_a_seed_without_the_newest_step_is_noted(sweep_of):
@@ -198,69 +187,23 @@ def test_a_seed_without_the_newest_step_is_noted(sweep_of):
     assert sizes == {50: 2, 100: 1}
 
 
-def test_sweeps_of_one_run_are_not_pooled(sweep_of):
-    run = sweep_of("demo", name="a")
-    sweep_of("demo", name="b")
-    assert [group.label for group in compared(run).groups] == ["demo a", "demo b"]
-
-
 def test_the_same_seed_twice_is_refused(sweep_of):
-    with pytest.raises(
-        UserError, match=r"have the same config and the same seed, 0, so they are not two"
-    ):
+    with pytest.raises(UserError, match=r"have the same config and the same seed, 0, so they are"):
         compared(sweep_of("one"), sweep_of("two"))
 
 
-def label_of(*runs):
-    (group,) = compared(*runs).groups
-    return group.label
-
-
-@pytest.mark.parametrize(
-    ("runs", "label"),
-    [
-        (("novels", "novels-s1"), "novels (2 seeds)"),
-        (("demo_seed0", "demo_seed1"), "demo (2 seeds)"),
-        (("demo-3", "demo-4"), "demo (2 seeds)"),
-        (("llama-2", "llama-2-s1"), "llama-2 (2 seeds)"),
-        (("a0", "a1"), "a0, a1 (2 seeds)"),
-        (("news", "novels-s1"), "news, novels-s1 (2 seeds)"),
-        (("s0", "s1", "s2", "s3", "s4"), "s0, …, s4 (5 seeds)"),
-    ],
-)
-def test_a_group_is_labelled_by_its_runs_without_their_seeds(sweep_of, runs, label):
-    assert label_of(*(sweep_of(run, seed=seed) for seed, run in enumerate(runs))) == label
-
-
-def test_labels_tell_groups_apart(sweep_of):
-    runs = [sweep_of(f"x-s{s}", seed=s) for s in (0, 1)]
-    runs += [sweep_of(f"x-s{s}", seed=s - 2, model="hidden_size: 32") for s in (2, 3)]
-    labels = [group.label for group in compared(*runs).groups]
-    assert labels == ["x-s0, x-s1 (2 seeds)", "x-s2, x-s3 (2 seeds)"]
-
-
-def test_a_sweep_that_cannot_be_compared_is_marked_and_not_pooled(sweep_of):
-    found = compared(
-        sweep_of("x-0"), sweep_of("x-1", seed=1, targets="xyz"), sweep_of("x-2", seed=2)
-    )
+def test_sweeps_that_cannot_be_compared_are_marked_and_not_pooled(sweep_of):
+    odd = sweep_of("x-1", seed=1, targets="xyz")
+    found = compared(sweep_of("x-0"), odd, sweep_of("x-2", seed=2), sweep_of("x-3", bos="none"))
     assert [(group.label, group.marked) for group in found.groups] == [
-        ("x (2 seeds)", False),
-        ("x-1 †", True),
+        *(("x (2 seeds)", False), ("x-1 †", True), ("x-3 †", True))
     ]
-    assert found.notes[0].startswith("† cannot be compared with the sweeps before it: targets: ")
+    start = "† cannot be compared with the sweeps before it: "
+    assert found.notes[0].startswith(f"{start}targets: ")
+    assert found.notes[1:] == [
+        f"{start}bos: x-0/demo has document, x-3/demo has none; sweep them with the same bos"
+    ]
     assert point(found.curves, "trained", 64, group=1).from_first is None
-
-
-def test_each_sweep_that_cannot_be_compared_is_named(sweep_of):
-    found = compared(
-        *(sweep_of(f"x-{n}", seed=n, bos="none" if n else "document") for n in range(3))
-    )
-    assert [group.label for group in found.groups] == ["x-0", "x-1 †", "x-2 †"]
-    assert found.notes == [
-        f"† cannot be compared with the sweeps before it: bos: x-0/demo has document, x-{n}/demo "
-        "has none; sweep them with the same bos"
-        for n in (1, 2)
-    ]
 
 
 def test_a_sweep_without_its_runs_config_is_not_pooled(sweep_of):
@@ -274,40 +217,35 @@ def test_a_sweep_without_its_runs_config_is_not_pooled(sweep_of):
 
 
 def test_few_documents_are_noted(sweep_of):
-    found = compared(sweep_of("demo", documents=12))
+    run = sweep_of("demo", documents=12)
+    found = compared(run)
     assert found.notes == ["intervals are unreliable below 20 documents; here: 12"]
     p = point(found.curves, "trained", 8)
-    sums = read_sweep(find_sweeps([found.groups[0].sweeps[0].folder], None)[0]).sums
-    expected = mean_nll(sums["trained", "same_tokens", 8, 100], resamples=50, seed=0)
-    assert (p.nll, p.ci_low, p.ci_high) == expected
+    sums = read_sweep(run / "evals/demo").sums["trained", "same_tokens", 8, 100]
+    assert (p.nll, p.ci_low, p.ci_high) == mean_nll(sums, resamples=50, seed=0)
 
 
 def test_points_that_a_seed_lacks_are_left_out_and_noted(sweep_of):
     runs = [sweep_of("x-s0"), sweep_of("x-s1", seed=1, lengths=(8, 16, 64))]
-    found = compared(*runs)
+    found = compared(*runs, sweep_of("y", model=WIDER))
     assert found.notes == [
         f"x (2 seeds): {name} by {protocol} at 32 (step 100) was not measured for every seed "
         "and is left out"
         for name in ("trained", "yarn-4")
         for protocol in ("same_tokens", "whole_window")
     ]
-    for curve in found.curves:
-        assert {p.length for p in curve.points} == {8, 16, 64}
-        assert {len(p.nll_by_seed) for p in curve.points} == {2}
+    for curve in found.curves[:2]:
+        assert {(p.length, len(p.nll_by_seed)) for p in curve.points} == {(8, 2), (16, 2), (64, 2)}
+    # nor is there a difference from them
+    known = {p.length: p.from_first is not None for p in found.curves[-1].points}
+    assert known == {8: True, 16: True, 32: False, 64: True}
 
 
 def test_the_comparison_has_its_own_tolerance(sweep_of):
     sweeps = [read_sweep(sweep_of(f"x-s{seed}", seed=seed) / "evals/demo") for seed in (0, 1)]
-    loose = CompareConfig(resamples=50, tolerance=0.6)
-    assert [c.usable[0] for c in compare(sweeps, [], loose).curves] == [32, 64]
-    assert [c.usable[0] for c in compare(sweeps[::-1], [], CONFIG).curves] == [16, None]
-
-
-def test_a_difference_from_the_first_group_needs_all_its_seeds(sweep_of):
-    first = [sweep_of("a-s0"), sweep_of("a-s1", seed=1, lengths=(8, 16, 64))]
-    found = compared(*first, sweep_of("b", model="hidden_size: 32"))
-    known = {p.length: p.from_first is not None for p in found.curves[-1].points}
-    assert known == {8: True, 16: True, 32: False, 64: True}
+    for tolerance, usable in ((0.6, [32, 64]), (0.02, [16, None])):
+        config = CompareConfig(resamples=50, tolerance=tolerance)
+        assert [c.usable[0] for c in compare(sweeps, [], config).curves] == usable
 
 
 def test_seeds_with_no_point_in_common_are_refused(sweep_of):
@@ -319,19 +257,7 @@ def test_seeds_with_no_point_in_common_are_refused(sweep_of):
 
 
 def test_an_infinite_loss_ends_the_usable_length(sweep_of):
-    (_, curve) = compared(
-        sweep_of("x", yarn_offsets={8: 0.0, 16: 0.0, 32: 0.0, 64: math.inf})
-    ).curves
-    assert curve.usable == (32, False, True)
-    (_, curve) = compared(
-        sweep_of("y", yarn_offsets=dict.fromkeys((8, 16, 32, 64), math.inf))
-    ).curves
-    assert curve.usable == (None, False, True)
-
-
-def test_sweeps_of_one_run_are_recognized_by_any_path(sweep_of, monkeypatch):
-    run = sweep_of("demo", name="a")
-    sweep_of("demo", name="b")
-    monkeypatch.chdir(run / "evals/a")
-    labels = [group.label for group in compared(Path("."), Path("../b")).groups]
-    assert labels == ["demo a", "demo b"]
+    offsets = {8: 0.0, 16: 0.0, 32: 0.0, 64: math.inf}
+    assert compared(sweep_of("x", yarn_offsets=offsets)).curves[1].usable == (32, False, True)
+    offsets = dict.fromkeys(offsets, math.inf)
+    assert compared(sweep_of("y", yarn_offsets=offsets)).curves[1].usable == (None, False, True)

@@ -6,34 +6,31 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 
-from rope_jax.comparison.comparable import find_mismatches
-from rope_jax.comparison.curves import Comparison, compare
+from rope_jax.comparison.curves import Comparison
 from rope_jax.comparison.groups import Group
-from rope_jax.comparison.read import find_sweeps, read_sweep
-from rope_jax.config.presentation import CompareConfig
 from rope_jax.plots.style import BACKGROUND, MARKERS, REFERENCE
 from rope_jax.report.figure import describe_group, draw_comparison, shared_key
+from tests.comparison.conftest import compared
 
 
 @pytest.fixture
 def comparison(sweep_of):
-    runs = [sweep_of("a", protocols=("same_tokens",), model="hidden_size: 32")]
-    runs += [sweep_of("b", protocols=("same_tokens",), shift=0.5)]
-    sweeps = [read_sweep(folder) for folder in find_sweeps(runs, None)]
-    return compare(sweeps, find_mismatches(sweeps), CompareConfig(resamples=50))
+    """Two seeds of a run, and another run."""
+    settings = {"protocols": ("same_tokens",)}
+    seeds = [sweep_of(f"a-s{n}", seed=n, **settings, model="hidden_size: 32") for n in (0, 1)]
+    return compared(*seeds, sweep_of("b", **settings, shift=0.5))
 
 
 @pytest.fixture
 def several(comparison, monkeypatch):
     """Return a function that makes a comparison of groups with copies of curves."""
     monkeypatch.setattr(Group, "newest", 100)
-    trained, yarn = comparison.curves[:2]
+    trained, yarn = comparison.curves[2:]
 
     def make(groups, names, own=(), **fields) -> Comparison:
         """names: the curves of every group; own: others, which each group has under other names."""
         made = [
-            Group(label=f"g{i}", sweeps=(), marked=False, settings={"rope.base": f"{i}"})
-            for i in range(groups)
+            Group(label=f"g{i}", sweeps=(), settings={"rope.base": f"{i}"}) for i in range(groups)
         ]
         curves = [
             replace(trained if name == "trained" else yarn, group=group, name=name)
@@ -53,42 +50,60 @@ def legend(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-def own_names(group):
-    return [f"yarn-{n}-g{group}" for n in range(6)]
+def bands(axis):
+    return [found for found in axis.collections if isinstance(found, PolyCollection)]
 
 
-def test_a_legend_says_what_differs_between_the_groups(comparison):
-    assert [describe_group(group) for group in comparison.groups] == [
-        *("a (model.hidden_size 32)", "b (model.hidden_size 16)")
-    ]
-    seeds = replace(comparison.groups[0], label="a (3 seeds)")
-    assert describe_group(seeds) == "a (3 seeds; model.hidden_size 32)"
-    many = replace(seeds, settings={f"optim.k{i}": str(i) for i in range(5)})
-    assert describe_group(many).endswith("optim.k2 2 and 2 more)")
-    assert describe_group(replace(seeds, settings={})) == "a (3 seeds)"
-    # where this is the only key, the title names it
+def coloured(axis, colour):
+    return [line.get_label() for line in axis.lines if line.get_color() == colour]
+
+
+def test_scalings_have_colours_and_groups_dashes_and_seeds_thin_lines(comparison):
     figure = draw_comparison(comparison)
-    assert figure.get_suptitle().split("\n")[0] == "a; b, by model.hidden_size"
-    assert legend(figure)[2:4] == ["a (32)", "b (16)"]
+    (axis,) = panels(figure).values()
+    lines = {line.get_label(): line for line in axis.lines}
+    for curve in comparison.curves:
+        np.testing.assert_allclose(lines[curve.label].get_ydata(), [p.ppl for p in curve.points])
+        assert lines[curve.label].get_color() == lines[f"b: {curve.name}"].get_color()
+    first, second = (lines[f"{group.label}: trained"] for group in comparison.groups)
+    assert first.get_linestyle() != second.get_linestyle()
+    assert len(bands(axis)) == 4
+    assert sum(line.get_linewidth() == 0.5 for line in axis.lines) == 4  # seeds of two scalings
+    # this is the only key in which the groups differ, so the title names it
+    assert figure.get_suptitle() == "a (2 seeds); b, by model.hidden_size"
+    assert legend(figure) == [
+        *("trained", "yarn-4", "a (2 seeds; 32)", "b (16)", "each seed", "95% interval"),
+        "truncation to the window",
+    ]
+    marked = replace(comparison.groups[1], marked=True)
+    curves = [*comparison.curves[:2], *(replace(c, group=marked) for c in comparison.curves[2:])]
+    odd = replace(comparison, groups=[comparison.groups[0], marked], curves=curves)
+    assert "CANNOT BE COMPARED" in draw_comparison(odd).get_suptitle()
 
 
-def test_labels_name_the_keys_where_groups_differ_in_several(several):
+def test_labels_say_what_differs_between_the_groups(several):
     made = several(2, ["trained"])
-    made.groups[1] = replace(made.groups[1], settings={"rope.base": "1", "optim.lr": "2"})
+    first, second = made.groups
+    assert describe_group(first) == "g0 (rope.base 0)"
+    many = replace(first, label="a (3 seeds)", settings={f"k{i}": str(i) for i in range(5)})
+    assert describe_group(many) == "a (3 seeds; k0 0, k1 1, k2 2 and 2 more)"
+    assert describe_group(replace(first, settings={})) == "g0"
+    made.groups[1] = replace(second, settings={"rope.base": "1", "optim.lr": "2"})
     assert shared_key(made.groups) is None
-    assert shared_key([made.groups[0], replace(made.groups[0], settings={})]) is None
+    assert shared_key([first, replace(first, settings={})]) is None
     curves = [replace(c, group=g) for c, g in zip(made.curves, made.groups, strict=True)]
     figure = draw_comparison(replace(made, curves=curves))
     assert figure.get_suptitle() == "g0; g1"
     assert legend(figure)[:2] == ["g0 (rope.base 0)", "g1 (rope.base 1, optim.lr 2)"]
 
 
-def test_the_title_counts_the_groups_where_their_names_take_more_than_a_line(several):
+def test_a_column_is_narrow_and_its_title_counts_groups_without_room_for_their_names(several):
     made = several(3, ["trained"])
     long = [replace(g, label=f"a-rather-long-name-{i}") for i, g in enumerate(made.groups)]
     curves = [replace(c, group=g) for c, g in zip(made.curves, long, strict=True)]
     figure = draw_comparison(replace(made, groups=long, curves=curves, figure_width="column"))
     assert figure.get_suptitle() == "3 groups of runs, by rope.base"
+    assert figure.get_figwidth() == 3.3
 
 
 def test_more_than_six_curves_of_few_groups_have_a_panel_for_each_scaling(several):
@@ -99,7 +114,7 @@ def test_more_than_six_curves_of_few_groups_have_a_panel_for_each_scaling(severa
         own = [lines[f"g{i}: {name}"] for i in (0, 1)]
         assert len({line.get_color() for line in own}) == 2
         assert len({line.get_marker() for line in own}) == 2
-        assert len(axis.collections) == 2
+        assert len(bands(axis)) == 2
     assert legend(figure) == [*("g0 (0)", "g1 (1)", "95% interval", "truncation to the window")]
 
 
@@ -113,36 +128,24 @@ def test_groups_that_share_only_one_scaling_have_a_panel_each(several):
         assert own == {f"g{i}: {name}" for name in ("trained", *names)}
 
 
-def bands(axis):
-    return [found for found in axis.collections if isinstance(found, PolyCollection)]
-
-
-def curves_behind(axis):
-    """Return how many curves are drawn in grey."""
-    return sum(line.get_color() == BACKGROUND for line in axis.get_lines())
-
-
 def test_a_group_of_too_many_curves_that_others_lack_has_a_panel_for_each(several):
-    figure = draw_comparison(several(2, ["trained"], own=[f"yarn-{n}" for n in range(6)]))
-    titles = [f"g{i}: {name}" for i in (0, 1) for name in ("trained", *own_names(i))]
+    own = [f"yarn-{n}" for n in range(6)]
+    figure = draw_comparison(several(2, ["trained"], own=own))
+    titles = [f"g{i}: {name}" for i in (0, 1) for name in ("trained", *(f"{n}-g{i}" for n in own))]
     assert list(panels(figure)) == titles
     for title, axis in panels(figure).items():
         assert len(bands(axis)) == 1
-        dashed = [line.get_label() for line in axis.lines if line.get_color() == REFERENCE.color]
         group, name = title.split(": ")
-        assert dashed == ([] if name == "trained" else [f"{group}: trained"])
-        assert curves_behind(axis) == 13 - len(dashed)
+        dashed = [] if name == "trained" else [f"{group}: trained"]
+        assert coloured(axis, REFERENCE.color) == dashed
+        assert len(coloured(axis, BACKGROUND)) == 13 - len(dashed)
     assert legend(figure)[:2] == ["trained of the same runs", "the others"]
-
-
-def test_the_dashed_curve_of_one_group_is_its_own_scaling(several):
-    figure = draw_comparison(several(1, [*(f"yarn-{n}" for n in range(6)), "trained"]))
+    # of one group, it is its own scaling
+    figure = draw_comparison(several(1, [*own, "trained"]))
     for name, axis in panels(figure).items():
-        dashed = [line.get_label() for line in axis.lines if line.get_color() == REFERENCE.color]
-        assert dashed == ([] if name == "trained" else ["g0: trained"])
+        dashed = [] if name == "trained" else ["g0: trained"]
+        assert coloured(axis, REFERENCE.color) == dashed
     assert legend(figure)[:2] == ["trained", "the others"]
-    without = draw_comparison(several(1, [f"yarn-{n}" for n in range(7)]))
-    assert legend(without) == ["the others", "95% interval", "truncation to the window"]
 
 
 def test_each_of_many_groups_with_one_curve_has_a_panel(several):
@@ -152,23 +155,19 @@ def test_each_of_many_groups_with_one_curve_has_a_panel(several):
         (own,) = (line for line in axis.lines if line.get_marker() in [*MARKERS])
         assert own.get_label() == f"g{i}: trained"
         assert len(bands(axis)) == 1
-        assert curves_behind(axis) == 8  # no group is a reference for the others
+        assert len(coloured(axis, BACKGROUND)) == 8  # no group is a reference for the others
     assert legend(figure) == ["the others", "95% interval", "truncation to the window"]
 
 
-def test_few_groups_with_one_curve_share_a_panel(several):
+def test_few_groups_with_one_curve_share_a_panel_in_colours_of_their_own(several):
     figure = draw_comparison(several(3, ["trained"]))
     (axis,) = panels(figure).values()
     assert [text.get_text() for text in axis.texts] == ["window"]
+    own = [line for line in axis.lines if line.get_marker() in [*MARKERS]]
+    assert len({line.get_color() for line in own}) == len({line.get_marker() for line in own}) == 3
+    assert {line.get_linestyle() for line in own} == {"-"}
     groups = [f"g{i} ({i})" for i in range(3)]
     assert legend(figure) == [*groups, "95% interval", "truncation to the window"]
-
-
-def test_a_column_is_narrower_than_a_page_and_has_a_legend(several):
-    made = several(3, ["trained"], figure_width="column")
-    figure = draw_comparison(made)
-    assert figure.get_figwidth() == 3.3
-    assert np.isclose(draw_comparison(replace(made, figure_width="page")).get_figwidth(), 6.8)
 
 
 def truncation_lines(axis):
@@ -182,7 +181,9 @@ def truncation_lines(axis):
 def test_several_groups_have_their_truncation_in_their_own_colours(several, names):
     made = several(2, names)
     curves = [
-        curve if curve.group is made.groups[0] else replace(curve, points=shifted(curve, 0.5))
+        curve
+        if curve.group is made.groups[0]
+        else replace(curve, points=tuple(replace(p, nll=p.nll + 0.5) for p in curve.points))
         for curve in made.curves
     ]
     figure = draw_comparison(replace(made, curves=curves))
@@ -194,7 +195,3 @@ def test_several_groups_have_their_truncation_in_their_own_colours(several, name
     # one level of all groups has no colour of its own
     for axis in panels(draw_comparison(made)).values():
         assert list(truncation_lines(axis).values()) == ["0.4"]
-
-
-def shifted(curve, nats):
-    return tuple(replace(point, nll=point.nll + nats) for point in curve.points)

@@ -8,9 +8,10 @@ import pytest
 
 from rope_jax.comparison.read import find_sweeps
 from rope_jax.errors import UserError
+from tests.comparison.conftest import compared
 
 
-def test_a_run_stands_for_its_sweeps(sweep_of):
+def test_a_run_stands_for_its_sweeps(sweep_of, monkeypatch):
     run = sweep_of("one", name="a")
     sweep_of("one", name="b")
     a, b = run / "evals/a", run / "evals/b"
@@ -24,6 +25,10 @@ def test_a_run_stands_for_its_sweeps(sweep_of):
         find_sweeps([run], "c")
     with pytest.raises(UserError, match=r"is not the sweep b; give its run instead"):
         find_sweeps([a], "b")
+    # sweeps of one run are not pooled, and recognized by any path
+    monkeypatch.chdir(a)
+    labels = [group.label for group in compared(Path("."), Path("../b")).groups]
+    assert labels == ["one a", "one b"]
 
 
 def test_without_a_name_only_sweeps_that_all_runs_have_are_used(sweep_of):
@@ -32,16 +37,6 @@ def test_without_a_name_only_sweeps_that_all_runs_have_are_used(sweep_of):
     assert find_sweeps([one, two], None) == [one / "evals/a", two / "evals/a"]
     sweep_of("two", name="b", seed=1)
     assert len(find_sweeps([one, two], None)) == 4
-
-
-def test_a_path_without_results_is_named(sweep_of, tmp_path):
-    with pytest.raises(UserError, match=r"nowhere: no such folder$"):
-        find_sweeps([tmp_path / "nowhere"], None)
-    with pytest.raises(UserError, match=r"no such folder$"):
-        find_sweeps([Path("x" * 300)], None)
-    (tmp_path / "run/evals").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"run: has no sweep; run eval_ppl.py on it first"):
-        find_sweeps([tmp_path / "run"], None)
 
 
 def test_a_sweep_whose_replacement_was_interrupted_is_put_in_place(sweep_of):

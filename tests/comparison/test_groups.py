@@ -1,40 +1,147 @@
-"""Names of groups: only a seed's suffix is left out, and only where seeds are pooled."""
+"""Groups of runs: their labels, and the keys of the config in which they differ."""
+
+import copy
+import json
 
 import pytest
 
-from rope_jax.comparison.groups import group_sweeps, without_seed
-from rope_jax.comparison.read import find_sweeps, read_sweep
+from rope_jax.comparison.groups import describe_settings, distinguish, group_sweeps, without_seed
+from tests.comparison.conftest import read
+
+STAGE = {"steps": 1000, "seq_len": 128, "batch_size": 16}
+
+
+def test_only_a_suffix_behind_a_separator_names_a_seed():
+    for suffix in ("", "-s1", "-2", "_seed2", "-seed-2", ".3", "=s4"):
+        assert without_seed(f"novels{suffix}") == "novels"
+    for name in ("gpt2", "base10000", "x-s", "bass", "bass1", "s1", "x-base2"):
+        assert without_seed(name) == name
+    assert without_seed("gpt-2-s1") == "gpt-2"
 
 
 @pytest.mark.parametrize(
-    ("name", "stem"),
+    ("runs", "label"),
     [
-        ("novels", "novels"),
-        ("novels-s1", "novels"),
-        ("runs-2", "runs"),
-        ("demo-s0", "demo"),
-        ("demo_seed2", "demo"),
-        ("demo-seed-2", "demo"),
-        ("demo.3", "demo"),
-        ("demo=s4", "demo"),
-        ("gpt2", "gpt2"),
-        ("llama3", "llama3"),
-        ("base10000", "base10000"),
-        ("wide-3", "wide"),
-        ("x-s", "x-s"),
-        ("bass", "bass"),
-        ("bass1", "bass1"),
-        ("s1", "s1"),
-        ("x-base2", "x-base2"),
-        ("gpt-2-s1", "gpt-2"),
+        (("novels", "novels-s1"), "novels (2 seeds)"),
+        (("demo-3", "demo-4"), "demo (2 seeds)"),
+        (("llama-2", "llama-2-s1"), "llama-2 (2 seeds)"),
+        (("a0", "a1"), "a0, a1 (2 seeds)"),
+        (("news", "novels-s1"), "news, novels-s1 (2 seeds)"),
+        (("s0", "s1", "s2", "s3", "s4"), "s0, …, s4 (5 seeds)"),
+        (("gpt-2",), "gpt-2"),  # not pooled: it keeps its whole name
     ],
 )
-def test_only_a_suffix_behind_a_separator_names_a_seed(name, stem):
-    assert without_seed(name) == stem
+def test_a_group_is_labelled_by_its_runs_without_their_seeds(sweep_of, runs, label):
+    made = [sweep_of(run, seed=seed) for seed, run in enumerate(runs)]
+    (group,) = group_sweeps(read(*made), [])
+    assert group.label == label
 
 
-@pytest.mark.parametrize("name", ["runs-2", "novels-s1", "gpt2"])
-def test_a_run_that_is_not_pooled_keeps_its_whole_name(sweep_of, name):
-    runs = [sweep_of(name), sweep_of("other", model="hidden_size: 32")]
-    sweeps = [read_sweep(folder) for folder in find_sweeps(runs, None)]
-    assert [group.label for group in group_sweeps(sweeps, [])] == [name, "other"]
+def test_labels_tell_groups_apart(sweep_of):
+    runs = [sweep_of(f"x-s{s}", seed=s) for s in (0, 1)]
+    runs += [sweep_of(f"x-s{s}", seed=s - 2, model="hidden_size: 32") for s in (2, 3)]
+    labels = [group.label for group in group_sweeps(read(*runs), [])]
+    assert labels == ["x-s0, x-s1 (2 seeds)", "x-s2, x-s3 (2 seeds)"]
+
+
+def experiment(**changes):
+    """Return a run's config as JSON; `rope__base=1e6` sets rope.base."""
+    config = {"rope": {}, "model": {}, "stages": [copy.deepcopy(STAGE)]}
+    for key, value in changes.items():
+        *sections, last = key.split("__")
+        node = config
+        for section in sections:
+            node = node[int(section) if section.isdecimal() else section]
+        node[last] = value
+    return json.dumps(config)
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        # whole numbers are written as such, and each group has the keys that any two differ in
+        (
+            [experiment(rope__base=5e5), experiment(rope__base=5e5, model__hidden_size=256)],
+            [
+                {"model.hidden_size": "128", "rope.base": "10000"},
+                {"model.hidden_size": "128", "rope.base": "500000"},
+                {"model.hidden_size": "256", "rope.base": "500000"},
+            ],
+        ),
+        # of a scaling that the others do not have, only what is not the default
+        (
+            [experiment(rope__scaling={"type": "yarn", "factor": 8, "beta_fast": 16})],
+            [
+                {"rope.scaling.type": "none"},
+                {
+                    "rope.scaling.type": "yarn",
+                    "rope.scaling.factor": "8",
+                    "rope.scaling.beta_fast": "16",
+                },
+            ],
+        ),
+        # of two scalings of one type, only what differs
+        (
+            [experiment(rope__scaling={"type": "none", "query_scale": {"type": "logn"}})],
+            [
+                {"rope.scaling.query_scale.type": "absent"},
+                {"rope.scaling.query_scale.type": "logn"},
+            ],
+        ),
+        # a section that is null in the others
+        (
+            [experiment(rope__map={"type": "rerope", "window": 64}, stages__0__seq_len=256)],
+            [
+                {"rope.map.type": "absent", "stages.0.seq_len": "128"},
+                {"rope.map.type": "rerope", "rope.map.window": "64", "stages.0.seq_len": "256"},
+            ],
+        ),
+        # a stage that the others do not have
+        (
+            [experiment(stages=[STAGE, STAGE | {"positions": {"type": "pose", "length": 512}}])],
+            [
+                {"stages.1": "absent"},
+                {
+                    "stages.1.steps": "1000",
+                    "stages.1.seq_len": "128",
+                    "stages.1.batch_size": "16",
+                    "stages.1.positions.type": "pose",
+                    "stages.1.positions.length": "512",
+                },
+            ],
+        ),
+        # a default that is spelled out is no difference, and neither is an older file without it
+        ([experiment(rope__base=10000.0, model__qk_norm=False)], [{}, {}]),
+        # a config that cannot be read is not compared
+        ([None, experiment(rope__base=3.5)], [{"rope.base": "10000"}, {}, {"rope.base": "3.5"}]),
+    ],
+)
+def test_settings_that_differ_are_named(others, found):
+    assert distinguish([experiment(), *others]) == found
+
+
+def test_long_values_and_lists_of_settings_are_shortened():
+    odd = experiment(data={"type": "stdlib", "cache_dir": "a\x1b[31m\n" * 20})
+    _, found = distinguish([experiment(), odd])
+    assert found["data.cache_dir"].startswith("a\\x1b[31m\\na")
+    assert len(found["data.cache_dir"]) == 60
+    settings = {f"rope.k{i}": str(i) for i in range(7)}
+    shown = "rope.k0 0, rope.k1 1, rope.k2 2 and 4 more"
+    assert describe_settings(settings, briefly=True) == shown
+    assert describe_settings(settings, briefly=False).count(",") == 6
+
+
+def test_groups_know_their_settings(sweep_of):
+    """Neither the seed, the name and the folder of a run nor defaults distinguish it."""
+    runs = [sweep_of(f"a-s{seed}", seed=seed) for seed in (0, 1)]
+    runs.append(sweep_of("b", model="hidden_size: 32", trained_with="yarn"))
+    config = runs[1] / "config.yaml"
+    config.write_text(config.read_text() + "validation: {batches: 2}\nimported: null\n")
+    first, second = group_sweeps(read(*runs), [])
+    assert (first.label, second.label) == ("a (2 seeds)", "b")
+    assert first.settings == {"model.hidden_size": "16", "rope.scaling.type": "none"}
+    assert second.settings == {
+        "model.hidden_size": "32",
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": "4",
+    }

@@ -5,16 +5,14 @@ import math
 
 import pytest
 
-from rope_jax.comparison.comparable import find_mismatches
-from rope_jax.comparison.curves import compare
-from rope_jax.comparison.read import find_sweeps, read_sweep
-from rope_jax.config.presentation import CompareConfig
+from rope_jax.comparison.read import read_sweep
 from rope_jax.errors import UserError
 from rope_jax.report.comparison import comparison_markdown
 from rope_jax.report.page import format_page
 from rope_jax.report.tasks import task_maps
 from rope_jax.results.tasks import TaskRow
 from rope_jax.runs.tables import format_csv
+from tests.comparison.conftest import compared
 from tests.comparison.test_page import data_of
 
 EFFECTIVE = {
@@ -57,11 +55,6 @@ def folder(sweep_of):
     return folder
 
 
-def compared(folder):
-    sweeps = [read_sweep(found) for found in find_sweeps([folder], None)]
-    return compare(sweeps, find_mismatches(sweeps), CompareConfig(resamples=50))
-
-
 def test_rows_of_tasks_are_read_back(folder):
     sweep = read_sweep(folder)
     assert list(sweep.tasks) == ROWS
@@ -74,21 +67,11 @@ def test_a_sweep_without_tasks_has_none(sweep_of):
     assert task_maps([sweep]) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (",exact,", ",ppl,", r"line 2: metric: should be 'nats' or 'exact', not 'ppl'"),
-        (",False,passkey,", ",maybe,passkey,", r"line 2: auto: should be a valid boolean"),
-        (",passkey,16,", ",passkey,x,", r"line 2: length: should be a valid integer"),
-        ("kind_of_task", "kind", r"has no column kind_of_task"),
-    ],
-)
-def test_a_damaged_table_of_tasks_is_refused(folder, old, new, message):
+def test_a_damaged_table_of_tasks_is_refused(folder):
     path = folder / "tasks.csv"
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    with pytest.raises(UserError, match=rf"tasks\.csv: {message}"):
+    path.write_text(path.read_text().replace(",exact,", ",ppl,", 1))
+    message = r"tasks\.csv: line 2: metric: should be 'nats' or 'exact', not 'ppl'"
+    with pytest.raises(UserError, match=message):
         read_sweep(folder)
 
 
@@ -117,5 +100,5 @@ def test_a_value_that_is_no_number_is_an_empty_cell(folder):
 def test_markdown_lists_effective_lengths(folder, sweep_of):
     text = comparison_markdown(compared(folder))
     assert "## `one/demo`\n\nEffective lengths by task.\n" in text
-    assert "| yarn-4 | 32 \\[16, 64\\] |" in text or "| yarn-4 | 32 [16, 64] |" in text
+    assert "| yarn-4 | 32 \\[16, 64\\] |" in text
     assert "effective" not in comparison_markdown(compared(sweep_of("two")))

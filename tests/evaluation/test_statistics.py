@@ -25,51 +25,7 @@ def skewed(random, *shape):
     return tokens * (1 + 0.5 * random.standard_exponential(shape)), tokens
 
 
-def test_the_mean_is_weighted_by_tokens():
-    nll, tokens = skewed(np.random.default_rng(0), 64)
-    found = mean_nll(Sums(nll, tokens), resamples=100, seed=0)
-    assert found.value == pytest.approx(np.average(nll / tokens, weights=tokens), rel=1e-12)
-    assert found.value != pytest.approx(np.mean(nll / tokens), rel=1e-3)
-
-
-def bootstrap_t(numerator, denominator, resamples, seed):
-    """Compute a bootstrap-t interval of the ratio of sums step by step."""
-
-    def ratio_and_error(n, d):
-        ratio = n.sum() / d.sum()
-        residuals = n - ratio * d
-        return ratio, np.sqrt(residuals.var(ddof=1) * len(n)) / d.sum()
-
-    count, random = len(numerator), np.random.default_rng(seed)
-    value, error = ratio_and_error(numerator, denominator)
-    studentized = []
-    for drawn in random.integers(0, count, (resamples, count)):
-        ratio, own = ratio_and_error(numerator[drawn], denominator[drawn])
-        studentized.append((ratio - value) / own)
-    low, high = np.quantile(studentized, [0.025, 0.975])
-    return value - high * error, value - low * error
-
-
-@pytest.mark.parametrize("documents", [20, 64])
-def test_intervals_match_a_bootstrap_over_documents(documents):
-    random = np.random.default_rng(1)
-    nll, tokens = skewed(random, documents)
-    other = nll + tokens * random.normal(0.1, 0.2, tokens.shape)
-    for found, numerator in [
-        (mean_nll(Sums(nll, tokens), resamples=20_000, seed=5), nll),
-        (
-            paired_difference(Sums(other, tokens), Sums(nll, tokens), resamples=20_000, seed=5),
-            other - nll,
-        ),
-    ]:
-        low, high = bootstrap_t(numerator, tokens, 20_000, seed=6)
-        # two bootstraps of 20,000: a percentile's own error is about 1% of the width
-        assert found.low == pytest.approx(low, abs=0.04 * (high - low))
-        assert found.high == pytest.approx(high, abs=0.04 * (high - low))
-        assert found.low < found.value < found.high
-
-
-@pytest.mark.parametrize("documents", [8, 20, 64, 500])
+@pytest.mark.parametrize("documents", [8, 64])
 def test_intervals_are_those_of_scipy_with_the_same_resamples(documents):
     nll, tokens = skewed(np.random.default_rng(documents), documents)
     value = nll.sum() / tokens.sum()
@@ -94,6 +50,8 @@ def test_intervals_are_those_of_scipy_with_the_same_resamples(documents):
     ).confidence_interval
     own = error(nll, tokens, np.array(value))
     found = mean_nll(Sums(nll, tokens), resamples=2000, seed=5)
+    # weighted by tokens
+    assert found.value == pytest.approx(np.average(nll / tokens, weights=tokens), rel=1e-12)
     assert (found.low, found.high) == pytest.approx((value - high * own, value - low * own), 1e-9)
 
 
@@ -111,10 +69,12 @@ def test_a_paired_difference_is_the_difference_of_the_means():
     assert back == pytest.approx((-0.25, -0.25, -0.25), rel=1e-9)
 
 
-def test_a_paired_difference_needs_the_same_tokens():
+def test_differences_and_seeds_need_the_same_tokens():
     one, other = Sums(np.ones(2), np.array([3, 4])), Sums(np.ones(2), np.array([4, 3]))
     with pytest.raises(ValueError, match="same scored tokens"):
         paired_difference(one, other, resamples=10, seed=0)
+    with pytest.raises(ValueError, match="weight: seeds can be pooled only over the same"):
+        pooled_mean([one, other], resamples=10, seed=0)
 
 
 def test_intervals_depend_only_on_the_seed():
@@ -126,18 +86,18 @@ def test_intervals_depend_only_on_the_seed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("documents", "alike"), [(20, True), (20, False), (64, False)])
+@pytest.mark.parametrize(("documents", "alike"), [(20, True), (64, False)])
 def test_95_percent_intervals_cover_the_truth_about_95_percent_of_the_time(documents, alike):
     below = above = 0
-    samples = 700
+    samples = 400
     for nll, tokens in zip(*skewed(np.random.default_rng(4), samples, documents), strict=True):
         sums = Sums(nll / tokens, np.ones(documents)) if alike else Sums(nll, tokens)
         found = mean_nll(sums, resamples=800, seed=0)
         below += found.high < TRUTH
         above += found.low > TRUTH
-    # A share's own standard error is 0.9%. A percentile bootstrap covers 89% over 20 documents.
+    # A share's own standard error is 1.2%. A percentile bootstrap covers 89% over 20 documents.
     covered = 1 - (below + above) / samples
-    assert 0.915 <= covered <= 0.97
+    assert 0.91 <= covered <= 0.98
     # and misses on both sides
     assert min(below, above) >= 0.1 * (below + above)
 
@@ -147,31 +107,29 @@ def test_documents_that_all_agree_give_an_interval_of_no_width():
     assert found == (2.0, 2.0, 2.0)
 
 
-def test_too_few_documents_have_no_interval():
-    found = mean_nll(Sums(np.array([6.0]), np.array([4])), resamples=10, seed=0)
-    assert found.value == 1.5
+@pytest.mark.parametrize(
+    ("nll", "weight", "value"),
+    [
+        ([6.0], [4], 1.5),
+        ([6.0, 2.0], [4, 4], 1.0),  # half of the resamples are of one document: no spread
+        ([6.0, 0.0], [4, 0], 1.5),  # a quarter are of the second alone, whose ratio is 0 / 0
+        ([1.0, np.inf, 2.0], [4, 4, 4], np.inf),
+    ],
+)
+def test_too_few_documents_and_infinite_ones_have_no_interval(nll, weight, value):
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = mean_nll(Sums(np.array(nll), np.array(weight)), resamples=100, seed=0)
+    assert found.value == value
     assert math.isnan(found.low)
     assert math.isnan(found.high)
-    # with two, every other resample draws one of them twice, which shows no spread
-    found = mean_nll(Sums(np.array([6.0, 2.0]), np.array([4, 4])), resamples=100, seed=0)
-    assert found.value == 1.0
-    assert math.isnan(found.low)
-    # five are enough for an interval, if a poor one
+
+
+def test_five_documents_are_enough_for_an_interval_if_a_poor_one():
     five = Sums(np.array([6.0, 2.0, 3.0, 5.0, 4.0]), np.full(5, 4))
     found = mean_nll(five, resamples=1000, seed=0)
     assert found.value == 1.0
     assert 0 < found.low < 0.75
     assert 1.25 < found.high < 2
-
-
-def test_both_ends_are_unknown_if_a_resample_has_no_weight():
-    # a quarter of the resamples are of the second document alone, and 0 / 0 is their ratio
-    sums = Sums(np.array([6.0, 0.0]), np.array([4, 0]))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = mean_nll(sums, resamples=100, seed=0)
-    assert found.value == 1.5
-    assert math.isnan(found.low)
-    assert math.isnan(found.high)
 
 
 def test_intervals_of_float32_sums_are_computed_in_float64():
@@ -182,21 +140,12 @@ def test_intervals_of_float32_sums_are_computed_in_float64():
     assert found == wanted
 
 
-def test_an_infinity_stays_visible():
+def test_an_infinity_stays_visible_in_a_difference():
     infinite = Sums(np.array([1.0, np.inf, 2.0]), np.array([4, 4, 4]))
     finite = Sums(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 4]))
-    for found, value in [
-        (mean_nll(infinite, resamples=10, seed=0), math.inf),
-        (paired_difference(infinite, finite, resamples=10, seed=0), math.inf),
-        (paired_difference(finite, infinite, resamples=10, seed=0), -math.inf),
-    ]:
-        assert found.value == value
-        assert math.isnan(found.low)
-        assert math.isnan(found.high)
-
-
-def test_infinity_minus_infinity_is_unknown():
-    infinite = Sums(np.array([1.0, np.inf]), np.array([4, 4]))
+    assert paired_difference(infinite, finite, resamples=10, seed=0).value == math.inf
+    assert paired_difference(finite, infinite, resamples=10, seed=0).value == -math.inf
+    # infinity minus infinity is unknown
     assert all(map(math.isnan, paired_difference(infinite, infinite, resamples=10, seed=0)))
 
 
@@ -236,9 +185,7 @@ def test_seeds_widen_the_interval_by_students_t():
 def test_a_difference_of_two_groups_has_welchs_degrees_of_freedom():
     random = np.random.default_rng(0)
     ones, others = seeds_of(random, [-0.5, 0.0, 0.6]), seeds_of(random, [0.1, 0.2])
-    for sums in ones:  # documents take no part: what is left is Welch's t test
-        sums.nll[:] = sums.mean() * sums.weight
-    for sums in others:
+    for sums in (*ones, *others):  # documents take no part: what is left is Welch's t test
         sums.nll[:] = sums.mean() * sums.weight
     found = pooled_difference(ones, others, resamples=100, seed=0)
     means = [[sums.mean() for sums in group] for group in (ones, others)]
@@ -246,14 +193,8 @@ def test_a_difference_of_two_groups_has_welchs_degrees_of_freedom():
     assert (found.low, found.high) == pytest.approx((welch.low, welch.high))
 
 
-def test_seeds_with_different_tokens_cannot_be_pooled():
-    one = Sums(np.ones(3), np.ones(3))
-    with pytest.raises(ValueError, match="weight: seeds can be pooled only over the same"):
-        pooled_mean([one, Sums(np.ones(3), np.full(3, 2.0))], resamples=10, seed=0)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("spread", [0.0, 0.3])
 def test_pooled_intervals_cover_the_truth(spread):
     """The truth is the mean over all documents and seeds; 20 documents, 3 seeds are drawn."""
     random, samples, covered = np.random.default_rng(5), 400, 0
@@ -285,7 +226,6 @@ NAN = math.nan
         ({16: 0.03, 32: 0.0}, (None, False)),
         # unknown is not within
         ({16: 0.0, 32: NAN, 64: 0.0}, (16, False)),
-        ({16: NAN}, (None, False)),
         ({16: 0.0, 32: math.inf}, (16, False)),
         # lengths below the window neither help nor harm
         ({4: 9.0, 8: 9.0, 16: 0.0, 32: 0.0}, (32, True)),
@@ -309,6 +249,6 @@ def test_resampling_in_parts_gives_the_same_interval(monkeypatch):
     random = np.random.default_rng(3)
     sums = Sums(random.lognormal(0, 0.5, 77), random.integers(1, 9, 77))
     whole = mean_nll(sums, resamples=999, seed=5)
-    for drawn in (1, 77 * 7, 77 * 998):
+    for drawn in (1, 77 * 998):
         monkeypatch.setattr("rope_jax.results.statistics._MOST_DRAWN", drawn)
         assert mean_nll(sums, resamples=999, seed=5) == whole

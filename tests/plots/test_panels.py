@@ -36,7 +36,6 @@ def test_tick_labels_without_room_are_left_out_but_not_the_last(width, labels):
         (25.75, 26.45, [25.8, 26.0, 26.2, 26.4]),
         (3.6, 34, [5, 10, 20, 30]),
         (4, 260, [5, 10, 20, 50, 100, 200]),
-        (4, 2600, [10, 30, 100, 300, 1000]),
         (4, 26000, [10, 100, 1000, 10000]),
     ],
 )
@@ -49,14 +48,13 @@ def test_perplexities_have_round_ticks_whatever_their_range(low, high, ticks):
     assert shown == pytest.approx(ticks)
 
 
-@pytest.mark.parametrize(
-    ("labels", "inches", "columns"),
-    [(["a"] * 6, 6.8, 6), (["a"] * 8, 3.3, 4), (["x" * 30] * 3, 3.3, 1), (["x" * 20] * 4, 6.8, 4)],
-)
-def test_a_legend_has_as_many_columns_as_fit(labels, inches, columns):
-    figure = Figure(figsize=(inches, 2))
-    add_legend(figure, [Line2D([], [], label=label) for label in labels])
-    assert figure.legends[0]._ncols == columns
+def test_a_legend_has_as_many_columns_as_fit():
+    for label, count, inches, columns in (
+        *(("a", 6, 6.8, 6), ("a", 8, 3.3, 4), ("x" * 30, 3, 3.3, 1), ("x" * 20, 4, 6.8, 4)),
+    ):
+        figure = Figure(figsize=(inches, 2))
+        add_legend(figure, [Line2D([], [], label=label)] * count)
+        assert figure.legends[0]._ncols == columns
 
 
 @pytest.mark.parametrize(

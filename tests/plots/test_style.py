@@ -1,6 +1,5 @@
 """Colours and markers that readers can tell apart, also without colours."""
 
-import matplotlib
 import numpy as np
 from matplotlib.colors import to_rgb
 
@@ -10,7 +9,6 @@ from rope_jax.plots.style import (
     PALETTE,
     assign_styles,
     distinct_styles,
-    figure_style,
 )
 
 KINDS = ["trained", "pi", "ntk", "yarn", "llama3", "longrope", "rerope", "leaky_rerope", "abf"]
@@ -72,11 +70,3 @@ def test_curves_of_a_panel_differ_in_grey():
             assert distance > 0.25 or one.marker != other.marker
     # none is too faint on white
     assert all(weights @ to_rgb(style.color) < 0.7 for style in styles)
-
-
-def test_the_style_ends_with_its_context():
-    before = dict(dict.items(matplotlib.rcParams))
-    with figure_style():
-        assert matplotlib.rcParams["pdf.fonttype"] == 42
-        assert not matplotlib.rcParams["text.parse_math"]
-    assert dict(dict.items(matplotlib.rcParams)) == before

@@ -1,11 +1,106 @@
-"""Perplexities and intervals as text."""
+"""Text, numbers and tables as Markdown and LaTeX."""
 
 import math
+import re
 
 import pytest
 
+from rope_jax.report.table import (
+    Cell,
+    Line,
+    Table,
+    escape_latex,
+    escape_markdown,
+    format_latex,
+    latex_cell,
+    yaml_block,
+)
 from rope_jax.report.text import half_width_text, interval_text, perplexity_text
 from rope_jax.results.statistics import Estimate
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("runs/a_b", "runs/a_b"),
+        ("a|b`c`", r"a\|b\`c\`"),
+        ("[x](y) <b>", r"\[x\](y) \<b\>"),
+        ("https://a.b www.a.b a@b.c", r"https\://a.b www\.a.b a\@b.c"),
+        ("corpus: one", "corpus: one"),
+        ("a\n# b\x1b", r"a\\n\# b\\x1b"),
+        ("_a_ **b**", r"\_a\_ \*\*b\*\*"),
+    ],
+)
+def test_markdown_is_escaped(text, shown):
+    assert escape_markdown(text) == shown
+
+
+@pytest.mark.parametrize("name", ["plain", "```", "a ````` b", "``"])
+def test_nothing_ends_a_block(name):
+    block = yaml_block(f"name: x\n{name}\n<script>\n")
+    fence = block.partition("yaml")[0]
+    assert len(fence) >= 3
+    assert block.count(fence) == 2
+    assert block.endswith(f"<script>\n{fence}")
+
+
+@pytest.mark.parametrize(
+    ("text", "latex"),
+    [
+        ("dynamic_ntk", r"dynamic\_ntk"),
+        ("100% of $x & #1", r"100\% of \$x \& \#1"),
+        (r"\input{x}", r"\textbackslash{}input\{x\}"),
+        ("a~b^c", r"a\textasciitilde{}b\textasciicircum{}c"),
+        ("yarn-4 --x", "yarn-4 -{}-x"),
+        ("≥ 1,024 †", r"$\geq$ 1,024 \dag{}"),
+        ("256–512", r"256\textendash{}512"),
+        ("é θ", "é U+03B8"),
+        ("\x1b[31m\n", r"\textbackslash{}x1b[31m\textbackslash{}n"),  # for a terminal to obey
+    ],
+)
+def test_text_is_shown_as_it_is(text, latex):
+    assert escape_latex(text) == latex
+
+
+@pytest.mark.parametrize(
+    ("cell", "latex"),
+    [
+        (("4.10", "±0.57", False), r"4.10 {\scriptsize $\pm$0.57}"),
+        (("4.10", "", True), r"\textbf{4.10}"),
+        (("", "", True), ""),
+        (("e^12.5", "[0.05, e^13.0]", False), r"$e^{12.5}$ {\scriptsize [0.05, $e^{13.0}$]}"),
+        (("-0.5", "", False), "$-$0.5"),
+    ],
+)
+def test_a_cell_is_a_value_and_its_interval(cell, latex):
+    value, interval, is_best = cell
+    assert latex_cell(Cell(value, interval, is_best=is_best)) == latex
+
+
+def test_a_table_is_one_environment_with_booktabs_rules():
+    table = Table(
+        title="x",
+        caption="long " * 40,
+        labels=("scaling",),
+        columns=("64",),
+        lines=[Line(("a",), [Cell("1")])],
+        below=[Line(("b",), [Cell("2")])],
+    )
+    text = format_latex(table)
+    comments = re.findall(r"^% .*$", text, re.MULTILINE)
+    assert len(comments) > 1
+    assert max(map(len, comments)) <= 98
+    assert text.partition(r"\begin")[2].splitlines() == [
+        "{tabular}{lr}",
+        r"  \toprule",
+        r"  scaling & 64 \\",
+        r"  \midrule",
+        r"  a & 1 \\",
+        r"  \midrule",
+        r"  b & 2 \\",
+        r"  \bottomrule",
+        r"\end{tabular}",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 """The files of a sweep: tables, summary.json, and a folder that is complete or absent."""
 
 import csv
-import dataclasses
 import json
 import math
-import resource
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
@@ -15,9 +14,10 @@ from rope_jax.config.training import Config
 from rope_jax.evaluation.results import Measurement, SweepResult, document_rows, rows, summarize
 from rope_jax.results.rows import DocumentRow, Origin, Row
 from rope_jax.results.statistics import Estimate, Sums, UsableLength
-from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.results.summary import SweepSummary
 from rope_jax.rope.strategies import NoScaling
 from rope_jax.sweeps.run import write_folder, write_results
+from tests.report.rows import checkpoint, curve
 
 ORIGIN = Origin(run="demo", step=500, seed=3, corpus="c0ffee")
 WEIGHT = np.array([4.0] * 24 + [8.0] * 6)
@@ -114,38 +114,17 @@ def test_csv_and_jsonl_hold_the_rows(result, tmp_path):
 
 
 def test_summary_json_has_every_key_in_order(tmp_path):
-    curve = CurveSummary(
-        usable=UsableLength(length=16, is_last=False, is_known=True),
+    pi = curve(
+        UsableLength(length=16, is_last=False, is_known=True),
         usable_at_most=UsableLength(length=64, is_last=True, is_known=True),
         blow_up={64: Estimate(1.5, 1.25, math.inf)},
         gain_over_truncation={64: Estimate(-0.5, -0.75, -0.25)},
-        difference_from_trained={},
     )
-    early = CheckpointSummary(
-        run="demo",
-        step=100,
-        window=8,
-        nll_at_window=math.inf,
-        perplexity_at_window=math.inf,
-        bpb_at_window=None,
-        tolerance=0.02,
-        documents=3,
-        unit_kind="blocks",
-        units=19,
-        distance=64,
-        compilations=1,
-        curves={},
-    )
-    newest = dataclasses.replace(
-        early,
-        step=500,
-        window=16,
-        nll_at_window=2.0,
-        perplexity_at_window=7.5,
-        bpb_at_window=1.0,
-        units=20,
-        curves={"pi-auto": curve},
-    )
+    counts = {"documents": 3, "unit_kind": "blocks", "compilations": 1}
+    unknown = {"nll_at_window": math.inf, "perplexity_at_window": math.inf}
+    early = checkpoint(step=100, window=8, units=19, **counts, **unknown)
+    known = {"nll_at_window": 2.0, "perplexity_at_window": 7.5, "bpb_at_window": 1.0}
+    newest = checkpoint(units=20, curves={"pi-auto": pi}, **counts, **known)
     write_results(tmp_path, [], [], SweepSummary(newest=newest, earlier=(early,)))
     found = strict((tmp_path / "summary.json").read_text())
     wanted = {
@@ -200,62 +179,30 @@ def test_summary_json_has_every_key_in_order(tmp_path):
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_values_that_are_not_finite_are_null_in_json(tmp_path, value):
-    result = result_of(measurement("trained", 64, 1.0), measurement("pi-auto", 64, nll_7=value))
-    table, _, summary = tables_of(result)
+    huge, unknown = measurement("trained", 64, 1000.0), measurement("pi-auto", 64, nll_7=value)
+    table, _, summary = tables_of(result_of(huge, unknown))
+    assert table[0].ppl == math.inf
     assert str(table[1].nll) == str(value)
     assert summary.newest.curves["pi-auto"].usable.length is None
     write_results(tmp_path, table, [], summary)
     first, second = map(strict, (tmp_path / "results.jsonl").read_text().splitlines())
-    assert first["nll"] is not None
+    assert first["ppl"] is None
+    assert first["nll"] == pytest.approx(1000 + np.average(LEVEL, weights=WEIGHT))
     assert [second[name] for name in ("nll", "ppl", "bpb", "ci_low", "ci_high")] == [None] * 5
-    curve = strict((tmp_path / "summary.json").read_text())["curves"]["pi-auto"]
+    found = strict((tmp_path / "summary.json").read_text())["curves"]["pi-auto"]
     for figure in ("blow_up", "gain_over_truncation_nats", "difference_from_trained_nats"):
-        assert curve[figure]["64"] == {"value": None, "low": None, "high": None}
+        assert found[figure]["64"] == {"value": None, "low": None, "high": None}
     # CSV has a word for it
     with (tmp_path / "results.csv").open(newline="") as file:
         assert [row["nll"] for row in csv.DictReader(file)][1] == str(value)
-
-
-def test_a_perplexity_too_large_for_a_float_leaves_its_nll(tmp_path):
-    table, by_document, summary = tables_of(result_of(measurement("trained", 64, 1000.0)))
-    assert table[0].ppl == math.inf
-    write_results(tmp_path, table, by_document, summary)
-    line = strict((tmp_path / "results.jsonl").read_text())
-    assert line["ppl"] is None
-    assert line["nll"] == pytest.approx(1000 + np.average(LEVEL, weights=WEIGHT))
-
-
-@pytest.mark.parametrize("fails", [0, 1, 2, 3])
-def test_a_write_that_fails_midway_leaves_the_old_file(result, tmp_path, fails):
-    names = ["results.csv", "results.jsonl", "documents.csv", "summary.json"]  # in writing order
-    table, by_document, summary = tables_of(result)
-    by_document *= 10
-    (tmp_path / "old").mkdir()
-    write_results(tmp_path / "old", table[:1], by_document[:1], summary)
-    old = [(tmp_path / "old" / name).read_text() for name in names]
-    (tmp_path / "new").mkdir()
-    long = SweepSummary(newest=dataclasses.replace(summary.newest, run="x" * 300_000))
-    write_results(tmp_path / "new", table * 20, by_document, long)
-    new = [(tmp_path / "new" / name).read_text() for name in names]
-    sizes = [0, *map(len, new)]
-    assert sizes == sorted(sizes)
-    # The write fails halfway through the file in question, not before.
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limit = (sizes[fails] + sizes[fails + 1]) // 2
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write_results(tmp_path / "old", table * 20, by_document, long)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    found = [(tmp_path / "old" / name).read_text() for name in names]
-    assert found == new[:fails] + old[fails:]
 
 
 def test_a_folder_that_fails_midway_leaves_the_earlier_sweep(result, tmp_path, monkeypatch):
     stage = {"steps": 200, "seq_len": 16, "batch_size": 1}
     training = validate(Config, {"name": "demo", "stages": [stage]}, "here")
     folder = tmp_path / "evals/demo"
+    figure = Figure((1, 1))
+    monkeypatch.setattr("rope_jax.sweeps.run.draw_sweep", lambda *_, **__: {"curve.png": figure})
     write_folder(folder, result.config, *tables_of(result), training)
     earlier = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert {"sweep.yaml", "results.csv", "summary.json", "curve.png"} <= set(earlier)
@@ -263,11 +210,11 @@ def test_a_folder_that_fails_midway_leaves_the_earlier_sweep(result, tmp_path, m
     def fail(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("rope_jax.sweeps.run.write_events", fail)
-    with pytest.raises(OSError, match="No space left"):
-        write_folder(folder, result.config, *tables_of(result), training)
+    with monkeypatch.context() as patch:
+        patch.setattr("rope_jax.sweeps.run.write_events", fail)
+        with pytest.raises(OSError, match="No space left"):
+            write_folder(folder, result.config, *tables_of(result), training)
     assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == earlier
-    monkeypatch.undo()
     (folder / "stale.txt").write_text("of the earlier sweep")
     write_folder(folder, result.config, *tables_of(result), training)
     assert not (folder / "stale.txt").exists()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rope_jax.report.tasks import draw_distances, draw_heat, share_text
-from rope_jax.results.tasks import TaskRow
+from rope_jax.results.summary import CheckpointSummary
+from rope_jax.results.tasks import EffectiveLength, TaskRow, TaskSummary
 
 LENGTHS = (64, 128, 256)
 EXACT = {"none": {64: 1.0, 128: 0.5, 256: 0.0}, "streaming": {64: 0.75, 128: 0.25, 256: 0.125}}
@@ -15,6 +16,7 @@ EXACT = {"none": {64: 1.0, 128: 0.5, 256: 0.0}, "streaming": {64: 0.75, 128: 0.2
 def row(name, length, value, **fields):
     values = {field: None for field in TaskRow._fields}
     values |= {"name": name, "scaling": name, "map": "", "auto": False, "length": length}
+    values |= {"task": "far"}
     values |= {"metric": "exact", "value": value, "ci_low": value - 0.1, "ci_high": value + 0.1}
     return TaskRow(**(values | {"taken_out": False, "chance": 0.25} | fields))
 
@@ -31,10 +33,10 @@ def asked(depths):
     return rows
 
 
-def draw(rows, **settings):
-    return draw_heat(
-        rows, **({"window": 128, "effective": {"none": "64"}, "title": "A title"} | settings)
-    )
+def draw(rows, window=128, width="page"):
+    found = TaskSummary({}, EffectiveLength(64, 64, 64, False), 0.85)
+    checkpoint = CheckpointSummary("", 1, window, tasks={"far": {"none": found}})
+    return draw_heat(rows, checkpoint, title="A title", width=width)
 
 
 def numbers(axis):
@@ -46,9 +48,8 @@ def numbers(axis):
     return [[rows[y][x] for x in sorted(rows[y])] for y in sorted(rows)]
 
 
-@pytest.mark.parametrize("width", ["page", "column"])
-def test_a_panel_per_scaling_has_a_row_per_depth_from_the_start_down(width):
-    figure = draw(asked((0, 1)), width=width)
+def test_a_panel_per_scaling_has_a_row_per_depth_from_the_start_down():
+    figure = draw(asked((0, 1)))
     none, streaming, bar = figure.axes
     assert numbers(none) == [["50", "25", "0"], ["100", "50", "0"], ["4", "4", "4"]]
     assert numbers(streaming) == [["38", "12", "6"], ["75", "25", "12"], ["9", "9", "9"]]
@@ -69,12 +70,10 @@ def test_without_depths_the_scalings_are_the_rows_and_the_largest_control_is_bel
     assert labels == ["none, effective: 64", "streaming", "taken out"]
 
 
-@pytest.mark.parametrize(
-    ("window", "places"), [(64, {1}), (100, {1}), (128, {2}), (32, set()), (256, set())]
-)
-def test_the_window_is_a_line_behind_the_longest_trained_length(window, places):
-    axis = draw(asked((0, 1)), window=window).axes[0]
-    assert {line.get_xdata()[0] for line in axis.get_lines()} == places
+def test_the_window_is_a_line_behind_the_longest_trained_length():
+    for window, places in ((100, {1}), (128, {2}), (32, set()), (256, set())):
+        axis = draw(asked((None,)), window=window).axes[0]
+        assert {line.get_xdata()[0] for line in axis.get_lines()} == places
 
 
 def test_cells_get_lighter_and_missing_ones_stay_empty():
@@ -94,12 +93,9 @@ def test_numbers_without_room_are_left_out():
     assert not any(axis.texts for axis in draw(rows).axes)
 
 
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.0, "0"), (1.0, "100"), (0.004, "<1"), (0.996, ">99"), (0.98, "98"), (1 / 3, "33")],
-)
-def test_only_all_are_100_and_only_none_are_0(share, text):
-    assert share_text(share) == text
+def test_only_all_are_100_and_only_none_are_0():
+    shown = {0.0: "0", 1.0: "100", 0.004: "<1", 0.996: ">99", 0.98: "98", 1 / 3: "33"}
+    assert {share: share_text(share) for share in shown} == shown
 
 
 def profile():
@@ -115,8 +111,8 @@ def profile():
 
 @pytest.mark.parametrize("width", ["page", "column"])
 def test_a_profile_has_a_curve_and_a_dotted_control_per_scaling(width):
-    settings = {"window": 64, "title": "A title", "width": width}
-    figure = draw_distances(profile(), borders={"streaming": 48}, **settings)
+    checkpoint = CheckpointSummary("", 1, 64, borders={"streaming": 48})
+    figure = draw_distances(profile(), checkpoint, title="A title", width=width)
     nats, exact = figure.axes
     curves = [line for line in exact.get_lines() if list(line.get_xdata()) == [32, 64, 128]]
     assert [line.get_linestyle() for line in curves] == ["-", ":"] * 2
@@ -130,5 +126,3 @@ def test_a_profile_has_a_curve_and_a_dotted_control_per_scaling(width):
         assert sorted(at) == [48, 64]  # the map's border, and the window
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["none", "streaming", "taken out", "a map begins"]
-    figure = draw_distances(profile(), borders={}, **settings)
-    assert "a map begins" not in [text.get_text() for text in figure.legends[0].get_texts()]

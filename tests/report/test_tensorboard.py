@@ -18,66 +18,32 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.report.tensorboard import write_events
-from rope_jax.results.rows import Row
 from rope_jax.results.statistics import Estimate, UsableLength
-from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.results.summary import SweepSummary
 from rope_jax.results.tasks import EffectiveLength, TaskSummary
 from rope_jax.tasks import TASKS
+from tests.report.rows import checkpoint, curve, row
 
-
-def row(name, length, nll, protocol="same_tokens", **fields):
-    values = {field: None for field in Row._fields}
-    values |= {"name": name, "scaling": "ntk", "protocol": protocol, "length": length}
-    values |= {"last_position": length, "nll": nll, "ppl": math.exp(nll), "bpb": nll / math.log(2)}
-    values |= {"run": "demo", "map": "", "step": 7, "seed": 1, "split": "test", "bos": "document"}
-    values |= {"metric": "nats", "value": nll} | fields
-    return Row(**values)
-
-
-TABLE = [
-    row("trained", 16, 1.0, scaling="none", auto=False),
-    row("trained", 64, 2.0, scaling="none", auto=False),
-    row("ntk-4", 16, 1.5, factor=4.0, auto=False),
-    row("ntk-4", 64, 1.25, factor=4.0, auto=False),
-    row("ntk-4", 64, 1.125, factor=4.0, auto=False, protocol="sliding"),
+NLLS = {  # by step, scaling and length
+    7: {"trained": {16: 1.0, 64: 2.0}, "ntk-4": {16: 1.5, 64: 1.25}},
+    3: {"trained": {16: 3.0}, "ntk-4": {16: 3.5}},
+    5: {"trained": {16: 2.0}, "ntk-4": {16: 2.5}},
+}
+ROWS = [
+    row(name, n, nll, step=step, seed=1, bpb=nll / math.log(2))
+    for step, curves in NLLS.items()
+    for name, by_length in curves.items()
+    for n, nll in by_length.items()
 ]
-USABLE = UsableLength(length=None, is_last=False, is_known=True)
-SUMMARY = SweepSummary(
-    newest=CheckpointSummary(
-        run="demo",
-        step=7,
-        window=16,
-        nll_at_window=1.0,
-        perplexity_at_window=math.e,
-        bpb_at_window=None,
-        tolerance=0.02,
-        documents=24,
-        unit_kind="documents",
-        units=24,
-        distance=64,
-        compilations=1,
-        curves={
-            "ntk-4": CurveSummary(
-                usable=USABLE,
-                usable_at_most=USABLE,
-                blow_up={16: Estimate(1.6, 1.5, 1.7), 64: Estimate(1.3, 1.2, 1.4)},
-                gain_over_truncation={
-                    16: Estimate(-0.5, -0.6, -0.4),
-                    64: Estimate(-0.25, -0.3, -0.2),
-                },
-                difference_from_trained={},
-            )
-        },
-    )
+SLIDING = row("ntk-4", 64, 1.125, step=7, seed=1, bpb=1.125 / math.log(2))
+ROWS.insert(4, SLIDING._replace(protocol="sliding"))
+TABLE = ROWS[:5]
+NTK = curve(
+    UsableLength(length=None, is_last=False, is_known=True),
+    blow_up={16: Estimate(1.6, 1.5, 1.7), 64: Estimate(1.3, 1.2, 1.4)},
+    gain_over_truncation={16: Estimate(-0.5, -0.6, -0.4), 64: Estimate(-0.25, -0.3, -0.2)},
 )
-
-
-EARLIER = [
-    row("trained", 16, 3.0, scaling="none", auto=False, step=3),
-    row("ntk-4", 16, 3.5, factor=4.0, auto=False, step=3),
-    row("trained", 16, 2.0, scaling="none", auto=False, step=5),
-    row("ntk-4", 16, 2.5, factor=4.0, auto=False, step=5),
-]
+SUMMARY = SweepSummary(checkpoint(step=7, curves={"ntk-4": NTK}))
 TRAINING = Config.model_validate(
     {
         "name": "demo",
@@ -109,7 +75,7 @@ def written(tmp_path):
 def several(tmp_path):
     """A sweep of three checkpoints."""
     earlier = tuple(dataclasses.replace(SUMMARY.newest, step=step) for step in (3, 5))
-    return write(tmp_path, TABLE + EARLIER, dataclasses.replace(SUMMARY, earlier=earlier))
+    return write(tmp_path, ROWS, dataclasses.replace(SUMMARY, earlier=earlier))
 
 
 def points(found, tag):
@@ -152,16 +118,6 @@ def test_earlier_checkpoints_are_tags_and_not_runs(several, tmp_path):
     assert points(found, "perplexity_by_step/same_tokens/16") == (
         pytest.approx({3: math.exp(3.5), 5: math.exp(2.5), 7: math.exp(1.5)})
     )
-
-
-def test_perplexity_comes_first(several):
-    # TensorBoard sorts groups, and within a group tags, by name
-    tags = sorted(several("ntk-4").Tags()["scalars"])
-    assert tags[:2] == ["perplexity/same_tokens", "perplexity/same_tokens_at_step_3"]
-    groups = list(dict.fromkeys(tag.partition("/")[0] for tag in tags))
-    assert groups == ["perplexity", "perplexity_by_step", "summary", "unit_bits_per_byte",
-                      "unit_nats_per_token"]  # fmt: skip
-    assert next(iter(layout(several()))) == "perplexity"
 
 
 def test_hyperparameters_tell_the_curves_apart_with_whole_numbers(written):
@@ -217,8 +173,7 @@ def in_tensorboard(folder, runs):
     return shown, [info.name.tag for info in found.metric_infos]
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_the_columns_of_all_sweeps_are_shown_whichever_run_is_read_first(tmp_path, reverse):
+def test_the_columns_of_all_sweeps_are_shown_whichever_run_is_read_first(tmp_path):
     def effective(length):
         return TaskSummary({}, EffectiveLength(length, length, length, False), 0.85)
 
@@ -229,16 +184,17 @@ def test_the_columns_of_all_sweeps_are_shown_whichever_run_is_read_first(tmp_pat
     write(tmp_path / "short", TABLE, SUMMARY)
     write(tmp_path / "tasks", TABLE[:2], SweepSummary(asked), tasks=[*named, {"task": "needle"}])
     runs = ["short/trained", "short/ntk-4", "tasks/trained"]
-    shown, columns = in_tensorboard(tmp_path, sorted(runs, reverse=reverse))
-    assert columns == METRICS
-    assert shown["short/ntk-4"] == pytest.approx(
-        dict(zip(METRICS, [0, 1.3, -0.25], strict=False)), rel=1e-6
-    )
-    # by the task's type, and of two named otherwise, the shortest
-    assert shown["tasks/trained"] == {
-        "summary/effective_length_passkey": 16,
-        "summary/effective_length_needle": 0,
-    }
+    for reverse in (False, True):
+        shown, columns = in_tensorboard(tmp_path, sorted(runs, reverse=reverse))
+        assert columns == METRICS
+        assert shown["short/ntk-4"] == pytest.approx(
+            dict(zip(METRICS, [0, 1.3, -0.25], strict=False)), rel=1e-6
+        )
+        # by the task's type, and of two named otherwise, the shortest
+        assert shown["tasks/trained"] == {
+            "summary/effective_length_passkey": 16,
+            "summary/effective_length_needle": 0,
+        }
 
 
 def test_all_scalings_are_on_one_chart(several):
@@ -259,8 +215,8 @@ def test_all_scalings_are_on_one_chart(several):
             "sliding/64": ["^perplexity_by_step/sliding/64$"],
         },
     }  # fmt: skip
-
-
-def test_figures_are_at_the_step_of_the_checkpoint(several):
+    # perplexity comes first: TensorBoard sorts groups, and within a group tags, by name
+    tags = sorted(several("ntk-4").Tags()["scalars"])
+    assert tags[:2] == ["perplexity/same_tokens", "perplexity/same_tokens_at_step_3"]
     (image,) = several().Images("summary/curve")
     assert image.step == 7

@@ -1,60 +1,22 @@
 """results.md and results.tex list the newest checkpoint's values, intervals and usable lengths."""
 
-import math
 import re
 
 import pytest
 
 from rope_jax.report.comparison import results_texts
-from rope_jax.results.rows import Row
 from rope_jax.results.statistics import UsableLength
-from rope_jax.results.summary import CheckpointSummary, CurveSummary
 from rope_jax.results.tasks import NO_TASKS
+from tests.report.rows import checkpoint, curve, row
 
 NLLS = {"trained": {16: 1.0, 32: 3.0}, "yarn_a-4": {16: 1.0, 32: 1.5}, "pi": {16: 1.25, 32: 2.0}}
-
-
-def row(name, length, nll, **fields):
-    nll = float(nll)
-    values = {field: None for field in Row._fields} | {"ppl": math.exp(nll)}
-    values |= {"name": name, "scaling": "none", "protocol": "same_tokens", "length": length}
-    values |= {"auto": False}
-    values |= {"step": 500}
-    values |= {"first_position": length - 3, "last_position": length, "tokens": 120}
-    values |= {"nll": nll, "ci_low": nll - 0.1, "ci_high": nll + 0.1, "bpb": nll / 2}
-    values |= {"bpb_low": nll / 2 - 0.05, "bpb_high": nll / 2 + 0.05}
-    values |= {"documents": 24, "units": 24, "reliable": True, "seed": 0}
-    values |= {"split": "test", "map": ""}
-    values |= {"metric": "nats", "value": nll} | fields
-    return Row(**values)
-
-
-ROWS = [row(name, n, nll) for name, by_length in NLLS.items() for n, nll in by_length.items()]
+ROWS = [
+    row(name, n, nll, bpb=nll / 2, bpb_low=nll / 2 - 0.05, bpb_high=nll / 2 + 0.05)
+    for name, by_length in NLLS.items()
+    for n, nll in by_length.items()
+]
 USABLE = UsableLength(length=16, is_last=True, is_known=True)
-CHECKPOINT = CheckpointSummary(
-    run="demo",
-    step=500,
-    window=16,
-    nll_at_window=1.0,
-    perplexity_at_window=math.e,
-    bpb_at_window=0.5,
-    tolerance=0.02,
-    documents=24,
-    unit_kind="documents",
-    units=24,
-    distance=32,
-    compilations=1,
-    curves={
-        name: CurveSummary(
-            usable=USABLE,
-            usable_at_most=USABLE,
-            blow_up={},
-            gain_over_truncation={},
-            difference_from_trained={},
-        )
-        for name in NLLS
-    },
-)
+CHECKPOINT = checkpoint(curves={name: curve(USABLE) for name in NLLS})
 # at 16, most curves share the lowest value, so none is the best
 SHOWN = {
     "perplexity": {

@@ -1,0 +1,155 @@
+"""scripts/compare.py: its files are written together, and replaced only by those of its sweeps."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+from matplotlib.figure import Figure
+
+from rope_jax import cli
+from rope_jax.errors import UserError
+from rope_jax.report.comparison import FILES, write_comparison
+from scripts import compare as command
+from tests.comparison.conftest import compared
+
+
+@pytest.fixture(autouse=True)
+def quick_figure(monkeypatch):
+    """Write an empty figure, because the real one is slow and not what is tested."""
+    monkeypatch.setattr("rope_jax.report.comparison.draw_comparison", lambda _: Figure((1, 1)))
+
+
+@pytest.fixture
+def run_command(monkeypatch, capsys, tmp_path):
+    """Return a function that runs compare.py and returns (exit status, stdout, stderr)."""
+
+    def run(*words):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["compare.py", *words])
+        with pytest.raises(SystemExit) as caught:
+            cli.run(command.main)
+        return caught.value.code, *capsys.readouterr()
+
+    return run
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_same_sweeps_replace_their_comparison_and_say_so(sweep_of, run_command, tmp_path):
+    sweep_of("one")
+    sweep_of("two", seed=1)
+    code, out, err = run_command("one", "two/evals/demo", "output=new/place", "resamples=50")
+    assert (code, err) == (0, "")
+    assert "(2 seeds)" in out
+    assert "replaced" not in out
+    place = tmp_path / "new/place"
+    assert set(contents(place)) == set(FILES)
+    assert out.splitlines()[-1].endswith(f" -m webbrowser {(place / 'comparison.html').as_uri()}")
+    sources = json.loads((place / "comparison.json").read_text())["sweeps"]
+    assert sources == {
+        f"../../{run}/evals/demo": {"run": run, "sweep": "demo", "seed": seed, "steps": [100]}
+        for seed, run in enumerate(("one", "two"))
+    }
+    # in another order, by another path, and beside other files
+    (place / "mine.txt").write_text("mine")
+    code, out, _ = run_command("two", str(tmp_path / "one"), "output=new/place", "resamples=50")
+    assert "replaced new/place/comparison.png, " in out
+    assert set(contents(place)) == {*FILES, "mine.txt"}
+    # and of others are refused
+    before = contents(place)
+    code, out, err = run_command("one", "output=new/place")
+    assert (code, out) == (2, "")
+    assert err == (
+        "compare.py: output: new/place already holds a comparison of other sweeps; name another "
+        "folder with output=, or replace it with replace=true\n"
+    )
+    assert contents(place) == before
+    code, out, err = run_command("one", "output=new/place", "replace=true", "resamples=50")
+    assert (code, err) == (0, "")
+    assert len(json.loads((place / "comparison.json").read_text())["sweeps"]) == 1
+
+
+@pytest.mark.parametrize("content", [None, "[]", '{"sweeps": {"x": 1}}', '{"sweeps": 3}', "\0"])
+def test_a_comparison_that_does_not_say_what_it_was_made_of_is_refused(
+    sweep_of, run_command, tmp_path, content
+):
+    sweep_of("one")
+    place = tmp_path / "comparison"
+    place.mkdir()
+    (place / "comparison.csv").write_text("of an earlier version\n")
+    if content is not None:
+        (place / "comparison.json").write_text(content)
+    before = contents(place)
+    code, out, err = run_command("one")
+    assert (code, out) == (2, "")
+    assert err.startswith("compare.py: output: comparison already holds a comparison of other sw")
+    assert contents(place) == before
+
+
+def test_what_was_moved_together_is_recognized(sweep_of, run_command, tmp_path):
+    sweep_of("one")
+    run_command("one", "output=one/compared", "resamples=50")
+    (tmp_path / "one").rename(tmp_path / "two")
+    code, out, _ = run_command("two", "output=two/compared", "resamples=50")
+    assert code == 0
+    assert "replaced two/compared/comparison.png, " in out
+
+
+def test_the_files_are_replaced_together(sweep_of, tmp_path, monkeypatch):
+    comparison = compared(sweep_of("one"))
+    write_comparison(tmp_path / "out", comparison)
+    before = contents(tmp_path / "out")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rope_jax.report.comparison.write_figure", full)
+    with pytest.raises(UserError, match=r"^output: .* cannot be written \(No space left on device"):
+        write_comparison(tmp_path / "out", replace(comparison, notes=["other"]))
+    assert contents(tmp_path / "out") == before
+
+
+def test_mismatches_are_refused_unless_forced(sweep_of, run_command, tmp_path):
+    sweep_of("one")
+    sweep_of("two", bos="none")
+    code, out, err = run_command("one", "two")
+    assert (code, out) == (2, "")
+    assert err == (
+        "compare.py: bos: one/demo has document, two/demo has none; sweep them with the same bos; "
+        "with force=true they are drawn anyway, and marked\n"
+    )
+    assert not (tmp_path / "comparison").exists()
+    code, out, err = run_command("one", "two", "force=true", "resamples=50")
+    assert (code, err) == (0, "")
+    assert "† cannot be compared" in out
+    for end in ("html", "md"):
+        text = (tmp_path / f"comparison/comparison.{end}").read_text()
+        assert "two †" in text or "two \\u2020" in text
+        assert "bos: one/demo has document, two/demo has none" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "the following arguments are required: RUN; see compare.py"),
+        (("nowhere",), "nowhere: no such folder"),
+        (("one/evals",), "one/evals: is neither a run that was swept nor the folder of a sweep"),
+        (("empty",), "empty: has no sweep; run eval_ppl.py on it first"),
+        (("x" * 300,), f"{'x' * 300}: no such folder"),
+        (("one", "output=" + "x/" * 3000), "output: x/x/x/"),
+        (("one", "sweep=other"), "sweep: one has no sweep other; it has demo"),
+        (("one", "output=one/config.yaml"), "output: one/config.yaml is a file; name a folder"),
+        (("one", "resample=5"), "overrides: resample: unknown key; did you mean resamples?"),
+    ],
+)
+def test_bad_input_is_reported_in_one_line(sweep_of, run_command, tmp_path, words, says):
+    sweep_of("one")
+    (tmp_path / "empty/evals").mkdir(parents=True)
+    code, out, err = run_command(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"compare.py: {says}")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "comparison").exists()

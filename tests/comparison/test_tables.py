@@ -1,0 +1,169 @@
+"""comparison.csv, .md and .tex, and the values that are listed in them."""
+
+import csv
+import io
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rope_jax.comparison.curves import compare
+from rope_jax.config.presentation import CompareConfig
+from rope_jax.errors import UserError
+from rope_jax.report.comparison import comparison_csv, comparison_latex, comparison_markdown
+from rope_jax.report.measured import estimate_cell, measured_cell
+from rope_jax.results.statistics import Estimate
+from tests.comparison.conftest import compared, read
+
+
+@pytest.fixture
+def comparison(sweep_of):
+    """Compare two seeds of one experiment at two steps, another experiment, and a marked one."""
+    return compared(
+        sweep_of("a-s0", steps=(50, 100)),
+        sweep_of("a-s1", seed=1, shift=0.2, steps=(50, 100)),
+        sweep_of("b", shift=-0.5, model="hidden_size: 32"),
+        sweep_of("c", corpus="beef"),
+    )
+
+
+def test_the_csv_has_every_point(comparison):
+    rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
+    points = [(c, p) for c in comparison.curves for p in c.points]
+    for row, (curve, p) in zip(rows, points, strict=True):
+        assert (row["group"], row["name"], int(row["step"])) == (
+            (curve.group.label, curve.name, curve.step)
+        )
+        assert (row["protocol"], int(row["length"])) == (p.protocol, p.length)
+        assert [float(row[k]) for k in ("nll", "ci_low", "ci_high", "ppl", "bpb")] == [
+            *(p.nll, p.ci_low, p.ci_high, p.ppl, p.bpb)
+        ]
+        assert [float(v) for v in row["nll_by_seed"].split()] == list(p.nll_by_seed)
+        assert row["factor"] == ("" if p.factor is None else str(p.factor))
+        for name in ("difference", "gain", "from_first", "above_truncation"):
+            found = tuple(float(row[name + end] or "nan") for end in ("", "_low", "_high"))
+            np.testing.assert_array_equal(found, getattr(p, name) or (math.nan,) * 3)
+        assert row["marked"] == str(curve.group.label == "c †")
+    assert {row["runs"] for row in rows} == {"a-s0 a-s1", "b", "c"}
+    assert {row["units"] for row in rows} == {"24"}
+    assert {row["group"]: row["settings"] for row in rows} == {
+        "a (2 seeds)": "model.hidden_size 16",
+        "b": "model.hidden_size 32",
+        "c †": "model.hidden_size 16",
+    }
+
+
+def test_the_markdown_has_one_table_per_protocol_and_marks(comparison):
+    text = comparison_markdown(comparison)
+    assert text.startswith("# a (2 seeds); b; c †\n\n> † cannot be compared with the sweeps before")
+    assert text.count("\n## `") == 2
+    curves = [c for c in comparison.newest if c.group.label.startswith("a")]
+    (curve,) = (c for c in curves if c.name == "yarn-4")
+    p = next(p for p in curve.points if (p.protocol, p.length) == ("same_tokens", 64))
+    (line,) = re.findall(r"^\| a \(2 seeds\) \|.* yarn-4 \|.* none \|$", text, re.MULTILINE)
+    assert line.startswith("| a (2 seeds) | model.hidden_size 16 | yarn-4 | ")
+    interval = measured_cell(p, "perplexity").interval.replace("[", r"\[").replace("]", r"\]")
+    assert line.endswith(f"| {p.ppl:.2f} {interval} | none |")
+    assert rf"| {p.difference.value:+.3f} \[{p.difference.low:+.3f}, " in text
+    assert "| b | trained | " in text.partition("The difference from the same scaling")[2]
+    sources = "| a (2 seeds) | a-s0 (0), a-s1 (1) | 50, 100 | 16 | demo | c0ffee |"
+    assert f"{sources} model.hidden_size 16 |\n" in text
+    # every row of a table has as many cells as its heading
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({line.count("|") for line in block.splitlines()}) == 1
+
+
+def test_markdown_shows_names_as_they_are(comparison):
+    names = ["[red]x", "[/]", "a|b", "<b>", "*x*", "$y$", "run_one-s1"]
+    comparison.groups[0] = replace(comparison.groups[0], label="; ".join(names))
+    curves = [replace(c, group=comparison.groups[0]) for c in comparison.curves[2:4]]
+    text = comparison_markdown(replace(comparison, curves=curves))
+    shown = r"\[red\]x; \[/\]; a\|b; \<b\>; \*x\*; \$y\$; run_one-s1"
+    assert text.startswith(f"# {shown}; b; c †\n")
+    assert f"| {shown} | yarn-4 | " in text
+
+
+def test_latex_writes_each_group_once_and_a_row_of_truncation_for_one(sweep_of):
+    runs = sweep_of("a_1", model="hidden_size: 32"), sweep_of("b", shift=0.5)
+    first, second = comparison_latex(compared(*runs)).split("\\begin{tabular}")[1:]
+    heading, *lines = re.findall(r"^  (.*) \\\\$", first, re.MULTILINE)
+    assert heading == "runs & differs in & scaling & 8 & 16 & 32 & 64 & usable"
+    assert [line.split(" & ")[:3] for line in lines] == [
+        [r"a\_1", r"model.hidden\_size 32", "trained"],
+        ["", "", "yarn-4"],
+        ["b", r"model.hidden\_size 16", "trained"],
+        ["", "", "yarn-4"],
+    ]
+    assert "usable" not in second  # whole_window scores other tokens
+    found = compared(runs[0])
+    (line,) = (x for x in comparison_latex(found).splitlines() if "truncation &" in x)
+    (at_window,) = (
+        p for p in found.curves[0].points if (p.protocol, p.length) == ("same_tokens", 16)
+    )
+    value = f"{at_window.ppl:.2f}"
+    assert line.removesuffix(r" \\").split(" & ") == ["  truncation", "", "", *[value] * 3, ""]
+
+
+def test_the_comments_of_latex_say_what_a_caption_has_to(sweep_of):
+    one = [sweep_of("a-s0", seed=0), sweep_of("a-s3", seed=3)]
+
+    def comments(*runs, **settings):
+        above = comparison_latex(compared(*runs, **settings)).split("\\begin{tabular}")[0]
+        return " ".join(line.removeprefix("% ") for line in above.splitlines())
+
+    text = comments(*one, tolerance=0.5)
+    assert "Perplexity by context length, on the same tokens at every length; test split" in text
+    assert "± half of the 95% interval over documents and seeds, or the interval itself" in text
+    assert "a (2 seeds): seeds 0, 3; step 100; trained at 16 tokens." in text
+    assert "Truncation: only the last 16 tokens are kept." in text
+    assert "stays within 0.5 nats per token of truncation, which is trained at the window" in text
+    assert "too few" not in text
+    text = comments(*one, sweep_of("b", seed=3, model="hidden_size: 32"))
+    assert "a (2 seeds): seeds 0, 3; step 100; trained at 16 tokens." in text
+    assert "b: seed 3; step 100; trained at 16 tokens." in text
+    assert "group with one seed says nothing about other seeds" in text
+    assert "Truncation:" not in text
+
+
+def test_bits_per_byte_that_are_not_known_are_refused(sweep_of):
+    (sweep,) = read(sweep_of("one"))
+    unknown = [replace(sweep, rows=[row._replace(bpb=None) for row in sweep.rows])]
+    with pytest.raises(UserError, match=r"^show: these results have no bits per byte"):
+        compare(unknown, [], CompareConfig(show="bits_per_byte"))
+    compare(unknown, [], CompareConfig(show="nats", resamples=50))
+
+
+def with_points(comparison, change):
+    """Return a comparison with changed points; change: of a curve's place and a point."""
+    curves = [
+        replace(c, points=tuple(change(place, p) for p in c.points))
+        for place, c in enumerate(comparison.curves)
+    ]
+    return replace(comparison, curves=curves)
+
+
+def test_differences_that_three_decimals_do_not_show_are_zero(sweep_of):
+    estimates = {
+        8: Estimate(-0.0004, -0.00049, 0.0),
+        16: Estimate(0.0, 0.0, 0.0),
+        32: Estimate(-0.0001, -0.02, 0.0003),
+        64: Estimate(0.0006, -0.0004, 0.0016),
+    }
+    one = compared(sweep_of("one"))
+    found = with_points(one, lambda _, p: replace(p, gain=estimates[p.length]))
+    gains = comparison_markdown(found).partition("gain over truncation")[2].partition("\n\n")[2]
+    assert r"| one | yarn-4 | 0 | 0 | 0 \[-0.020, 0\] | +0.001 \[0, +0.002\] |" in gains
+    assert "0.000" not in gains
+    assert estimate_cell(estimates[8])[:2] == ("0", "")
+    assert estimate_cell(estimates[64])[:2] == ("+0.001", "±0.0010")
+
+
+def test_blocks_are_named_where_documents_are_too_few(sweep_of):
+    one = compared(sweep_of("one"))
+    few = comparison_markdown(with_points(one, lambda _, p: replace(p, units=33, documents=3)))
+    assert "; test split, 33 blocks of 3 documents." in few
+    assert "in nats per token, paired by block.\n" in few
+    assert "by document" not in few
+    assert "in nats per token, paired by document.\n" in comparison_markdown(one)

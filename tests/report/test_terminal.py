@@ -1,0 +1,188 @@
+"""A sweep in the terminal: one line per curve, readable numbers, names as they are."""
+
+import io
+import math
+import re
+
+import pytest
+from rich.console import Console
+
+from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
+from rope_jax.report.text import usable_text
+from rope_jax.results.statistics import Estimate, UsableLength
+from rope_jax.results.summary import SweepSummary
+from tests.report.rows import checkpoint, curve, row
+
+AT_WINDOW = UsableLength(length=128, is_last=False, is_known=True)
+AT_LAST = UsableLength(length=2048, is_last=True, is_known=True)
+LENGTHS = (64, 128, 256, 512, 1024, 2048)
+# nats per token of the README's demo
+DEMO = {
+    "trained": (1.411, 1.403, 2.225, 2.733, 3.180, 3.427),
+    "yarn-auto": (1.411, 1.403, 1.463, 1.714, 1.920, 2.300),
+    "rerope-logn": (1.411, 1.403, 1.391, 1.350, 1.300, 1.250),
+}
+
+
+def printed(rows, newest, width=200, earlier=(), **options):
+    # a console with markup: names must be printed as they are even there
+    console = Console(file=io.StringIO(), width=width)
+    print_sweep(console, rows, SweepSummary(newest, earlier), **options)
+    return console.file.getvalue()
+
+
+def demo(width, show="perplexity", **fields):
+    """Return what is printed for three curves, of which rerope-logn is below truncation."""
+    table = []
+    curves = {}
+    for name, values in DEMO.items():
+        for n, nll in zip(LENGTHS, values, strict=True):
+            bits = {"bpb": 1.5 * nll, "bpb_low": 1.5 * nll - 0.15, "bpb_high": 1.5 * nll + 0.15}
+            table.append(row(name, n, nll, tokens=2048, units=fields.get("units", 24), **bits))
+        gains = {
+            n: Estimate(1.403 - nll, 1.353 - nll, 1.453 - nll)
+            for n, nll in zip(LENGTHS, values, strict=True)
+        }
+        usable = AT_LAST if name == "rerope-logn" else AT_WINDOW
+        curves[name] = curve(usable, gain_over_truncation=gains)
+    newest = checkpoint(window=128, nll_at_window=1.403, curves=curves, **fields)
+    return printed(table, newest, width, show=show)
+
+
+def test_a_curve_is_one_line_that_fits_80_columns():
+    assert demo(80).splitlines() == [
+        "perplexity by context length; same_tokens, 2,048 tokens of 24 documents",
+        "scaling            64       128       256        512       1,024       2,048",
+        "trained     4.10±0.41 4.07±0.41 9.25±0.93  15.38±1.5   24.05±2.4   30.78±3.1",
+        "yarn-auto   4.10±0.41 4.07±0.41 4.32±0.43  5.55±0.56   6.82±0.68    9.97±1.0",
+        "rerope-logn 4.10±0.41 4.07±0.41 4.02±0.40• 3.86±0.39•* 3.67±0.37•* 3.49±0.35•*",
+        "truncation                 4.07      4.07       4.07        4.07        4.07",
+        "usable: rerope-logn ≥ 2,048; all others 128",
+        "",
+        "± half of the 95% interval; • best of its column;",
+        "* below truncation by more than the interval of the difference;",
+        "truncation: only the last 128 tokens are kept;",
+        "usable: within 0.02 nats of truncation",
+    ]
+
+
+def test_a_wide_console_gets_usable_length_gain_and_blow_up():
+    _, heading, trained, _, rerope, *_, explained = demo(160).splitlines()
+    assert heading.endswith("2,048     usable           gain       blow-up")
+    assert trained.endswith("30.78 ±3.1        128  -2.024 ±0.050    7.57 ±0.38")
+    assert rerope.endswith("3.49 ±0.35•*  ≥ 2,048  +0.153 ±0.050  0.858 ±0.043")
+    assert explained.endswith(
+        "gain: nats below truncation at the longest; blow-up: perplexity there over that of "
+        "truncation"
+    )
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 100])
+def test_no_number_is_folded_however_narrow_the_console(width):
+    lines = demo(width).splitlines()
+    assert max(map(len, lines)) <= width
+    values = re.compile(r"(?<![±.\d])\d+\.\d+")
+
+    def of_curve(name, text):
+        return [v for line in text if line.startswith(name) for v in values.findall(line)][:6]
+
+    for name in DEMO:
+        assert of_curve(name, lines) == of_curve(name, demo(200).splitlines())
+
+
+def test_without_room_for_every_interval_the_file_that_has_them_is_named():
+    text = demo(60)
+    trained = text.splitlines()[3]
+    assert trained.split() == ["trained", "4.10", "4.07", "9.25", "15.38", "24.05", "30.78"]
+    assert "intervals without room: in results.csv;" in text
+    assert "results.csv" not in demo(80)
+
+
+def test_the_best_value_as_shown_is_marked_unless_most_have_it():
+    def marked(**nll):
+        table = [row(name, 16, value) for name, value in nll.items()]
+        lines = printed(table, checkpoint()).splitlines()
+        return [line.split()[0] for line in lines if "•" in line and "best" not in line]
+
+    assert marked(a=1.5, b=1.0, c=1.1) == ["b"]
+    assert marked(a=1.5, b=1.0, c=1.0001, d=1.1) == ["b", "c"]  # 2.72 and 2.72
+    assert marked(a=1.0, b=1.0, c=1.0, d=1.1) == []
+    assert marked(a=1.0) == []
+
+
+def test_few_units_mark_nothing_as_below_truncation_and_blocks_are_explained():
+    assert "*" in demo(120)
+    assert "*" not in demo(120, units=19)
+    assert "blocks" not in demo(80)
+    text = demo(80, units=33, unit_kind="blocks", documents=3)
+    assert text.endswith(
+        "intervals resample 33 blocks of 3 documents, more than 4,096 tokens apart: they\n"
+        "hold for these documents, not for others\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("usable", "text"),
+    [
+        (UsableLength(length=1024, is_last=False, is_known=True), "1,024"),
+        (UsableLength(length=1024, is_last=True, is_known=True), "≥ 1,024"),
+        (UsableLength(length=None, is_last=False, is_known=True), "none"),
+        # too few documents: whether the next length passes is unknown, so no "≥"
+        (UsableLength(length=256, is_last=False, is_known=False), "256 (no interval)"),
+        (UsableLength(length=None, is_last=False, is_known=False), "–"),
+    ],
+)
+def test_a_usable_length_claims_no_more_than_is_known(usable, text):
+    assert usable_text(usable) == text
+    for units, why in (
+        (24, "no interval: too few documents for one at the next length"),
+        (19, "no interval: by the values alone, with fewer than 20 documents"),
+    ):
+        newest = checkpoint(units=units, curves={"trained": curve(usable)})
+        shown = printed([row("trained", 16, 1.0)], newest)
+        assert f" {text}\n" in shown or f" {text} " in shown
+        assert (why in shown) == (not usable.is_known)
+
+
+@pytest.mark.parametrize("name", ["[red]x", ":smile:"])
+def test_names_are_printed_as_they_are(name):
+    usable = UsableLength(length=16, is_last=True, is_known=True)
+    protocols = ("same_tokens", "sliding")
+    table = [row(name, 16, 1.0, protocol=p, step=s) for s in (500, 100) for p in protocols]
+    newest = checkpoint(curves={name: curve(usable)})
+    # in both tables of both protocols
+    lines = printed(table, newest, earlier=(checkpoint(step=100),)).splitlines()
+    assert sum(line.split()[:1] == [name] for line in lines) == 4
+    console = Console(file=io.StringIO(), width=200, force_terminal=True)
+    with SweepProgress(console, [1]) as bar:
+        bar.of_checkpoint(1)(f"length {name}", 3, 4)
+    assert f"length {name}" in console.file.getvalue()
+
+
+def test_earlier_checkpoints_have_a_line_each():
+    nlls = ((100, 3.0, 4.0), (300, 2.5, 3.0), (500, 2.0, 2.5))
+    table = [
+        row(name, n, nll, step=step)
+        for step, *losses in nlls
+        for name in ("trained", "yarn-4")
+        for n, nll in zip((16, 32), losses, strict=True)
+    ]
+    text = printed(table, checkpoint(), earlier=tuple(checkpoint(step=s) for s in (100, 300)))
+    assert text.splitlines()[:6] == [
+        "perplexity by training step; same_tokens",
+        "scaling        16     32",
+        "trained",
+        "  step 100  20.09  54.60",
+        "  step 300  12.18  20.09",
+        "  step 500   7.39  12.18",
+    ]
+
+
+def test_an_nll_above_that_of_equal_probabilities_is_warned_of():
+    console = Console(file=io.StringIO(), width=60)
+    warn_of_chance(console, math.log(512), 512)
+    assert console.file.getvalue() == ""
+    warn_of_chance(console, 11.0, 512)
+    assert console.file.getvalue().startswith(
+        "11.00 nats per token at the window are worse than chance, ln V = 6.24 for V = 512: "
+    )
