@@ -38,8 +38,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):  # the first error is the one to report
-            temporary.unlink(missing_ok=True)
+        remove(temporary)
         raise
 
 
@@ -104,6 +103,7 @@ def remove(path: Path) -> None:
 @contextlib.contextmanager
 def locked(path: Path, busy: str = "") -> Iterator[None]:
     """Hold a lock file, which is deleted at the end. UserError `busy`, if given, and no waiting."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, blocking=not busy)
     try:
         lock.acquire()

@@ -191,7 +191,6 @@ def _locked(folder: Path) -> Iterator[None]:
     """Let only one process import into a folder."""
     busy = f"{folder}: another process is importing into it; wait for it, or choose another name"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(folder.with_name(f".{folder.name}.import.lock"), busy):
             yield
     except OSError as error:

@@ -21,9 +21,7 @@ from rope_jax.data.mix import Mix
 from rope_jax.data.storage import TokenSplit
 from rope_jax.errors import UserError
 
-# numpy on the host, jax inside jit
-Array = Any
-
+Array = Any  # of numpy on the host, of jax inside jit
 _PLAIN, _SEPARATE = PlainPositions(), DocumentsConfig()
 # What a row's own random numbers are for; the offsets of a step's windows have none.
 _FOR_POSITIONS, _FOR_SHORT_WINDOWS = 1, 2
@@ -33,15 +31,15 @@ class Batch(NamedTuple):
     """B windows; each is T consecutive tokens of the stream, which may come from many documents."""
 
     tokens: Array
-    """int32 [B, T]."""
+    """int32 [B, T], as are the other arrays but `weights`."""
     targets: Array
-    """int32 [B, T]: the next token."""
+    """The next token."""
     segment_ids: Array
-    """int32 [B, T]: tokens with the same number see each other. They increase within a row, from 0,
-    with each document, or with each short window."""
+    """Tokens with the same number see each other. They increase within a row, from 0, with each
+    document, or with each short window."""
     positions: Array
-    """int32 [B, T]: from 0 at the start of the window and of each document, unless the stage's
-    `positions` or `documents` say otherwise."""
+    """From 0 at the start of the window and of each document, unless the stage's `positions` or
+    `documents` say otherwise."""
     weights: Array
     """float32 [B, T]: 0 where the target starts another document, else 1."""
 
@@ -108,16 +106,9 @@ def training_batch(
 
 
 def _with_samples(
-    batch: Batch,
-    mix: Mix,
-    rows: NDArray[np.int64],
-    documents: DocumentsConfig,
-    *seed: int,
+    batch: Batch, mix: Mix, rows: NDArray[np.int64], documents: DocumentsConfig, *seed: int
 ) -> Batch:
-    """Replace the ends of some windows by samples of tasks, whose targets are all trained.
-
-    A sample is one more document.
-    """
+    """Replace the ends of some windows by samples of tasks, each of which is one more document."""
     windows = np.concatenate([batch.tokens, batch.targets[:, -1:]], axis=1)
     begins = mix.replace(windows, rows, *seed)[:, None]
     index = np.arange(batch.tokens.shape[1], dtype=np.int32)[None]
@@ -142,18 +133,14 @@ def _rows_of_short_windows(
     short_len: int,
     documents: DocumentsConfig,
 ) -> Batch:
-    """Return rows of T tokens, one per seed, that consist of windows drawn uniformly.
-
-    A window's last target is the token that follows it in the text, so none is left out.
-    """
+    """Return rows of T tokens, one per seed, that consist of windows drawn uniformly."""
     per_row, choices = seq_len // short_len, len(split.tokens) - short_len
     offsets = [_below(np.random.Philox(seed), per_row, choices) for seed in seeds]
     windows = _windows(split, np.concatenate(offsets or [np.empty(0, int)]), short_len, documents)
-    # Number the segments of a row consecutively: each window begins a new one.
+    # number the segments of a row consecutively: each window begins a new one
     used = (windows.segment_ids[:, -1] + 1).reshape(-1, per_row)
     before = np.cumsum(used, axis=1, dtype=np.int32) - used
-    segment_ids = windows.segment_ids + before.reshape(-1, 1)
-    windows = windows._replace(segment_ids=segment_ids)
+    windows = windows._replace(segment_ids=windows.segment_ids + before.reshape(-1, 1))
     return Batch(*(leaf.reshape(-1, seq_len) for leaf in windows))
 
 
@@ -190,7 +177,7 @@ def validation_batches(
 def _windows(
     split: TokenSplit, offsets: NDArray[np.int64], seq_len: int, documents: DocumentsConfig
 ) -> Batch:
-    """Return the windows that begin at these offsets; the last token of each is only a target."""
+    """Return the windows that begin at these offsets."""
     window = np.empty((len(offsets), seq_len + 1), np.int32)
     is_start = np.zeros(window.shape, bool)
     for row, offset in enumerate(offsets.tolist()):
@@ -272,11 +259,12 @@ def _below(bits: np.random.Philox, count: int, below: int) -> NDArray[np.int64]:
 
     Every version of numpy draws these bits alike, but not what Generator.integers makes of them.
     """
-    # Python's integers: the product has up to 128 bits
-    return np.array([x * below >> 64 for x in bits.random_raw(count).tolist()], np.int64)
-
-
-# Which distances a batch trains: counts of (query, key) pairs by relative position.
+    raw = np.asarray(bits.random_raw(count), np.uint64)
+    if below >= 2**32:  # the product needs Python's integers
+        return np.array([x * below >> 64 for x in raw.tolist()], np.int64)
+    factor, half = np.uint64(below), np.uint64(32)
+    lower = (raw & np.uint64(2**32 - 1)) * factor >> half
+    return ((raw >> half) * factor + lower >> half).astype(np.int64)
 
 
 def distance_edges(length: int) -> list[int]:
@@ -288,9 +276,9 @@ def count_distances(batch: Batch, length: int) -> Int[np.ndarray, " counts"]:
     """Return how many pairs are at a distance below 0, and in each bucket of `distance_edges`.
 
     A pair is a query and a key that it sees: its own token or an earlier one with the same segment
-    id. The distance is the difference of their positions, below `length`; it can be below 0 only
-    if positions restart while documents see each other. Sliding windows and position maps are not
-    taken into account. Costs one binary search per token and bucket.
+    id. The distance is the difference of their positions, below `length`; it is below 0 only where
+    positions restart while documents see each other. Sliding windows and position maps are not
+    taken into account.
     """
     positions = np.asarray(batch.positions, np.int64).ravel()
     new_segment = np.ones(batch.segment_ids.shape, bool)

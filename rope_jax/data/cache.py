@@ -71,7 +71,6 @@ def make_once(
     is_first = not folder.parent.exists()
     try:
         with cache_errors(what, "written", folder.parent), contextlib.ExitStack() as stack:
-            folder.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(OSError):  # a file system without locks
                 stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
             if not _is_complete(folder, what, lambda _: None):  # it may have been made meanwhile

@@ -28,9 +28,8 @@ class Documents(NamedTuple):
     splits: dict[str, Split]
     """train, validation and test. What is wrong in their texts is reported when they are read."""
     about: list[str]
-    """Notes on the source for the user, one line each."""
     skipped: dict[str, None]
-    """Where records without text were found, as keys; those of a split once it has been read."""
+    """Where records without text were found so far, as keys."""
 
     @property
     def notes(self) -> list[str]:
@@ -45,9 +44,9 @@ class Documents(NamedTuple):
 def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> Documents:
     """Find the documents of a source. A split that it lacks is taken from train, by a hash.
 
-    Where train has too few documents for that, each is split by position (`splits.by_position`).
-    Then long documents are cut, as `data.split_bytes` says. A source without train has empty splits
-    instead. `data.max_documents` limits each split before others are taken from train.
+    Where train has too few documents for that, each is split by position; a source without train
+    has empty splits. Then long documents are cut, as `data.split_bytes` says. `data.max_documents`
+    limits each split before others are taken from train.
 
     scratch: a folder for what a stream gives only once, to be kept while the splits are in use.
     only: read this split alone, of texts on which nothing is trained. A source that has just one

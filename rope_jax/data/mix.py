@@ -28,9 +28,8 @@ class Mix(NamedTuple):
     ) -> NDArray[np.int64]:
         """Replace the ends of some windows in place by samples; return where these begin: [B].
 
-        T + 1 where a window has no sample. windows: int32 [B, T + 1], of which a sample takes the
-        tokens that fill it. rows: the number of each in the whole batch; a row of the batch is the
-        same however hosts share them. seed: of the step.
+        T + 1 where a window has no sample. windows: int32 [B, T + 1]. rows: the number of each in
+        the whole batch, which does not depend on how hosts share it. seed: of the step.
 
         A row has a sample of each task with the probability of its share. Its length is equally
         likely to be any from the task's shortest to T, and what is asked for lies at any depth.
@@ -46,8 +45,8 @@ class Mix(NamedTuple):
                     shortest = min(task.shortest or longest, longest)
                     length = shortest + draws.below(longest - shortest + 1)
                     depth = draws.fraction()
+                    request = Request(self.words, windows[place], draws, length, depth)
                     try:
-                        request = Request(self.words, windows[place], draws, length, depth)
                         sample = task.sample(request)
                     except ValueError as error:  # a key of more tokens than the one of `check`
                         raise UserError(f"data.mix.{index}.{error}") from None

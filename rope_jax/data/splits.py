@@ -36,9 +36,8 @@ def assign(
     """Return the split of each key, as an index into SPLITS: int64 [keys].
 
     A key in the lowest `test_fraction` of the 64-bit range is test, one in the next
-    `validation_fraction` is validation: equal keys share a split, and a key's split does not
-    depend on the other keys. The one exception: if a fraction is above 0 but its split would be
-    empty, the split takes the lowest key left.
+    `validation_fraction` is validation, whatever the other keys are. The one exception: if a
+    fraction is above 0 but its split would be empty, the split takes the lowest key left.
 
     Raises UserError if nothing is left to train on.
     """
@@ -79,16 +78,13 @@ def parts(text: str, most_bytes: int) -> Iterator[str]:
 
 
 def cut(split: Split, most_bytes: int) -> Iterator[Document]:
-    """Yield the documents of a split, cut into `parts`.
-
-    The parts of one document are called DOCUMENT#0, DOCUMENT#1 and so on.
-    """
+    """Yield the documents of a split, long ones in `parts` called DOCUMENT#0, DOCUMENT#1, …."""
     for document, text in split():
         if len(text.encode()) <= most_bytes:
             yield Document(document, text)
-            continue
-        for number, part in enumerate(parts(text, most_bytes)):
-            yield Document(f"{document}#{number}", part)
+        else:
+            for number, part in enumerate(parts(text, most_bytes)):
+                yield Document(f"{document}#{number}", part)
 
 
 def by_position(text: str, fractions: Mapping[str, float]) -> dict[str, str]:
@@ -98,10 +94,9 @@ def by_position(text: str, fractions: Mapping[str, float]) -> dict[str, str]:
     little more is left out, so that no passage is in both; splits begin and end with a line where
     there is a line break nearby.
     """
-    size = len(text)
-    gap = round(GAP * size)
     taken: dict[str, str] = {}
-    end = size
+    end = size = len(text)
+    gap = round(GAP * size)
     for name, fraction in reversed(list(fractions.items())):
         start = max(0, end - round(fraction * size))
         line_break = text.find("\n", start, start + gap)

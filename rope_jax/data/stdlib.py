@@ -53,15 +53,15 @@ def source_files(root: Path) -> list[Path]:
         subfolders[:] = [name for name in kept if not name.startswith("config-")]
         python = (name for name in names if name.endswith(".py"))
         files += [Path(folder, name) for name in python if not name.startswith("_sysconfigdata")]
-    # A distribution may contain dangling links.
+    # a distribution may contain dangling links
     return sorted((p for p in files if p.is_file()), key=lambda p: p.relative_to(root).as_posix())
 
 
 def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document]], list[str]]:
     """Return the documents of each split, and notes on them for the user, one line each.
 
-    Near-copies are dropped. All files of a top-level package or module go to the same split.
-    A file that cannot be read as UTF-8 is skipped. UserError: there are no source files.
+    Near-copies and files that are not UTF-8 are dropped. All files of a top-level package or module
+    go to the same split. UserError: there are no source files.
     """
     sources: list[Document] = []
     for path in source_files(root):
@@ -78,11 +78,8 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document
     # The group of a file is its top-level package or module: `asyncio`, `ast`.
     groups = [sources[i].document.split("/")[0].removesuffix(".py") for i in kept]
     keys = np.array([stable_key(group) for group in groups], np.uint64)
-    split = assign(keys, data.validation_fraction, data.test_fraction).tolist()
-    members = {
-        name: [i for i, s in zip(kept, split, strict=True) if s == number]
-        for number, name in enumerate(SPLITS)
-    }
+    split = assign(keys, data.validation_fraction, data.test_fraction)
+    members = {name: np.array(kept)[split == number] for number, name in enumerate(SPLITS)}
     overlap = share_seen([grams[i] for i in members["test"]], [grams[i] for i in members["train"]])
     splits = {name: [sources[i] for i in members[name]] for name in SPLITS}
     count = sum(len(source.text.encode("utf-8")) >= _LONG_BYTES for source in splits["test"])
@@ -97,10 +94,7 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document
 
 
 def shingles(text: str) -> Shingles:
-    """Return the distinct shingles of a text, sorted: uint64 [S].
-
-    A shingle is the polynomial hash, modulo 2^64, of _WORDS consecutive words' CRC-32.
-    """
+    """Return the distinct hashes of _WORDS words: polynomials mod 2^64 of their CRC-32, sorted."""
     stopping.check()
     words = _WORD.findall(text.encode("utf-8"))
     crc = np.fromiter(map(zlib.crc32, words), np.uint64, len(words))
@@ -113,7 +107,7 @@ def shingles(text: str) -> Shingles:
 def _distinct(texts: Sequence[Shingles]) -> Shingles:
     """Return the distinct shingles of all texts together, sorted."""
     together = np.sort(np.concatenate([np.zeros(0, np.uint64), *texts]))
-    # np.unique would use a hash table here, which is many times slower.
+    # np.unique would use a hash table here, which is many times slower
     return together[np.insert(together[1:] != together[:-1], 0, True)[: len(together)]]
 
 

@@ -70,7 +70,6 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
 def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
     """Lock the fit's folder, which is new or holds the same fit; what is refused leaves none."""
     is_new, file = not folder.exists(), folder / "fit.yaml"
-    folder.mkdir(parents=True, exist_ok=True)
     busy = f"{folder}: another process is fitting in it; wait for it, or choose another name"
     with locked(folder / ".lock", busy):
         if not file.exists():

@@ -95,7 +95,6 @@ def run_jobs(
 def _locked(logs: Path) -> Iterator[None]:
     """Lock the grid. UserError: another process runs it, or a file cannot be written."""
     try:
-        logs.mkdir(parents=True, exist_ok=True)
         busy = f"{logs}: this grid is running in another process; wait for it"
         with locked(logs / ".lock", busy):
             yield

@@ -74,11 +74,8 @@ class RunDirectory:
         explain_other: Callable[[Config], str | None] | None = None,
     ) -> Iterator[None]:
         """Create the folder with its config and tokenizer; keep others out in this context."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with locked(
-            self.path / ".lock",
-            f"{self.path}: another process is training in it; wait for it, or choose another name",
-        ):
+        busy = f"{self.path}: another process is training in it; wait for it, or choose another "
+        with locked(self.path / ".lock", f"{busy}name"):
             # another process may have created it meanwhile
             self.check_available(config, explain_other)
             write_text(self.config_file, dump(config))
@@ -90,18 +87,15 @@ class RunDirectory:
     def lock_sweep(self, name: str) -> Iterator[None]:
         """Lock a sweep until the context exits, which leaves nothing if nothing was written."""
         folder = self.evals / name
-        busy = (
-            f"{folder}: another process is sweeping under this name; wait for it, or choose "
-            "another with name="
-        )
-        self.evals.mkdir(exist_ok=True)
+        advice = "choose another name with name="
+        busy = f"{folder}: another process is sweeping under this name; wait for it, or {advice}"
         try:
             with locked(self.evals / f".{name}.lock", busy):
                 finish_replacing(folder)
                 if folder.exists() and not folder.is_dir():
-                    raise UserError(f"{folder}: is a file; choose another name with name=")
+                    raise UserError(f"{folder}: is a file; {advice}")
                 if folder.exists() and not os.access(folder, os.W_OK):
-                    raise UserError(f"{folder}: is read-only; choose another name with name=")
+                    raise UserError(f"{folder}: is read-only; {advice}")
                 yield
         finally:
             with contextlib.suppress(OSError):  # it is not empty

@@ -60,9 +60,8 @@ class TensorBoardWriter:
     def __init__(self, directory: Path, resume_step: int | None = None) -> None:
         """Open a new file. resume_step: hide what earlier attempts logged after this step."""
         directory.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads a run's files in the order of their names. With the default ones (second
-        # and host), two files made in one second would overwrite each other, and a clock that is
-        # behind would change the order.
+        # TensorBoard reads a run's files in the order of their names. With the default ones, by
+        # second and host, two would be the same, or in another order when the clock is behind.
         earlier = len(list(directory.glob("events.*.tfevents.*")))
         prefix = str(directory / f"events.start{earlier:06d}")
         self._file = EventsWriter(prefix, f".{os.getpid()}.{next(_writers)}")

@@ -38,7 +38,7 @@ from rope_jax.training.step import TrainState
 _IN_FLIGHT = 2**28  # bytes, or the largest array
 _CHUNK = 2**24  # bytes of an array that are compressed at once
 _NUMBERS_AT_ONCE = 2**22  # of an array, when its fingerprint is computed
-# What every message of TensorStore's begins with, and which of these say that files are damaged.
+# What messages of TensorStore's begin with, and which of these say that files are damaged.
 _STATUS_CODE = re.compile(r"([A-Z]+(?:_[A-Z]+)*): ")
 _DAMAGED = "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE"
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -113,7 +113,7 @@ class Checkpoints:
         moved, if a checkpoint could not be read or if all are damaged.
         """
         files = [int(path.name) for path in _entries(self.directory) if not path.is_dir()]
-        damaged = {step: str(self._damaged(step, "it is not a folder")) for step in files}
+        damaged = {step: self._damage(step, "it is not a folder") for step in files}
         for step in self.steps():
             try:
                 state = self.restore(step, abstract)
@@ -157,17 +157,15 @@ class Checkpoints:
                     raise ValueError(f"the {name} are not those that were saved")
         except Exception as error:  # the type depends on which file is at fault, and how
             if shows_damage(error):
-                raise self._damaged(step, brief_reason(error)) from error
+                raise DamagedCheckpoint(self._damage(step, brief_reason(error))) from error
             raise UserError(
                 f"{self.directory / str(step)}: the checkpoint could not be read "
                 f"({brief_reason(error)}); nothing was changed; try again"
             ) from error
         return TrainState(restored["params"], restored.get("opt_state"))
 
-    def _damaged(self, step: int, reason: str) -> DamagedCheckpoint:
-        return DamagedCheckpoint(
-            f"{self.directory}: the checkpoint of step {step} is damaged ({reason})"
-        )
+    def _damage(self, step: int, reason: str) -> str:
+        return f"{self.directory}: the checkpoint of step {step} is damaged ({reason})"
 
     def _move_away(self, step: int) -> None:
         damaged = self.directory.parent / "damaged"

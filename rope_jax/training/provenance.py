@@ -23,13 +23,11 @@ from rope_jax.training.sweep import sweep_tag
 # Keys that may change later: they do not influence what the parameters of a step are. A sweep may
 # choose another implementation of attention.
 _FREE = ("name", "log_every_steps", "checkpoint.", "validation.", "sweep", "model.attention")
-# Where Orbax puts the JSON item `fingerprint` of a checkpoint.
-_RECORD = Path("fingerprint", "metadata")
+_RECORD = Path("fingerprint", "metadata")  # where Orbax puts the JSON item of a checkpoint
 _MOST_BYTES = 2**24
 # Keys that say how long the stages are and which learning rate they have.
 _PLANNED = re.compile(r"optim\.warmup_steps|stages\..*")
 _STEPS = re.compile(r"stages\.\d+\.steps")
-
 
 Record = dict[str, Any]
 """JSON values that a checkpoint records: `corpus`, the fingerprint of its texts, which are unknown
@@ -64,11 +62,11 @@ def check_provenance(
     corpus: None if none of its texts are read; then only the config is checked, as for an imported
         checkpoint. Damaged checkpoints are passed over: restoring detects them.
     """
-    steps = {int(p.name): p for p in run.checkpoints.glob("*") if p.name.isdecimal() and p.is_dir()}
-    records = {step: r for step, path in steps.items() if (r := recorded_provenance(path))}
+    paths = [p for p in run.checkpoints.glob("*") if p.name.isdecimal() and p.is_dir()]
+    records = {int(path.name): r for path in paths if (r := recorded_provenance(path))}
     if corpus is not None and config.imported is None:
         recorded, began_with = {r["corpus"] for r in records.values()}, run.recorded_corpus()
-        if steps and not records and began_with is None:
+        if paths and not records and began_with is None:
             raise UserError(
                 f"{run.environment_file}: missing or damaged, and no checkpoint records which "
                 "corpus it was trained on; restore the file from a copy, or train the run again"
@@ -116,9 +114,8 @@ def check_record(record: Record, step: int) -> None:
 
 
 def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] = ()) -> bool:
-    """Whether the first `step` steps of two configs are the same: windows and learning rates.
+    """Whether the first `step` steps of two configs have the same windows and learning rates.
 
-    Configs may differ in later steps, if the schedule of the learning rate does not depend on them.
     but_for: beginnings of keys that may differ besides.
     """
 
@@ -131,9 +128,8 @@ def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] 
         ]
 
     different = (key for key in _different(new, old) if not key.startswith(but_for))
-    if not all(map(_PLANNED.fullmatch, different)):
-        return False
-    if new.last_step < step or begun(new) != begun(old):
+    is_planned = all(map(_PLANNED.fullmatch, different))
+    if not is_planned or new.last_step < step or begun(new) != begun(old):
         return False
     steps = np.arange(step, dtype=np.float32)
     return bool(np.array_equal(*(jax.vmap(learning_rate(c))(steps) for c in (new, old))))
@@ -173,15 +169,13 @@ def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: 
         every[sweep_tag(config.sweep.scalings[0].label, "nll", window)] = config.sweep.every_steps
     missing = []
     for name, every_steps in every.items():
-        due = [0] if name.startswith("sweep/") else []
+        due = {0} if name.startswith("sweep/") else set[int]()
         for span in config.spans:
             steps = range(span.begin + 1, min(span.end, done) + 1)
-            due += [step for step in steps if span.is_due(step, every_steps)]
-        logged = logged_steps(run.metrics_file, name)
-        if absent := [step for step in due if step not in logged]:
-            shown = f"{absent[0]} to {absent[-1]}"
-            if len(absent) <= 3:
-                shown = ", ".join(map(str, absent))
+            due |= {step for step in steps if span.is_due(step, every_steps)}
+        if absent := sorted(due - logged_steps(run.metrics_file, name)):
+            few = ", ".join(map(str, absent))
+            shown = few if len(absent) <= 3 else f"{absent[0]} to {absent[-1]}"
             missing.append(f"{name} of {len(absent)} of {len(due)} steps ({shown})")
     if not missing:
         return None

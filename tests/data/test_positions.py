@@ -58,7 +58,7 @@ def test_every_sample_is_equally_likely(count):
 
 
 @pytest.mark.parametrize("chunks", [2, 3, 5])
-@pytest.mark.parametrize(("seq_len", "length"), [(5, 5), (8, 64), (129, 2**31 - 1)])
+@pytest.mark.parametrize(("seq_len", "length"), [(5, 5), (8, 64), (129, 2**32), (9, 2**40)])
 def test_pose_agrees_with_the_papers_formula(seq_len, length, chunks):
     for seed in range(10):
         draw = integers(bits(seed))

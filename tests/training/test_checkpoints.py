@@ -91,7 +91,8 @@ def _empty(path: Path) -> None:
 
 def test_a_damaged_file_is_never_restored(saved: Path, tmp_path: Path) -> None:
     fell_back, damages = [], itertools.cycle([_cut, _empty, Path.unlink])
-    kinds = {(name.split("/")[0], Path(name).parent.name): name for name in files_of(saved / "4")}
+    # one file of numbers in each folder, and all others
+    kinds = {name.rpartition("/d/")[0] or name: name for name in files_of(saved / "4")}
     for index, name in enumerate(kinds.values()):
         folder = Path(shutil.copytree(saved, tmp_path / str(index) / "checkpoints"))
         next(damages)(folder / "4" / name)
