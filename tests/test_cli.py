@@ -1,4 +1,4 @@
-"""The two commands as a user types them: help, the resolved config, and bad arguments."""
+"""What all commands share: help, the resolved config, overrides, and how they end."""
 
 import os
 import signal
@@ -12,24 +12,21 @@ from pydantic import BaseModel, Field
 import eval_ppl
 import train
 from rope_jax import cli
-from rope_jax.config.fit import FitConfig
 from rope_jax.config.key_help import key_overview, key_section
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import Stopped, UserError
-from scripts import fit
 
 ROOT = Path(__file__).parent.parent
-
-MAINS = {"train.py": train.main, "eval_ppl.py": eval_ppl.main, "scripts/fit.py": fit.main}
+MAINS = {"train.py": train.main, "eval_ppl.py": eval_ppl.main}
 
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """Run a command in this process; return (exit status, stdout, stderr).
+    """Run a command in this process; return its stdout.
 
-    tests/test_bad_input.py starts processes, and tests/test_imports.py sees what they import.
+    tests/test_bad_input.py starts a process, and tests/test_imports.py sees what they import.
     """
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "80")
@@ -39,36 +36,24 @@ def command(monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             cli.run(MAINS[script])
         shown = capsys.readouterr()
-        return ended.value.code or 0, shown.out, shown.err
+        assert (ended.value.code or 0, shown.err) == (0, "")
+        return shown.out
 
     return command
 
 
-@pytest.mark.parametrize(
-    ("script", "key", "schema"),
-    [
-        ("train.py", "rope.scaling", Config),
-        ("eval_ppl.py", "scalings.N", SweepConfig),
-        ("scripts/fit.py", "start", FitConfig),
-    ],
-)
-def test_help_lists_the_keys_and_says_all_about_one(command, script, key, schema):
-    name = Path(script).name
-    status, out, err = command(script, "--help")
-    assert (status, err) == (0, "")
-    assert out.startswith(f"usage: {name} ")
-    overview = key_overview(schema, name, 80)
-    assert "\n".join(overview[:-1]) in out  # the last line names a command
-    status, out, err = command(script, "--help", key)
-    assert (status, err) == (0, "")
-    assert out.splitlines() == key_section(schema, key, 80)
+def test_help_lists_the_keys_and_says_all_about_one(command):
+    out = command("train.py", "--help")
+    assert out.startswith("usage: train.py CONFIG.yaml [key=value ...]\n")
+    assert "\n".join(key_overview(Config, "train.py", 80)) in out
+    out = command("eval_ppl.py", "--help", "scalings.N")
+    assert out.splitlines() == key_section(SweepConfig, "scalings.N", 80)
     assert "\n  yarn: YaRN: θ for fast pairs" in out
 
 
 def test_the_printed_config_gives_the_same_run(command, tmp_path):
     overrides = ["seed=5", "rope.scaling.type=yarn", "rope.scaling.factor=4", "name=b=c"]
-    status, out, err = command("train.py", "configs/demo.yaml", *overrides, "--print-config")
-    assert (status, err) == (0, "")
+    out = command("train.py", "configs/demo.yaml", *overrides, "--print-config")
     (tmp_path / "again.yaml").write_text(out)
     wanted = load(Config, ROOT / "configs/demo.yaml", overrides)
     assert load(Config, tmp_path / "again.yaml") == wanted
@@ -78,13 +63,10 @@ def test_the_printed_config_gives_the_same_run(command, tmp_path):
 def test_the_printed_sweep_gives_the_same_sweep(command, tmp_path):
     overrides = ["lengths=[32,64]", "tolerance=0.5"]
     # the run does not exist: only the sweep is read
-    arguments = ["--print-config", "runs/none", "--sweep", "configs/sweeps/demo.yaml", *overrides]
-    status, out, err = command("eval_ppl.py", *arguments)
-    assert (status, err) == (0, "")
-    (tmp_path / "again.yaml").write_text(out)
+    arguments = ["--print-config", "runs/none", "--sweep", "demo", *overrides]
+    (tmp_path / "again.yaml").write_text(command("eval_ppl.py", *arguments))
     wanted = load(SweepConfig, ROOT / "configs/sweeps/demo.yaml", overrides)
     assert load(SweepConfig, tmp_path / "again.yaml") == wanted
-    assert (wanted.lengths, wanted.tolerance) == ((32, 64), 0.5)
 
 
 def test_help_may_be_piped_to_a_reader_that_stops_early():
@@ -96,35 +78,18 @@ def test_help_may_be_piped_to_a_reader_that_stops_early():
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.fixture
-def parse(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/some/where/prog"])
-
-    def parse(*words):
-        parser = cli.parser("WORD", "About.", SweepConfig)
-        parser.add_argument("word")
-        parser.add_argument("--sweep")
-        return cli.parse(parser, list(words))
-
-    return parse
-
-
-def test_overrides_may_stand_anywhere_and_keep_their_order(parse):
-    got = parse("b=1", "--sweep", "file", "a=2", "word", "c=d=e", "b=3")
+def test_overrides_may_stand_anywhere_and_keep_their_order(tmp_path):
+    parser = cli.parser("WORD", "About.", SweepConfig)
+    parser.add_argument("word")
+    parser.add_argument("--sweep")
+    got = cli.parse(parser, ["b=1", "--sweep", "file", "a=2", "word", "c=d=e", "b=3"])
     assert got.overrides == ["b=1", "a=2", "c=d=e", "b=3"]
     assert (got.word, got.sweep, got.print_config) == ("word", "file", False)
-
-
-def test_an_option_with_an_equals_sign_is_not_an_override(parse):
-    got = parse("--sweep=file", "word")
-    assert (got.sweep, got.overrides) == ("file", [])
-
-
-def test_a_path_with_an_equals_sign_is_not_an_override(parse, tmp_path):
+    # neither an option nor a path is an override
     run = tmp_path / "lr=0.1"
     run.mkdir()
-    got = parse(str(run), "a=2")
-    assert (got.word, got.overrides) == (str(run), ["a=2"])
+    got = cli.parse(parser, ["--sweep=file", str(run), "a=2"])
+    assert (got.word, got.sweep, got.overrides) == (str(run), "file", ["a=2"])
 
 
 @pytest.mark.parametrize(
@@ -173,7 +138,12 @@ def test_a_config_may_be_a_pipe(command):
     read_end, write_end = os.pipe()
     os.write(write_end, (ROOT / "configs/demo.yaml").read_bytes())
     os.close(write_end)
-    status, out, err = command("train.py", f"/dev/fd/{read_end}", "--print-config")
+    out = command("train.py", f"/dev/fd/{read_end}", "--print-config")
     os.close(read_end)
-    assert (status, err) == (0, "")
     assert out == dump(load(Config, ROOT / "configs/demo.yaml"))
+
+
+def test_the_next_command_is_never_cut(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    cli.print_next("rope-jax sweep " + "x" * 100, "then")
+    assert capsys.readouterr().out == f"next: rope-jax sweep {'x' * 100}\n      then\n"

@@ -1,14 +1,12 @@
 """Schemas of Hugging Face checkpoints in and out. Imports no jax."""
 
-from typing import Annotated, Literal
-
 from pydantic import Field
 
 from rope_jax.attention import AttentionName
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.model import FloatName
-from rope_jax.config.types import FolderName, Frozen, Length, NonNegativeInt, PathText
+from rope_jax.config.model import FloatName, LayersName
+from rope_jax.config.types import FolderName, Frozen, Length, ListOf, NonNegativeInt, PathText
 
 
 class Imported(Frozen):
@@ -22,43 +20,25 @@ class Imported(Frozen):
 class ImportConfig(Frozen):
     """How a Hugging Face checkpoint becomes a run directory."""
 
-    name: FolderName | None = Field(
-        None, description="name of the run directory; null: last part of the checkpoint's name"
-    )
+    name: FolderName | None = Field(None, description="the run directory; null: the model's name")
     runs_dir: PathText = Field("runs", description="folder for run directories")
-    revision: str | None = Field(
-        None, description="branch, tag or commit on the hub; null: the newest"
-    )
-    window: Length | None = Field(
-        None,
-        description="length that the model was last trained at; null: max_position_embeddings",
-    )
+    revision: str | None = Field(None, description="branch, tag or commit; null: the newest")
+    window: Length | None = Field(None, description="trained at; null: max_position_embeddings")
     param_dtype: FloatName | None = Field(
-        None,
-        description="type in which the weights are kept; null: bfloat16 if all of them are, "
-        "else float32",
+        None, description="type of the weights; null: bfloat16 if all of them are, else float32"
     )
-    dtype: FloatName | None = Field(
-        None, description="type of the activations; null: that of the weights"
-    )
+    dtype: FloatName | None = Field(None, description="type of the activations; null: param_dtype")
     attention: AttentionName = Field(
-        "auto",
-        description="backend; auto: cpu where it can run, else blockwise, whose memory is linear "
-        "in the length",
+        "auto", description="backend; auto: cpu where it can run, else blockwise (linear memory)"
     )
-    layers: Literal["unrolled", "scanned"] = Field(
-        "scanned", description="unrolled runs faster on CPU, scanned compiles faster"
-    )
+    layers: LayersName = Field("scanned", description="unrolled runs, scanned compiles faster")
     bos: str | None = Field(
         "auto",
         min_length=1,
-        description="text of the token that is put before each document; auto: the one that the "
-        "tokenizer's post-processor adds; null: none",
+        description="put before each document; auto: as the post-processor; null: none",
     )
-    ignored_keys: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (),
-        description="keys of config.json to leave out, also within rope_parameters, because they "
-        "do not change the logits",
+    ignored_keys: ListOf[str] = Field(
+        (), description="keys of config.json to leave out because they do not change the logits"
     )
     data: DataConfig = Field(StdlibData(), description="texts of the run; a sweep may read others")
     mesh: MeshConfig = MeshConfig()
@@ -67,19 +47,9 @@ class ImportConfig(Frozen):
 class ExportConfig(Frozen):
     """How a run becomes a directory that transformers loads."""
 
-    step: NonNegativeInt | None = Field(
-        None, description="training step of the checkpoint; null: the newest"
-    )
-    strategy: PathText | None = Field(
-        None,
-        description="file written by scripts/fit.py, which replaces scaling and map; null: those "
-        "that the checkpoint was trained with",
-    )
-    family: str | None = Field(
-        None, description="model_type to write; null: the first that can express the model"
-    )
+    step: NonNegativeInt | None = Field(None, description="training step; null: the newest")
+    strategy: PathText | None = Field(None, description="scripts/fit.py's file; null: as trained")
+    family: str | None = Field(None, description="model_type to write; null: the first that fits")
     lossy: bool = Field(
-        False,
-        description="write the model even without its position map or query scale, which "
-        "transformers cannot express",
+        False, description="write the model without what transformers lacks: map, query scale"
     )

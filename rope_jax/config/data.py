@@ -5,33 +5,26 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from rope_jax.config.tasks import AnyMixedTask
-from rope_jax.config.types import Fraction, Frozen, PathText, PositiveInt
+from rope_jax.config.types import Fraction, Frozen, ListOf, PathText, PositiveInt
 
 
 class _Data(Frozen):
     """Keys that every source has."""
 
     validation_fraction: Fraction = Field(
-        0.05,
-        description="fraction of documents for validation, unless the source has that split",
+        0.05, description="fraction for validation, unless the source has that split"
     )
     test_fraction: Fraction = Field(
-        0.1,
-        description="fraction of documents that only eval_ppl.py reads, unless the source has "
-        "that split",
+        0.1, description="fraction that only eval_ppl.py reads, unless the source has that split"
     )
     max_documents: PositiveInt | None = Field(
-        None,
-        description="documents to read of each split of the source, the first ones; null: all",
+        None, description="documents to read of each split, the first ones; null: all"
     )
-    mix: Annotated[tuple[AnyMixedTask, ...], Field(strict=False)] = Field(
+    mix: ListOf[AnyMixedTask] = Field(
         default_factory=tuple,
-        description="tasks whose samples take the place of some training windows, such as "
-        "{task: passkey, share: 0.02}",
+        description="tasks in place of some training windows, as {task: passkey, share: 0.02}",
     )
-    cache_dir: PathText | None = Field(
-        None, description="folder for token files; null: the user's cache directory"
-    )
+    cache_dir: PathText | None = Field(None, description="tokens' folder; null: the user's cache")
 
     @model_validator(mode="after")
     def _shares_are_of_one_whole(self) -> "_Data":
@@ -53,12 +46,10 @@ class _FileData(_Data):
     """Keys that every source of local files has."""
 
     files: Files = Field(
-        description="paths or globs: one list, or one list each for train, validation and test"
+        description="paths or globs: one list, or one by split (train, validation, test)"
     )
     split_bytes: Annotated[int, Field(ge=1024)] | None = Field(
-        None,
-        description="cut longer documents into parts of at most so many bytes, which are documents "
-        "of their own in the same split; null: keep them whole",
+        None, description="longest part of a document, which is cut; null: not cut"
     )
 
 
@@ -66,10 +57,8 @@ class StdlibData(_Data):
     """Source files of Python's standard library: real text on every machine, without network."""
 
     type: Literal["stdlib"] = "stdlib"
-    test_fraction: Fraction = Field(
-        0.25, description="fraction of packages that only eval_ppl.py reads"
-    )
-    validation_fraction: Fraction = Field(0.1, description="fraction of packages for validation")
+    test_fraction: Fraction = Field(0.25, description="share of packages for eval_ppl.py alone")
+    validation_fraction: Fraction = Field(0.1, description="share of packages for validation")
 
 
 class TextData(_FileData):
@@ -98,15 +87,9 @@ class HubData(_Data):
     type: Literal["hub"] = "hub"
     id: str = Field(description="id of the data set, for instance emozilla/pg19")
     subset: str | None = Field(None, description="configuration of the data set, if it has several")
-    revision: str | None = Field(
-        None, description="branch, tag or commit; null: the newest when first read"
-    )
+    revision: str | None = Field(None, description="branch, tag or commit; null: the newest")
     column: str = Field("text", description="column that contains the text")
-    streaming: bool = Field(
-        False,
-        description="read documents from the hub one by one, and no more than are used; false: "
-        "download the data set first",
-    )
+    streaming: bool = Field(False, description="read only what is used; false: download all first")
 
 
 def check_read_whole(data: _Data) -> None:

@@ -1,56 +1,36 @@
 """Schemas of the device mesh and of several processes, and which models a mesh can split."""
 
 from collections.abc import Iterable
-from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.types import Frozen, NonNegativeInt, PositiveInt
+from rope_jax.config.types import Count, Frozen, NonNegativeInt, PositiveInt
 from rope_jax.positions.maps import PositionMap
-from rope_jax.rope.numbers import Whole
 
 
 class MeshConfig(Frozen):
     """How devices share the work; data × fsdp × context × tensor is the number of devices."""
 
     data: PositiveInt | None = Field(
-        None,
-        description="number of copies of the parameters; the batch is split over them; "
-        "null: as many as the devices allow",
+        None, description="copies of the parameters, which share the batch; null: all devices"
     )
     fsdp: PositiveInt = Field(
-        1,
-        description="number of devices that each copy of the parameters is split over, and the "
-        "batch with them; each layer is gathered where it is computed",
+        1, description="devices that split each copy of the parameters and its part of the batch"
     )
-    context: PositiveInt = Field(
-        1, description="number of devices that the tokens of each window are split over"
-    )
-    tensor: PositiveInt = Field(
-        1,
-        description="number of devices that the heads, the MLP's hidden layer and the vocabulary "
-        "are split over",
-    )
+    context: PositiveInt = Field(1, description="devices that split the tokens of each window")
+    tensor: PositiveInt = Field(1, description="devices that split heads, MLP and vocabulary")
 
 
 class DistributedConfig(Frozen):
     """Several processes as one run; they differ only in process_id."""
 
-    coordinator: str | None = Field(
-        None, description="host:port of process 0; null: detected from the cluster (Slurm, TPU, …)"
+    coordinator: str | None = Field(None, description="host:port of process 0; null: detected")
+    num_processes: Count | None = Field(
+        None, description="number of processes; null: detected from the cluster (Slurm, TPU, …)"
     )
-    num_processes: Annotated[int, Field(gt=0, le=2**16), Whole] | None = Field(
-        None, description="number of processes; null: detected from the cluster"
-    )
-    process_id: NonNegativeInt | None = Field(
-        None,
-        description="this process's number; process 0 writes the files; "
-        "null: detected from the cluster",
-    )
-    timeout: Annotated[int, Field(gt=0, le=7 * 24 * 3600), Whole] = Field(
-        300, description="seconds to wait for all processes to connect"
-    )
+    process_id: NonNegativeInt | None = Field(None, description="0 writes files; null: detected")
+    timeout: Count = Field(300, description="seconds to wait for all processes to connect")
 
     @model_validator(mode="after")
     def _all_or_none(self) -> "DistributedConfig":

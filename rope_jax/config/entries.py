@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, create_model, model
 
 from rope_jax.config.keys import flat
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
-from rope_jax.config.types import FolderName, Frozen, bare_names, distinct
+from rope_jax.config.types import FolderName, Frozen, ListOf, NonEmpty, bare_names, distinct
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.rope.numbers import single_error
@@ -27,12 +27,8 @@ class SweepEntry(Frozen):
     """One curve of a sweep: a scaling and a name. A factor of "auto" follows the length."""
 
     type: str
-    name: FolderName | None = Field(
-        None, description="the curve's name; null: its type, factor, map and query scale"
-    )
-    map: AnyMap | None = Field(
-        None, description="position map beside the scaling; null: none, or trained: as trained"
-    )
+    name: FolderName | None = Field(None, description="null: its type, factor, map and query scale")
+    map: AnyMap | None = Field(None, description="position map; null: none; trained: its own")
 
     @model_validator(mode="after")
     def _trained_is_reserved(self) -> "SweepEntry":
@@ -205,5 +201,5 @@ _UNIQUE = (
     AfterValidator(_with_own_labels),
     distinct(operator.attrgetter("label"), "; give one a name"),
 )
-Entries = Annotated[tuple[AnyEntry, ...], Field(strict=False), *_UNIQUE]
-Scalings = Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False), *_UNIQUE]
+Entries = Annotated[ListOf[AnyEntry], *_UNIQUE]
+Scalings = Annotated[NonEmpty[AnyEntry], *_UNIQUE]

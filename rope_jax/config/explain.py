@@ -11,12 +11,7 @@ from pydantic_core import ErrorDetails
 
 from rope_jax.config.keys import is_list, models_in, sections, tag_key, type_tag
 from rope_jax.errors import UserError
-from rope_jax.rope.messages import (
-    alternatives,
-    explain_error,
-    requirement,
-    shorten,
-)
+from rope_jax.rope.messages import alternatives, explain_error, requirement, shorten
 
 Model = TypeVar("Model", bound=BaseModel)
 

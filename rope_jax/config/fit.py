@@ -13,13 +13,16 @@ from rope_jax.config.types import (
     Fraction,
     Frozen,
     Length,
+    ListOf,
     Moderate,
+    NonEmpty,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Resamples,
     Seed,
     Step,
+    Weight,
     distinct,
 )
 from rope_jax.errors import UserError
@@ -48,67 +51,46 @@ class FitConfig(Frozen):
 
     name: FolderName = Field("fit", description="name of the folder in the run's fits/")
     step: Step = None
-    length: Annotated[
-        tuple[Length, ...], Field(min_length=1, strict=False), BeforeValidator(_as_list), Ascending
-    ] = Field(
-        description="context length to fit at, beyond the window; a list: steps take turns",
+    length: Annotated[NonEmpty[Length], BeforeValidator(_as_list), Ascending] = Field(
+        description="context length, beyond the window; of a list, steps take turns"
     )
     start: AnyEntry | None = Field(
         None,
-        description="where to start: an entry as in a sweep, or a strategy file; null: ReRoPE "
-        "from half the window, with logn",
+        description="an entry or a strategy file; null: ReRoPE from half the window, with logn",
     )
     data: DataConfig | None = Field(
-        None,
-        description="texts to fit on instead of the run's own: their train split is learned from, "
-        "and validation checked on; null: those of the run",
+        None, description="texts to fit on (train) and to check on (validation); null: the run's"
     )
-    learn: Annotated[tuple[Learned, ...], Field(min_length=1, strict=False), distinct(str)] = Field(
+    learn: Annotated[NonEmpty[Learned], distinct(str)] = Field(
         ("query_scale", "far_phase", "far_amplitude", "bias"),
-        description="what to learn: frequencies (λ of each pair), attention_factor (m), "
-        "query_scale (s and p); of a map's far keys far_frequencies, far_phase, far_amplitude (a "
-        "factor on each pair) and far_divisor; bias by distance",
+        description="frequencies (λ of each pair), attention_factor (m), query_scale (s, p), bias "
+        "by distance; of far keys also far_phase, far_amplitude and far_divisor",
     )
-    per: Literal["model", "layer", "head"] = Field(
-        "head", description="whether layers, or layers and heads, have numbers of their own"
-    )
-    far_bands: Literal["one", "octaves"] = Field(
-        "one", description="far keys as one band, or one for each doubling of the distance"
-    )
-    windows: Annotated[tuple[PositiveInt, ...], Field(strict=False), distinct(str)] = Field(
-        (),
-        description="distances at which the far keys may begin: each is tried for trial_steps, and "
-        "the best one is fitted; empty: that of the start",
+    per: Literal["model", "layer", "head"] = Field("head", description="what has values of its own")
+    far_bands: Literal["one", "octaves"] = Field("one", description="far keys: all, or by octave")
+    windows: Annotated[ListOf[PositiveInt], distinct(str)] = Field(
+        (), description="where far keys may begin, of which the best is fitted; empty: the start's"
     )
     trial_steps: PositiveInt = Field(25, description="steps of each trial")
     steps: PositiveInt = Field(200, description="optimizer steps")
-    batch_tokens: PositiveInt = Field(
-        4096, description="tokens per step: as many windows as fit, at least one"
-    )
+    batch_tokens: PositiveInt = Field(4096, description="tokens per step, at least one window")
     learning_rate: Moderate = Field(0.05, description="peak learning rate of Adam")
-    final_lr_fraction: Fraction = Field(
-        0.1, description="last learning rate, as a fraction of the peak (cosine decay)"
-    )
+    final_lr_fraction: Fraction = Field(0.1, description="last learning rate / peak (cosine decay)")
     objective: Literal["beyond", "all", "far"] = Field(
         "beyond",
-        description="targets whose loss is minimized: beyond, those with more context than the "
-        "window; all; far, those that repeat a text which is farther back than the window",
+        description="targets: with context beyond the window, all, or repeats of far texts",
     )
     repeated: Annotated[int, Field(ge=2, le=64)] = Field(
-        8, description="objective far: tokens that must occur again, the target being the last"
+        8, description="objective far: tokens that occur again, the target last"
     )
-    keep_short: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = Field(
+    keep_short: Weight = Field(
         0.0, description="weight of the loss inside the window, added to the objective"
     )
     bounds: Annotated[
         Annotated[tuple[PositiveFloat, PositiveFloat], Field(strict=False)],
         single_error("should be two positive numbers, the smaller one first"),
         Ascending,
-    ] = Field(
-        (0.1, 1e4),
-        description="smallest and largest λ = θ/θ', and number by which "
-        "far_divisor divides the far frequencies of the start",
-    )
+    ] = Field((0.1, 1e4), description="smallest and largest λ = θ/θ', and far_divisor")
     ordered: bool = Field(
         False, description="whether slower pairs have at least the λ of faster ones"
     )
@@ -116,15 +98,11 @@ class FitConfig(Frozen):
     patience: PositiveInt = Field(4, description="checks without improvement before it stops")
     max_documents: PositiveInt = Field(64, description="validation documents per check")
     max_blocks: PositiveInt = Field(2, description="scored blocks per validation document")
-    targets: PositiveInt | None = Field(
-        None, description="scored tokens per block; null: half the window"
-    )
+    targets: PositiveInt | None = Field(None, description="scored per block; null: half the window")
     seed: Seed = Field(0, description="seed of the batches and of the validation blocks")
     resamples: Resamples = 2000
     log_every_steps: PositiveInt = Field(5, description="steps between logged lines")
-    attention: AttentionName | None = Field(
-        None, description="attention backend; null: as in training"
-    )
+    attention: AttentionName | None = Field(None, description="backend; null: as in training")
     warmup_steps: NonNegativeInt = Field(5, description="steps of linear warm-up from 0")
 
     @model_validator(mode="after")

@@ -11,6 +11,8 @@ from rope_jax.config.types import (
     FolderName,
     Frozen,
     Length,
+    ListOf,
+    NonEmpty,
     NonNegativeInt,
     PathText,
     PositiveFloat,
@@ -38,9 +40,7 @@ AxisValue = Annotated[
     bool | int | Annotated[float, Field(allow_inf_nan=False)] | str,
     single_error("should be text, a number, true or false"),
 ]
-AxisValues = Annotated[
-    tuple[AxisValue, ...], Field(min_length=1, strict=False), distinct(show_value)
-]
+AxisValues = Annotated[NonEmpty[AxisValue], distinct(show_value)]
 
 
 class GridSweep(Frozen):
@@ -57,33 +57,21 @@ class RunTemplate(Frozen):
     """Runs, or fits on runs, that differ in the values of some axes."""
 
     name: FolderName = Field(description="begins the name of each run, such as yarn in yarn-x4-s0")
-    train: PathText | None = Field(
-        None, description="config of a training run, for train.py; or give fit"
-    )
-    fit: PathText | None = Field(
-        None, description="settings of a fit, for scripts/fit.py; it needs a source"
-    )
+    train: PathText | None = Field(None, description="a training config, for train.py; or give fit")
+    fit: PathText | None = Field(None, description="a fit's config (scripts/fit.py); needs source")
     source: FolderName | None = Field(
-        None,
-        description="name of the entry whose runs these start from: training begins with their "
-        "weights (init_from), a fit is made on them; its axes apply here as well. Training may "
-        "also start from a fit: with the weights of the run that it was made on",
+        None, description="entry whose runs these start from or are fitted on; its axes apply here"
     )
     axes: dict[AxisName, AxisValues] = Field(
-        {},
-        description="one run for every combination of these values; {axis} in a text stands for "
-        "the value",
+        {}, description="one run per combination of values; in texts, {axis} is the value"
     )
     set: dict[str, Any] = Field(
         {},
-        description="keys of the config to set, as {dotted.key: value}; a text may contain {axis}, "
-        "{window}, {length} (window × the axis factor), {batch_size} (tokens_per_step / {length}), "
-        "{name}, and the folders {run}, {source} "
-        "(the run that this one starts from) and {fit}",
+        description="keys to set, as {dotted.key: value}; texts may have {axis}, {window}, "
+        "{length} (window × factor), {batch_size} (tokens_per_step / length), {name}, "
+        "{run}, {source}, {fit}",
     )
-    sweeps: Annotated[tuple[AnySweep, ...], Field(strict=False)] = Field(
-        (), description="sweeps of each run, for eval_ppl.py"
-    )
+    sweeps: ListOf[AnySweep] = Field((), description="sweeps of each run, for eval_ppl.py")
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> "RunTemplate":
@@ -100,17 +88,11 @@ class SlurmConfig(Frozen):
     """What each job of a grid asks Slurm for."""
 
     partition: str | None = Field(None, description="partition; null: the cluster's default")
-    time_minutes: PositiveInt = Field(
-        60, description="time limit of a job; 90 s before it, a job stops cleanly, and can resume"
-    )
+    time_minutes: PositiveInt = Field(60, description="time limit; jobs stop 90 s before it")
     gpus: NonNegativeInt = Field(0, description="GPUs per job")
     cpus: PositiveInt = Field(2, description="CPU cores per job")
-    memory_gib: PositiveFloat | None = Field(
-        None, description="memory per job in GiB; null: the cluster's default"
-    )
-    options: dict[str, str | int] = Field(
-        {}, description="further options of sbatch, such as {account: mine, qos: high}"
-    )
+    memory_gib: PositiveFloat | None = Field(None, description="per job; null: cluster's default")
+    options: dict[str, str | int] = Field({}, description="more for sbatch, as {account: mine}")
 
 
 class GridConfig(Frozen):
@@ -118,29 +100,19 @@ class GridConfig(Frozen):
 
     name: FolderName = Field(description="name of the folder with logs, RUNS_DIR/grids/NAME")
     runs_dir: PathText = Field("runs", description="folder for run directories")
-    window: Length | None = Field(
-        None, description="training window of the source runs; {length} is window × factor"
-    )
-    tokens_per_step: PositiveInt | None = Field(
-        None, description="tokens of a training step; {batch_size} is tokens_per_step / {length}"
-    )
+    window: Length | None = Field(None, description="window of the source runs, for {length}")
+    tokens_per_step: PositiveInt | None = Field(None, description="per step, for {batch_size}")
     runs: Annotated[
         tuple[RunTemplate, ...],
         Field(min_length=1, strict=False),
         distinct(operator.attrgetter("name"), "; choose another name"),
     ] = Field(description="runs to make")
-    compare: CompareConfig | None = Field(
-        None, description="comparison of all sweeps at the end; null: none"
-    )
+    compare: CompareConfig | None = Field(None, description="comparison at the end; null: none")
     launcher: Literal["local", "print", "slurm"] = Field(
-        "local",
-        description="local: run the jobs one after the other; print: print one shell command per "
-        "job; slurm: submit them to Slurm",
+        "local", description="local: one by one; print: a shell command per job; slurm: submit"
     )
     slurm: SlurmConfig = SlurmConfig()
-    dry_run: bool = Field(
-        False, description="show the jobs and which of them are done, and run nothing"
-    )
+    dry_run: bool = Field(False, description="show the jobs, done or to do, and run nothing")
 
     @model_validator(mode="after")
     def _sources_exist(self) -> "GridConfig":

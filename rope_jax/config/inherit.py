@@ -119,25 +119,25 @@ class _Start(Frozen):
     init_from: AnyInitFrom
 
 
-def _is_complete(raw: dict[str, Any], start: InitFrom) -> bool:
-    """Whether a raw config states every key that it could inherit, as a dumped one does."""
-    if start.step is None or not {"model", "rope", "data", "tokenizer"} <= raw.keys():
-        return False
-    try:
-        config = Config.model_validate(raw)
-    except ValidationError:  # perhaps because it lacks what it inherits
-        return False
-    sections = config.model, config.rope, config.data, config.tokenizer
-    if any(type(s).model_fields.keys() != s.model_fields_set for s in sections):
-        return False
-    return config.sweep is None or config.sweep.window is not None
-
-
 def _at(node: Any, *keys: str) -> Any:
     """Return what a raw config has at a key; None if it does not have it."""
     for key in keys:
         node = node.get(key) if isinstance(node, dict) else None
     return node
+
+
+def _is_complete(raw: dict[str, Any], start: InitFrom) -> bool:
+    """Whether a raw config states every key that it could inherit, as a dumped one does."""
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError:  # perhaps because it lacks what it inherits
+        return False
+    sections = config.model, config.rope, config.data, config.tokenizer
+    return (
+        start.step is not None
+        and all(type(s).model_fields.keys() == s.model_fields_set for s in sections)
+        and (config.sweep is None or config.sweep.window is not None)
+    )
 
 
 def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dict[str, Any]:
@@ -157,8 +157,7 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
     data = old.data.model_dump(mode="json")
     if _at(raw, "data", "type") not in (None, data["type"]):
         data = {}
-    merged = dict(raw)
-    merged["init_from"] = start.model_dump() | {"step": source.step}
+    merged = raw | {"init_from": start.model_dump() | {"step": source.step}}
     for name, section in (("model", model), ("rope", rope), ("data", data)):
         own = raw.get(name, {})
         merged[name] = section | own if isinstance(own, dict) else own

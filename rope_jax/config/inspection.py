@@ -17,7 +17,15 @@ from rope_jax.config.inherit import training_config
 from rope_jax.config.load import dump, dump_yaml, read_raw
 from rope_jax.config.model import Base
 from rope_jax.config.training import Config
-from rope_jax.config.types import Frozen, Length, PathText, bare_names, distinct, from_text
+from rope_jax.config.types import (
+    Frozen,
+    Length,
+    NonEmpty,
+    PathText,
+    bare_names,
+    distinct,
+    from_text,
+)
 from rope_jax.errors import UserError
 from rope_jax.positions.maps import MAPS, AnyMap, PositionMap
 from rope_jax.rope import RotaryGeometry
@@ -36,59 +44,38 @@ def _check_suffix(path: str) -> str:
 
 FigurePath = Annotated[PathText, AfterValidator(_check_suffix)]
 RotaryDim = Annotated[int, Field(ge=2, le=2**12, multiple_of=2), Whole]
-DistanceCount = Annotated[int, Field(ge=2, le=MAX_DISTANCES), Whole]
 
 
-_ENTRIES: TypeAdapter[tuple[SweepEntry, ...]] = TypeAdapter(Entries)
+def _entries(*names: str) -> tuple[SweepEntry, ...]:
+    return TypeAdapter(Entries).validate_python(names)
 
 
-class InspectionConfig(Frozen):
-    """Scalings of a bare geometry, or of the layers of a training config."""
+class ScalingConfig(Frozen):
+    """Config of scripts/show_scaling.py: a bare geometry's scalings, or a training config's."""
 
-    rotary_dim: RotaryDim = Field(
-        64, description="d, even; a training config sets d, b and L itself"
-    )
+    rotary_dim: RotaryDim = Field(64, description="d; a training config sets d, b and L itself")
     base: Base = Field(10000.0, description="b, the base of the frequencies")
     train_length: Length = Field(4096, description="L, tokens in a training window")
-    length: Length | None = Field(
-        None, description="n, tokens in the text; null: 4 times the training window"
-    )
+    length: Length | None = Field(None, description="n, tokens in the text; null: 4 windows")
     scalings: Entries = Field(
-        description="one curve each: none, or a strategy with a fixed or auto (n/L) factor; with a "
-        "training config also trained, and its stages' scalings are the default",
-        default_factory=tuple,
+        description="one curve each, its factor fixed or auto (n/L); also trained, if there is a "
+        "training config, whose scalings are the default",
+        default_factory=lambda: _entries("none", "pi", "ntk", "yarn"),
     )
     output: FigurePath = Field("scaling.png", description="the figure: .png, .pdf or .svg")
 
 
-class ScalingConfig(InspectionConfig):
-    """Config of scripts/show_scaling.py."""
-
-    scalings: Entries = Field(
-        description=InspectionConfig.model_fields["scalings"].description,
-        default_factory=lambda: _ENTRIES.validate_python(("none", "pi", "ntk", "yarn")),
-    )
-
-
-class DecayConfig(InspectionConfig):
+class DecayConfig(ScalingConfig):
     """Config of scripts/plot_decay.py."""
 
-    length: DistanceCount | None = Field(
-        None,
-        description="number of distances, from 0; null: 2048, or 4 times the training window if "
-        "scalings are given",
+    length: Length | None = Field(
+        None, description="distances; null: 2048, with scalings 4 windows"
     )
-    bases: Annotated[
-        Annotated[tuple[Base, ...], Field(min_length=1, strict=False)] | None, distinct(str)
-    ] = Field(
-        None,
-        description="one unscaled curve each; null: seven from 1 to 50000, "
-        "or none if scalings are given",
+    scalings: Entries = Field((), description="one curve each, as for scripts/show_scaling.py")
+    bases: Annotated[NonEmpty[Base] | None, distinct(str)] = Field(
+        None, description="one unscaled curve each; null: seven, or none if scalings are given"
     )
-    output: FigurePath = Field(
-        "decay.png",
-        description="the figure: .png, .pdf or .svg; a .csv is written beside it",
-    )
+    output: FigurePath = Field("decay.png", description=".png, .pdf or .svg, and a .csv beside it")
 
     @property
     def bases_shown(self) -> tuple[float, ...]:
@@ -129,9 +116,7 @@ class GeometriesConfig(Frozen):
         tuple[ModelGeometry, ...],
         Field(min_length=1, max_length=12, strict=False),
         distinct(operator.attrgetter("name"), "; names must differ"),
-    ] = Field(
-        KNOWN_MODELS, description="models to compare; by default the demo and five known ones"
-    )
+    ] = Field(KNOWN_MODELS, description="models to compare")
 
 
 class BaseConfig(GeometriesConfig):
@@ -144,7 +129,7 @@ class TurnsConfig(GeometriesConfig):
     """Config of scripts/plot_turns.py."""
 
     windows: Annotated[int, Field(ge=2, le=1024), Whole] = Field(
-        4, description="length of the text whose unseen angles are shown, in training windows"
+        4, description="length of the text, in training windows"
     )
     output: FigurePath = Field("turns.png", description="the figure: .png, .pdf or .svg")
 
@@ -170,26 +155,19 @@ class MapsConfig(Frozen):
         Field(min_length=1, max_length=15, strict=False),
         distinct(operator.attrgetter("label")),
     ] = Field(
-        description="one panel each, after that of plain RoPE; a name, or a map's settings",
+        description="one panel each, after plain RoPE: a name, or settings",
         default_factory=lambda: TypeAdapter(tuple[ShownMap, ...]).validate_python(_DEFAULT_MAPS),
     )
     window: Length = Field(128, description="L, tokens in a training window")
-    length: Annotated[int, Field(ge=2, le=MAX_MAPPED_LENGTH), Whole] | None = Field(
-        None, description="n, tokens in the text; null: 4 times the training window"
-    )
-    rotary_dim: RotaryDim = Field(64, description="d, even; matters to far_frequencies only")
-    base: Base = Field(
-        10000.0, description="b, the base of the frequencies; matters to far_frequencies only"
-    )
-    output: FigurePath = Field(
-        "maps.png",
-        description="the figure: .png, .pdf or .svg; a .csv is written beside it",
-    )
+    length: Length | None = Field(None, description="n, tokens in the text; null: 4 windows")
+    rotary_dim: RotaryDim = Field(64, description="d; matters to far_frequencies only")
+    base: Base = Field(10000.0, description="b; matters to far_frequencies only")
+    output: FigurePath = Field("maps.png", description=".png, .pdf or .svg, and a .csv beside it")
 
     @model_validator(mode="after")
-    def _default_length_is_short_enough(self) -> "MapsConfig":
+    def _can_be_drawn(self) -> "MapsConfig":
         if self.text_length > MAX_MAPPED_LENGTH:
-            raise ValueError(f"length: 4 windows exceed {MAX_MAPPED_LENGTH:,}; give a length")
+            raise ValueError(f"length: {self.text_length:,} is more than {MAX_MAPPED_LENGTH:,}")
         return self
 
     @property
@@ -207,7 +185,7 @@ class CostsConfig(Frozen):
     output: PathText | None = Field(None, description="CSV file to write; null: none")
 
 
-InspectionType = TypeVar("InspectionType", bound=InspectionConfig)
+InspectionType = TypeVar("InspectionType", bound=ScalingConfig)
 
 # Keys that may be added to a training config; the other keys describe a bare geometry.
 _KEYS_BESIDE_TRAINING = ("length", "scalings", "output")
@@ -234,7 +212,7 @@ def load_inspection(
     return inspection, None
 
 
-def dump_inspection(inspection: InspectionConfig, training: Config | None) -> str:
+def dump_inspection(inspection: ScalingConfig, training: Config | None) -> str:
     """Return the results of `load_inspection` as YAML, which loads as the same two."""
     if training is None:
         return dump(inspection)

@@ -43,63 +43,57 @@ def _overview(model: type[BaseModel], indent: str) -> Iterator[str]:
 
 
 def key_section(schema: type[BaseModel], section: str, width: int) -> list[str]:
-    """Return all about the keys of a section, by type in a union; or about one key.
+    """Return all about one key, and about the keys of a section, with the types that have them.
 
     section: dotted, such as "rope.scaling" or "stages.0". UserError: there is no such key.
     """
     asked = ".".join("N" if part.isdecimal() else part for part in section.split("."))
-    found = sections(schema)
-    above, _, last = asked.removesuffix(".N").rpartition(".")
-    owners = [model for model in found.get(above, ()) if last in model.model_fields]
+    known = sections(schema)
+    above, _, name = asked.removesuffix(".N").rpartition(".")
+    owners = [model for model in known.get(above, ()) if name in model.model_fields]
     if not owners:
-        every = [f"{key}.{name}".lstrip(".") for key in found for m in found[key]
-                 for name in m.model_fields]  # fmt: skip
+        every = [f"{key}.{each}".lstrip(".") for key, models in known.items()
+                 for model in models for each in model.model_fields]  # fmt: skip
         close = difflib.get_close_matches(asked, sorted({*every}), n=1, cutoff=0.5)
         there = f"there are {', '.join(schema.model_fields)}"
         advice = f"did you mean {close[0]}?" if close else there
         raise UserError(f"--help {section}: there is no such key; {advice}")
-    lines: list[str] = []
-    alike: dict[tuple[str, ...], list[type[BaseModel]]] = {}  # types whose key is the same
-    for model in owners:
-        about = _details(f"{above}.{last}".lstrip("."), model.model_fields[last], width)
-        alike.setdefault(tuple(about), []).append(model)
-    for text, models in alike.items():
-        only = "" if len(models) == len(found[above]) else f"[{_types(models)}]"
-        lines += [*text, *_wrapped(only, width, _INDENT * 2)]
-    models = found.get(asked) or found.get(f"{asked}.N") or []
-    return [*lines, *_members(models, width)] if len(models) > 1 else lines
+    lines = [*_details(known[above], name, f"{above}.".lstrip("."), "", width)]
+    models = known.get(asked) or known.get(f"{asked}.N") or []
+    if len(models) > 1:
+        for model in models:
+            summary = (model.__doc__ or "").partition("\n")[0]
+            lines += _wrapped(f"{type_tag(model)}: {summary}", width, _INDENT)
+        lines += _below(models, _INDENT, width)
+    return lines
 
 
-def _details(name: str, field: FieldInfo, width: int, indent: str = "") -> Iterator[str]:
-    """Yield all about a key, and about those below it unless they differ by type."""
-    models = models_in(field.annotation)
-    types = [f"types: {_types(models)}"] if len(models) > 1 else []
-    about = "; ".join(filter(None, [field.description, *types]))
-    yield from _wrapped(_title(name, field), width, indent)
-    yield from _wrapped(about, width, indent + _INDENT * 2)
-    if len(models) == 1:
-        for key, inner in models[0].model_fields.items():
-            yield from _details(key, inner, width, indent + _INDENT)
+def _details(
+    models: Sequence[type[BaseModel]], name: str, before: str, indent: str, width: int
+) -> Iterator[str]:
+    """Yield all about a key of some models, and about those below it unless they differ by type."""
+    alike: dict[tuple[str, str], list[type[BaseModel]]] = {}  # models whose key is the same
+    for model in models:
+        if (field := model.model_fields.get(name)) is not None:
+            inner = models_in(field.annotation)
+            types = f"types: {_types(inner)}" if len(inner) > 1 else ""
+            about = "; ".join(filter(None, (field.description, types)))
+            alike.setdefault((_title(name, field), about), []).append(model)
+    for (title, about), owners in alike.items():
+        only = f"[{_types(owners)}]" if len(owners) < len(models) else ""
+        yield from _wrapped(before + title, width, indent)
+        yield from _wrapped(about, width, indent + _INDENT * 2)
+        yield from _wrapped(only, width, indent + _INDENT * 2)
+        inner = models_in(owners[0].model_fields[name].annotation)
+        if len(inner) == 1:
+            yield from _below(inner, indent + _INDENT, width)
 
 
-def _members(models: Sequence[type[BaseModel]], width: int) -> Iterator[str]:
-    """Yield the keys of each member of a union, and at the end those that all of them share."""
-    keys = [
-        {
-            name: tuple(_details(name, field, width, _INDENT * 2))
-            for name, field in model.model_fields.items()
-            if name not in TAG_KEYS
-        }
-        for model in models
-    ]
-    shared = set.intersection(*(set(own.items()) for own in keys))
-    for model, own in zip(models, keys, strict=True):
-        summary = (model.__doc__ or "").partition("\n")[0]
-        yield from _wrapped(f"{type_tag(model)}: {summary}", width, _INDENT)
-        yield from (line for key in own.items() if key not in shared for line in key[1])
-    if shared:
-        yield f"{_INDENT}every {tag_key(models[0])}:"
-        yield from (line for key in keys[0].items() if key in shared for line in key[1])
+def _below(models: Sequence[type[BaseModel]], indent: str, width: int) -> Iterator[str]:
+    names = dict.fromkeys(name for model in models for name in model.model_fields)
+    for name in names:
+        if len(models) == 1 or name not in TAG_KEYS:
+            yield from _details(models, name, "", indent, width)
 
 
 def _types(models: Sequence[type[BaseModel]]) -> str:
@@ -118,13 +112,12 @@ def _title(name: str, field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     # null is clear from "int or null"
     if (models and field.default_factory) or (value is None and type_.endswith(" or null")):
-        default = ""
-    elif isinstance(value, BaseModel):
-        default = str(type_tag(type(value)))
+        return f"{name}: {type_}"
+    if isinstance(value, BaseModel):
+        value = type_tag(type(value))
     elif isinstance(value, tuple):
-        default = ", ".join(map(str, value))
-    else:
-        default = value if isinstance(value, str) else show_value(value)
+        value = ", ".join(map(str, value))
+    default = value if isinstance(value, str) else show_value(value)
     return f"{name}: {type_} = {default}" if default else f"{name}: {type_}"
 
 

@@ -1,5 +1,6 @@
 """YAML files and `key=value` overrides to validated, frozen models, and back; files by name.
 
+text → plain values (`parse_yaml`) → with overrides (`read_raw`) → a model (`explain.validate`).
 1e-4 is a number, as in YAML 1.2, and a date is text.
 """
 
@@ -26,6 +27,7 @@ _SUFFIX = ".yaml"
 # words with slashes between them
 _NAME = re.compile(r"[\w+=-][\w.+=-]*(/[\w+=-][\w.+=-]*)*")
 _MAX_BYTES = 2**18  # a larger file is not a config, and is slow to parse
+_MAX_DEPTH = 50  # nested sections; PyYAML crashes at about ten thousand
 
 
 def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
@@ -33,10 +35,12 @@ def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) 
     return validate(schema, *read_raw(path, overrides))
 
 
-def read_raw(path: Path | None, overrides: Sequence[str] = ()) -> tuple[Any, str]:
+def read_raw(path: Path | None, overrides: Sequence[str] = ()) -> tuple[dict[Any, Any], str]:
     """Return what `load` validates, and its origin, as errors name it. Raises UserError."""
-    raw = {} if path is None else read_yaml(path)
-    apply_overrides(raw, overrides)
+    raw = {} if path is None else _read_yaml(path)
+    given: set[str] = set()
+    for override in overrides:
+        _apply(raw, override, given)
     return raw, "overrides" if path is None else str(path)
 
 
@@ -49,7 +53,7 @@ def config_path(argument: str, kind: str = "") -> Path:
     """
     path, folder = Path(argument), config_folder()
     exists = os.path.lexists(argument)
-    if not _NAME.fullmatch(argument) or (exists and not os.path.isdir(path)):
+    if not _NAME.fullmatch(argument) or (exists and not path.is_dir()):
         return path
     is_documented = path.parts[0] == folder.name
     named = folder.parent / path if is_documented else folder / kind / (argument + _SUFFIX)
@@ -88,68 +92,50 @@ def config_folder() -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / "configs"
 
 
-def dump(config: BaseModel) -> str:
-    """Return the resolved config as YAML, which loads as the same config."""
-    return dump_yaml(config.model_dump(mode="json"))
-
-
-def read_yaml(path: Path) -> dict[Any, Any]:
-    """Return the content of a YAML file. Raises UserError."""
+def _read_yaml(path: Path) -> dict[Any, Any]:
     try:
-        loaded = parse_yaml(read_limited(path, _MAX_BYTES).decode("utf-8-sig"))
+        text = read_limited(path, _MAX_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is not UTF-8 (byte {error.start}); save it as UTF-8") from None
-    except NotYamlError as error:
-        raise UserError(f"{path}: {error.where}not valid YAML ({error})") from None
-    if loaded is not None and not isinstance(loaded, dict):
+    content = parse_yaml(text, f"{path}:")
+    if content is not None and not isinstance(content, dict):
         raise UserError(f"{path}: should contain `key: value` lines")
-    return loaded or {}
+    return content or {}
 
 
-def apply_overrides(raw: dict[Any, Any], overrides: Sequence[str]) -> None:
-    """Apply `dotted.key=value` overrides to a raw config, in order. Raises UserError.
+def _apply(raw: dict[Any, Any], override: str, given: set[str]) -> None:
+    """Set the key of a `dotted.key=value` override, and create the sections above it.
 
     The value is read as YAML; a list's element is named by its number (`stages.0.steps=10`).
-    Changing a `type` drops the section's other keys, but for those that earlier overrides set.
+    Another `type` drops the section's other keys, except those `given` by earlier overrides.
     """
-    given: set[str] = set()
-    for text in overrides:
-        key, equals, written = text.partition("=")
-        if not equals or not key or key.startswith("-"):
-            raise UserError(f"{text}: not an override; write key=value (see --help)")
-        try:
-            value = parse_yaml(written)
-        except NotYamlError as error:
-            shown = show_value(written)
-            raise UserError(f"{key}: the value {shown} is not valid YAML ({error})") from None
-        _set(raw, key, value, given)
-        given.add(key)
-
-
-def _set(raw: dict[Any, Any], key: str, value: Any, given: set[str]) -> None:
-    """Set one key, creating the sections above it. given: the keys overridden so far."""
-    node: Any = raw
+    key, equals, written = override.partition("=")
+    if not equals or not key:
+        raise UserError(f"{override}: not an override; write key=value (see --help)")
+    value = parse_yaml(written, f"{key}: the value {show_value(written)} is")
     *sections, last = key.split(".")
+    node: Any = raw
     for depth, name in enumerate(sections):
-        part = _part(node, name, key, above=".".join(sections[:depth]))
+        part = _part(node, name, key, sections[:depth])
         if isinstance(node, dict) and node.get(part) is None:
             node[part] = {}
         node = node[part]
-    above = ".".join(sections)
-    part = _part(node, last, key, above)
+    part = _part(node, last, key, sections)
     if part in TAG_KEYS and node.get(part) != value:
-        kept = {k: v for k, v in node.items() if f"{above}.{k!s}" in given}
-        node.clear()
-        node |= kept
+        for name in [*node]:
+            if ".".join([*sections, str(name)]) not in given:
+                del node[name]
     node[part] = value
+    given.add(key)
 
 
-def _part(node: Any, name: str, key: str, above: str) -> str | int:
-    """Return one part of a dotted key as an index of `node`, to which the parts `above` lead."""
+def _part(node: Any, name: str, key: str, sections: list[str]) -> str | int:
+    """Return one part of a dotted key as an index of `node`, which is at `sections`."""
+    above = ".".join(sections)
     if isinstance(node, list):
         if name not in map(str, range(len(node))):
             raise UserError(f"{key}: {above} has no element {name}; it has {len(node)}, from 0")
@@ -159,23 +145,17 @@ def _part(node: Any, name: str, key: str, above: str) -> str | int:
     return name
 
 
-_MAX_DEPTH = 50  # nested sections; PyYAML crashes at about ten thousand
-_AS_TEXT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
-
-
-class NotYamlError(Exception):
-    """Text that is not YAML. `where` is "line 3: ", or empty if the line is not known."""
-
-    def __init__(self, problem: str, line: int | None = None) -> None:
-        super().__init__(problem)
-        self.where = "" if line is None else f"line {line}: "
+class _NotYamlError(Exception):
+    """A problem, as a message, and its line, if it is known."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """PyYAML's loader, which would take the last of several equal keys, and 1e-4 for text."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag not in _AS_TEXT]
+        first: [
+            (tag, regex) for tag, regex in resolvers if not tag.endswith((":timestamp", ":value"))
+        ]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -183,7 +163,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         seen = set()
         for key, _ in node.value:
             if str(key.value) in seen:
-                raise NotYamlError(f"found duplicate key {key.value}", key.start_mark.line + 1)
+                raise _NotYamlError(f"found duplicate key {key.value}", key.start_mark)
             seen.add(str(key.value))
         super().flatten_mapping(node)
         # what << merges comes first and gives way to the mapping's own keys
@@ -197,39 +177,45 @@ _Loader.add_implicit_resolver(
 )
 
 
-def parse_yaml(text: str) -> Any:
-    """Return the value of YAML text. Raises NotYamlError."""
+def parse_yaml(text: str, begin: str) -> Any:
+    """Return the value of YAML text. UserError, with this beginning: it is not YAML."""
+    problem, mark = "", None
     try:
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > _MAX_DEPTH:
-                raise NotYamlError("nested too deeply", event.start_mark.line + 1)
+                raise _NotYamlError("nested too deeply", event.start_mark)
         return _unshared(yaml.load(text, _Loader), itertools.count())
+    except _NotYamlError as error:
+        problem, mark = error.args
     except yaml.MarkedYAMLError as error:
-        mark, problem = error.problem_mark, str(error.problem).rstrip(".")
-        if "constructor for the tag" in problem:
-            tag = problem.rpartition(" ")[2].strip("'").replace("tag:yaml.org,2002:", "!!")
-            problem = f"the tag {tag} is not allowed; values must be plain"
-        raise NotYamlError(problem, mark.line + 1 if mark else None) from None
+        problem, mark = str(error.problem).rstrip("."), error.problem_mark
     except yaml.YAMLError as error:
-        raise NotYamlError(str(error).strip().splitlines()[0]) from None
+        problem = str(error).strip().splitlines()[0]
     except RecursionError:  # an alias inside of what it repeats
-        raise NotYamlError("nested too deeply") from None
+        problem = "nested too deeply"
     except (AttributeError, ValueError, LookupError, OverflowError):
-        raise NotYamlError("a value does not fit its tag, or has thousands of digits") from None
+        problem = "a value does not fit its tag, or has thousands of digits"
+    line = f", line {mark.line + 1}" if mark else ""
+    raise UserError(f"{begin} not valid YAML ({problem}{line})")
 
 
 def _unshared(node: Any, count: Iterator[int]) -> Any:
     """Copy what aliases repeat, so that an override of one place leaves the others."""
     if next(count) > _MAX_BYTES:  # aliases of aliases can stand for billions of values
-        raise NotYamlError("aliases repeat too many values")
+        raise _NotYamlError("aliases repeat too many values", None)
     if isinstance(node, dict):
         return {key: _unshared(value, count) for key, value in node.items()}
     if isinstance(node, str) and "${" in node:
-        raise NotYamlError("references, ${key}, are not supported; write the value")
+        raise _NotYamlError("references, ${key}, are not supported; write the value", None)
     return [_unshared(value, count) for value in node] if isinstance(node, list) else node
+
+
+def dump(config: BaseModel) -> str:
+    """Return the resolved config as YAML, which loads as the same config."""
+    return dump_yaml(config.model_dump(mode="json"))
 
 
 def dump_yaml(content: Any, **style: Any) -> str:

@@ -7,7 +7,15 @@ from pydantic import Field, field_validator, model_validator
 from rope_jax.attention import BACKENDS, AttentionName, Backend, backend_names
 from rope_jax.blocks import MLP, AnyFeedForward
 from rope_jax.config.strategy import read_strategy
-from rope_jax.config.types import Frozen, Moderate, PositiveFloat, PositiveInt, errors_in
+from rope_jax.config.types import (
+    Count,
+    Frozen,
+    ListOf,
+    Moderate,
+    PositiveFloat,
+    PositiveInt,
+    errors_in,
+)
 from rope_jax.positions.encodings import ENCODINGS, AnyEncoding, RoPE, Sizes
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import AnyScaling
@@ -22,6 +30,7 @@ ActivationName = Literal["silu", "gelu", "gelu_tanh"]
 FloatName = Literal["float32", "bfloat16"]
 ProductName = Literal["bfloat16", "auto"]
 RematName = Literal["none", "products", "attention", "layer"]
+LayersName = Literal["unrolled", "scanned"]
 QKNorm = Annotated[
     bool | Literal["all_heads"], single_error("should be true, false or 'all_heads'")
 ]
@@ -29,107 +38,65 @@ QKNorm = Annotated[
 # checking a config visits every layer
 MOST_LAYERS = 10_000
 LayerCount = Annotated[int, Field(gt=0, le=MOST_LAYERS), Whole]
-# checking a config computes every pair's frequency
-HeadWidth = Annotated[int, Field(gt=0, le=2**16), Whole]
 
 
 class ModelConfig(Frozen):
     """The decoder, with the names of Hugging Face's Llama. The defaults describe a Llama."""
 
-    vocab_size: PositiveInt | None = Field(
-        None, description="number of tokens that the model knows; null: that of the tokenizer"
-    )
+    vocab_size: PositiveInt | None = Field(None, description="null: the tokenizer's")
     hidden_size: PositiveInt = Field(128, description="width of the residual stream")
     intermediate_size: PositiveInt = Field(352, description="width of the feed-forward")
     num_hidden_layers: LayerCount = Field(4, description="number of decoder layers")
     num_attention_heads: PositiveInt = Field(4, description="number of query heads")
-    num_key_value_heads: PositiveInt | None = Field(
-        None, description="number of key and value heads; null: num_attention_heads"
-    )
-    head_dim: HeadWidth | None = Field(
-        None, description="width of a head, even; null: hidden_size / num_attention_heads"
-    )
-    tie_word_embeddings: bool = Field(
-        True, description="share one matrix between embedding and output"
-    )
+    num_key_value_heads: PositiveInt | None = Field(None, description="null: num_attention_heads")
+    head_dim: Count | None = Field(None, description="even; null: hidden_size / heads")
+    tie_word_embeddings: bool = Field(True, description="one matrix for embedding and output")
     norm: NormName = Field(
         "rms_norm",
-        description="every normalization; rms_norm_plus_one (Gemma): its scale is 1 plus the "
-        "weight; layer_norm: with mean and bias",
+        description="rms_norm_plus_one (Gemma): scale 1 + weight; layer_norm: mean and bias",
     )
     norm_placement: NormPlacement = Field(
-        "before",
-        description="before: of the inputs of attention and feed-forward; after (OLMo 2): of their "
-        "outputs; both (Gemma 2, 3)",
+        "before", description="of the inputs of attention and MLP; after (OLMo 2): of the outputs"
     )
     qk_norm: QKNorm = Field(
-        False,
-        description="normalize queries and keys before rotation; true: each head by itself; "
-        "all_heads (OLMo 2): all heads of a token together",
+        False, description="before rotation; true: by head; all_heads (OLMo 2): all heads as one"
     )
     rms_norm_eps: Moderate = Field(1e-5, description="epsilon of every norm")
-    parallel_residual: bool = Field(
-        False, description="attention and feed-forward read the same residual stream (GPT-NeoX)"
-    )
+    parallel_residual: bool = Field(False, description="attention and MLP read the same (GPT-NeoX)")
     qkv_bias: bool = Field(False, description="add biases to queries, keys and values")
     o_bias: bool = Field(False, description="add a bias to the output of attention")
     mlp_bias: bool = Field(False, description="add biases in the feed-forward")
-    activation: ActivationName = Field(
-        "silu", description="nonlinearity of the feed-forward; gelu is exact, gelu_tanh its fit"
-    )
-    gated_mlp: bool = Field(
-        True,
-        description="down(activation(gate(x)) * up(x)); false: down(activation(up(x)))",
-    )
-    feed_forward: AnyFeedForward = Field(
-        MLP(), description="kind of feed-forward, with the settings that only it has"
-    )
-    scale_embeddings: bool = Field(
-        False, description="multiply token embeddings by the root of hidden_size (Gemma)"
-    )
+    activation: ActivationName = Field("silu", description="of the MLP; gelu_tanh: fit of gelu")
+    gated_mlp: bool = Field(True, description="down(act(gate(x)) * up(x)); false: down(act(up(x)))")
+    feed_forward: AnyFeedForward = Field(MLP(), description="its type, with its own settings")
+    scale_embeddings: bool = Field(False, description="embeddings × sqrt(hidden_size) (Gemma)")
     query_pre_attn_scalar: PositiveFloat | None = Field(
-        None, description="attention logits are divided by its root; null: by that of head_dim"
+        None, description="logits are divided by its root; null: head_dim"
     )
     attention_softcap: Moderate | None = Field(
-        None,
-        description="c: attention logits become c*tanh(logits/c), before the mask; null: unchanged",
+        None, description="c: attention logits become c*tanh(logits/c); null: unchanged"
     )
     logit_softcap: Moderate | None = Field(None, description="the same for the output logits")
-    initializer_range: Moderate = Field(
-        0.02, description="standard deviation of the initial weights"
-    )
-    dtype: FloatName = Field(
-        "float32",
-        description="type of the activations; angles, softmax and loss are always float32",
-    )
+    initializer_range: Moderate = Field(0.02, description="std of the initial weights")
+    dtype: FloatName = Field("float32", description="activations; angles, softmax, loss: float32")
     product_dtype: ProductName | None = Field(
         None,
-        description="type to which both factors of a layer's matrix products are rounded, with "
-        "weights and in softmax attention; their sums are float32; auto: bfloat16 if the run "
-        "begins on a CPU that is fast at it (AMX or AVX512_BF16); null: nothing is rounded",
+        description="matmul precision: type to which factors are rounded (sums: float32); null: "
+        "not rounded; auto: bfloat16 if begun on a CPU with AMX or AVX512_BF16",
     )
-    param_dtype: FloatName = Field(
-        "float32",
-        description="type in which the weights are kept; training needs float32",
-    )
-    layers: Literal["unrolled", "scanned"] = Field(
-        "unrolled", description="unrolled runs faster on CPU, scanned compiles faster"
-    )
+    param_dtype: FloatName = Field("float32", description="type of the weights; training: float32")
+    layers: LayersName = Field("unrolled", description="unrolled runs, scanned compiles faster")
     remat: RematName = Field(
         "none",
-        description="what the backward pass computes again, to use less memory; none: nothing; "
-        "products: all but products with weights and attention; attention: all but attention; "
-        "layer: whole layers; on a CPU it takes layers scanned",
+        description="recomputed in the backward pass; products: all but products and attention; "
+        "attention: all but that; layer: all; on a CPU only with layers scanned",
     )
     attention: AttentionName = Field(
         "auto",
-        description="backend; auto: cpu where it can run, else xla; blockwise: memory linear in "
-        "the length; cpu, cudnn, splash: kernels for CPU, GPU, TPU; linear: another model, without "
-        "softmax",
+        description="backend; auto: cpu where it can run, else xla; blockwise: linear memory; cpu, "
+        "cudnn, splash: kernels for CPU, GPU, TPU; linear: another model, no softmax",
     )
-    position: AnyEncoding = Field(
-        RoPE(), description="encoding that tells the model the order of its tokens"
-    )
+    position: AnyEncoding = Field(RoPE(), description="how the model knows the order of tokens")
 
     @field_validator("remat", mode="before")
     @classmethod
@@ -247,15 +214,10 @@ Base = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 class LayerConfig(Frozen):
     """Settings in which a layer differs from the others."""
 
-    scaling: AnyScaling | None = Field(
-        None,
-        description="scaling of this layer in every stage; drope: no positions; "
-        "null: the scaling of the stage",
-    )
+    scaling: AnyScaling | None = Field(None, description="in all stages; null: the stage's")
     base: Base | None = Field(None, description="b of this layer; null: rope.base")
     sliding_window: PositiveInt | None = Field(
-        None,
-        description="number of keys that a query sees, its own included; null: all up to its own",
+        None, description="keys that a query sees, its own included; null: all before it"
     )
 
 
@@ -263,24 +225,14 @@ class RopeConfig(Frozen):
     """The rotary embedding at the start of training."""
 
     base: Base = Field(10000.0, description="b; Hugging Face's rope_theta")
-    rotary_dim: PositiveInt | None = Field(
-        None, description="number of rotated dimensions in a head, even; null: all of head_dim"
-    )
-    train_length: PositiveInt | None = Field(
-        None, description="L in the scalings' formulas; null: seq_len of the first stage"
-    )
-    layout: Layout = Field(
-        "half", description="which dimensions form a pair; Hugging Face's Llama: half"
-    )
+    rotary_dim: PositiveInt | None = Field(None, description="dimensions rotated; null: head_dim")
+    train_length: PositiveInt | None = Field(None, description="L; null: the first stage's seq_len")
+    layout: Layout = Field("half", description="which dimensions form a pair; in HF's Llama: half")
     scaling: AnyScaling = Field(NoScaling(), description="scaling until a stage sets another")
     map: AnyMap | None = Field(None, description="position map, in every stage; null: none")
-    strategy: str | None = Field(
-        None, description="file written by scripts/fit.py, which gives scaling and map"
-    )
-    layer_pattern: Annotated[tuple[LayerConfig, ...], Field(strict=False)] = Field(
-        (),
-        description="settings that differ between layers; layer i takes element i mod the length "
-        "of the list",
+    strategy: str | None = Field(None, description="scripts/fit.py's file with scaling and map")
+    layer_pattern: ListOf[LayerConfig] = Field(
+        (), description="settings by layer; layer i takes element i mod the list's length"
     )
 
     @model_validator(mode="before")

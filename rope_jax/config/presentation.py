@@ -26,10 +26,7 @@ _WIDTH: FigureWidth = Field(
 class Presentation(Frozen):
     """How tables and figures show what was measured; no measurement depends on it."""
 
-    show: Show = Field(
-        "perplexity",
-        description="what tables list: perplexity, nats per token, or bits per byte",
-    )
+    show: Show = Field("perplexity", description="tables list perplexity, nats or bits per byte")
     figure_width: FigureWidth = _WIDTH
 
 
@@ -37,18 +34,11 @@ class CompareConfig(Presentation):
     """The results of several sweeps, overlaid."""
 
     sweep: FolderName | None = Field(
-        None,
-        description="name of the sweep to take from every run; null: the one sweep that all runs "
-        "share, or else all sweeps",
+        None, description="sweep to take from every run; null: the one that all share, or all"
     )
     output: PathText = Field("comparison", description="folder to write to")
-    force: bool = Field(
-        False,
-        description="draw results even if they are not comparable, marked as such in every output",
-    )
-    replace: bool = Field(
-        False, description="replace a comparison of other sweeps in the folder `output`"
-    )
+    force: bool = Field(False, description="draw incomparable results, too, marked as such")
+    replace: bool = Field(False, description="replace a comparison of other sweeps")
     tolerance: Tolerance = 0.02
     resamples: Resamples = 2000
     seed: Seed = Field(0, description="seed of the bootstrap")
@@ -59,12 +49,8 @@ class RedrawConfig(Frozen):
 
     figure_width: FigureWidth = _WIDTH
     output: PathText | None = Field(
-        None,
-        description="curve: the file to write, .png; .pdf and .svg are written beside it; null: "
-        "curve.png beside the results",
+        None, description="the .png, beside .pdf and .svg; null: curve.png in the folder"
     )
     window: PositiveInt | None = Field(
-        None,
-        description="training window, for a .csv without a summary.json; null: what its automatic "
-        "factors say",
+        None, description="training window, if no summary.json has it; null: from automatic factors"
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 
 from rope_jax.config.types import (
+    Count,
     Fraction,
     Frozen,
     Length,
@@ -14,6 +15,7 @@ from rope_jax.config.types import (
     PathText,
     PositiveFloat,
     PositiveInt,
+    Weight,
     errors_in,
 )
 from rope_jax.positions.maps import PositionMap
@@ -21,33 +23,22 @@ from rope_jax.rope import AnyScaling, Scaling
 from rope_jax.rope.numbers import Whole
 from rope_jax.rope.strategies import NoScaling
 
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
 
 class OptimConfig(Frozen):
     """AdamW and its learning rate."""
 
     learning_rate: Moderate = Field(3e-3, description="peak learning rate")
     schedule: Literal["cosine", "linear", "wsd"] = Field(
-        "cosine",
-        description="decay after warm-up; wsd: constant at first, with a linear decay at the end",
+        "cosine", description="decay after warm-up; wsd: constant, then linear at the end"
     )
-    warmup_steps: NonNegativeInt | None = Field(
-        None, description="steps of linear warm-up from 0; null: a tenth of the schedule's steps"
-    )
-    final_lr_fraction: Fraction = Field(
-        0.1, description="last learning rate, as a fraction of the peak"
-    )
-    decay_fraction: Fraction = Field(
-        0.2, description="wsd: fraction of the steps after warm-up that decay"
-    )
-    weight_decay: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = Field(
-        0.1, description="weight decay of matrices; norms and embeddings have none"
-    )
-    b1: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.9, description="decay rate of AdamW's first moment"
-    )
-    b2: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.95, description="decay rate of AdamW's second moment"
-    )
+    warmup_steps: NonNegativeInt | None = Field(None, description="null: a tenth of the steps")
+    final_lr_fraction: Fraction = Field(0.1, description="last learning rate / peak")
+    decay_fraction: Fraction = Field(0.2, description="wsd: share of the steps that decay")
+    weight_decay: Weight = Field(0.1, description="of matrices; norms and embeddings have none")
+    b1: Decay = Field(0.9, description="decay of the first moment")
+    b2: Decay = Field(0.95, description="decay of the second moment")
     eps: Moderate = Field(1e-8, description="AdamW's epsilon")
     clip_norm: PositiveFloat = Field(1.0, description="largest global norm of the gradient")
 
@@ -87,9 +78,7 @@ class PosePositions(Positions):
 
     type: Literal["pose"] = "pose"
     length: Length = Field(description="positions are below this; at least seq_len")
-    chunks: Annotated[int, Field(ge=2, le=2**16), Whole] = Field(
-        2, description="parts that a row is cut into, with a jump between any two"
-    )
+    chunks: Length = Field(2, description="parts of a row, with a jump between any two")
 
 
 AnyPositions = Annotated[
@@ -100,9 +89,7 @@ AnyPositions = Annotated[
 class MixedConfig(Frozen):
     """Rows of short windows with a scaling of their own, as in LongRoPE2: arXiv 2502.20082."""
 
-    fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="share of the rows of every batch that hold short windows"
-    )
+    fraction: Annotated[float, Field(gt=0, lt=1)] = Field(description="share of short rows")
     seq_len: Length = Field(description="tokens per short window; divides the stage's seq_len")
     scaling: AnyScaling = Field(NoScaling(), description="scaling of the short windows")
 
@@ -121,12 +108,9 @@ class DocumentsConfig(Frozen):
     """Several documents in one window."""
 
     mask: Literal["document", "none"] = Field(
-        "document",
-        description="what a token sees: its own document, or the window across all borders",
+        "document", description="a token sees: its own document, or the whole window before it"
     )
-    positions: Literal["reset", "continue"] = Field(
-        "reset", description="at a document's start, positions restart at 0 or count on"
-    )
+    positions: Literal["reset", "continue"] = Field("reset", description="restart, or count on")
 
 
 class StageConfig(Frozen):
@@ -135,22 +119,11 @@ class StageConfig(Frozen):
     steps: PositiveInt = Field(description="number of optimizer steps")
     seq_len: Length = Field(description="tokens per window")
     batch_size: PositiveInt = Field(description="windows per step")
-    grad_accumulation: PositiveInt = Field(
-        1,
-        description="micro-batches that each batch is split into: the same step in less memory",
-    )
-    scaling: AnyScaling | None = Field(
-        None, description="scaling from this stage on; null: as before"
-    )
-    learning_rate: Moderate | None = Field(
-        None, description="peak of a new schedule that starts here; null: the schedule continues"
-    )
-    positions: AnyPositions = Field(
-        PlainPositions(), description="how the tokens of a training window are numbered"
-    )
-    mixed: MixedConfig | None = Field(
-        None, description="rows that hold short windows with a scaling of their own; null: none"
-    )
+    grad_accumulation: PositiveInt = Field(1, description="micro-batches per step, to save memory")
+    scaling: AnyScaling | None = Field(None, description="from this stage on; null: as before")
+    learning_rate: Moderate | None = Field(None, description="of a new schedule; null: as before")
+    positions: AnyPositions = Field(PlainPositions(), description="how tokens are numbered")
+    mixed: MixedConfig | None = Field(None, description="rows of short windows; null: none")
     documents: DocumentsConfig = DocumentsConfig()
 
     @model_validator(mode="after")
@@ -193,9 +166,7 @@ class ValidationConfig(Frozen):
 
     every_steps: PositiveInt = Field(200, description="steps between validations")
     # every validation reads them all
-    batches: Annotated[int, Field(gt=0, le=2**16), Whole] = Field(
-        8, description="batches per validation, evenly spaced and always the same"
-    )
+    batches: Count = Field(8, description="batches each, always the same")
 
 
 class CheckpointConfig(Frozen):
@@ -234,13 +205,8 @@ class InitFrom(Frozen):
     """Another run's checkpoint, whose weights a run starts from."""
 
     run: PathText = Field(description="directory of the run to start from")
-    step: NonNegativeInt | None = Field(
-        None, description="training step of the checkpoint, 0 of an imported one; null: the newest"
-    )
-    optimizer: bool = Field(
-        False,
-        description="also take AdamW's moments; the schedule of the learning rate starts anew",
-    )
+    step: NonNegativeInt | None = Field(None, description="training step; null: the newest")
+    optimizer: bool = Field(False, description="take AdamW's moments; the schedule starts anew")
 
 
 def _from_text(value: Any) -> Any:

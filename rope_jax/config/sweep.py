@@ -18,9 +18,11 @@ from rope_jax.config.types import (
     FolderName,
     Frozen,
     Length,
+    NonEmpty,
     PositiveInt,
     Resamples,
     Seed,
+    Share,
     Tolerance,
     distinct,
     errors_in,
@@ -40,15 +42,11 @@ class _Selection(Frozen):
 
     name: FolderName = Field("sweep", description="name of the folder in the run's evals/")
     steps: Annotated[
-        Literal["all"]
-        | Annotated[tuple[PositiveInt, ...], Field(min_length=1, strict=False)]
-        | None,
+        Literal["all"] | NonEmpty[PositiveInt] | None,
         single_error("should be all, or a list of training steps of at least 1"),
         Ascending,
     ] = Field(
-        None,
-        description="training steps of the checkpoints to sweep: a list, or all for every one "
-        "that the run kept; null: the newest",
+        None, description="training steps of checkpoints; all: each that is kept; null: the newest"
     )
 
 
@@ -59,35 +57,27 @@ Gibibytes = Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)]
 class SameTokensConfig(Frozen):
     """Which curves are measured, at which lengths, on which tokens."""
 
-    lengths: Annotated[tuple[Length, ...], Field(min_length=1, strict=False), Ascending] | None = (
-        Field(None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16")
+    lengths: Annotated[NonEmpty[Length], Ascending] | None = Field(
+        None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8, 16"
     )
     scalings: Scalings = Field(
-        description="one curve each: trained, or a strategy with a fixed or auto factor; auto "
-        "in a bare name such as pi",
+        description="one curve each: trained, or a strategy, its factor fixed or auto",
         default_factory=lambda: TypeAdapter(Scalings).validate_python(
             ("trained", "pi", "ntk", "yarn")
         ),
     )
-    max_documents: PositiveInt = Field(
-        64, description="maximum number of documents, the same ones for all lengths"
-    )
+    max_documents: PositiveInt = Field(64, description="the same documents for all lengths")
     max_blocks: Annotated[
         Literal["auto"] | PositiveInt,
         single_error("should be auto or a whole number of at least 1"),
     ] = Field(
         "auto",
-        description="maximum per document: scored blocks for same_tokens, windows of the longest "
-        "length for the other protocols; auto: enough to score 16,384 tokens",
+        description="per document: scored blocks, or longest windows; auto: for 16,384 tokens",
     )
-    targets: PositiveInt | None = Field(
-        None, description="same_tokens: scored tokens per block; null: half the shortest length"
-    )
+    targets: PositiveInt | None = Field(None, description="per block; null: half the shortest")
     seed: Seed = Field(0, description="seed for choosing documents, blocks and resamples")
     memory_gib: Gibibytes | None = Field(
-        None,
-        description="memory for one batch, which sets its size at each length; null: half of an "
-        "accelerator's memory, or 1/32 GiB on a CPU, which is fastest with small batches",
+        None, description="for one batch; null: half an accelerator's memory, or 1/32 GiB on a CPU"
     )
 
     @model_validator(mode="after")
@@ -100,49 +90,31 @@ class SameTokensConfig(Frozen):
 class SweepConfig(Presentation, SameTokensConfig, _Selection):
     """Perplexity against context length for many scalings, on one set of documents."""
 
-    protocols: Annotated[
-        tuple[ProtocolName, ...], Field(min_length=1, strict=False), distinct(str)
-    ] = Field(
-        (BASELINE,),
-        description="perplexity: how windows are cut and which of their tokens are scored",
+    protocols: Annotated[NonEmpty[ProtocolName], distinct(str)] = Field(
+        (BASELINE,), description="how windows are cut and which of their tokens are scored"
     )
     tasks: Annotated[
         tuple[AnySweepTask, ...],
         Field(strict=False),
         distinct(operator.attrgetter("label"), "; give one a name"),
-    ] = Field(
-        default_factory=tuple,
-        description="what is asked beside perplexity, at every length: passkey, repeat, …",
-    )
+    ] = Field(default_factory=tuple, description="asked at every length, beside perplexity")
     stride: PositiveInt | None = Field(
         None,
         description=f"{', '.join(name for name, p in PROTOCOLS.items() if p.uses_stride)}: tokens "
         "from one window to the next; null: 256, or half the shortest length if that is less",
     )
-    bos: Bos = Field(
-        "document", description="where to put the document-start token; training uses document"
-    )
-    split: Literal["test", "validation"] = Field(
-        "test", description="which split to read; published figures should use test"
-    )
+    bos: Bos = Field("document", description="where document-start tokens are; training: document")
+    split: Literal["test", "validation"] = Field("test", description="published figures: test")
     data: DataConfig | None = Field(
-        None,
-        description="texts to read instead of the run's own: that split of the source, or all of "
-        "it if it has no splits; null: those of the run",
+        None, description="texts to read: that split, or all without splits; null: the run's"
     )
-    attention: AttentionName | None = Field(
-        None, description="attention backend; null: as in training"
-    )
+    attention: AttentionName | None = Field(None, description="backend; null: as in training")
     tolerance: Tolerance = 0.02
-    threshold: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.85,
-        description="effective length of a task: smallest share of exact answers at every length "
-        "up to it",
+    threshold: Share = Field(
+        0.85, description="effective length of a task: least share of exact answers up to it"
     )
     resamples: Resamples = 2000
-    distributed: DistributedConfig | None = Field(
-        None, description="several processes, one sweep; null: this process alone"
-    )
+    distributed: DistributedConfig | None = Field(None, description="several processes; null: one")
 
     @model_validator(mode="after")
     def _names_are_free(self) -> "SweepConfig":
@@ -165,24 +137,17 @@ class TrainingSweepConfig(SameTokensConfig):
     """A sweep during training: the same validation tokens with and without far context."""
 
     every_steps: PositiveInt = Field(
-        200,
-        description="steps between sweeps; there is also one before the first step, and one at the "
-        "end of each stage",
+        200, description="steps between sweeps, besides the first and each stage's end"
     )
     window: Length | None = Field(
-        None,
-        description="tokens that truncation keeps, which the gain of a longer context is measured "
-        "against; null: seq_len of the first stage, or with init_from the length that the "
-        "checkpoint was last trained at",
+        None, description="truncated context, the baseline; null: first seq_len, or the source's"
     )
     scalings: Scalings = Field(
         description=SameTokensConfig.model_fields["scalings"].description,
         default_factory=lambda: (TrainedEntry(),),
     )
     max_blocks: PositiveInt = Field(2, description="maximum number of scored blocks per document")
-    memory_gib: Gibibytes = Field(
-        1 / 32, description="memory for one batch, beside that of training"
-    )
+    memory_gib: Gibibytes = Field(1 / 32, description="for one batch, beside training")
 
 
 def check_encoding(model: ModelConfig, scalings: Sequence[SweepEntry]) -> None:

@@ -11,9 +11,12 @@ from rope_jax.config.types import (
     Fraction,
     Frozen,
     Length,
+    NonEmpty,
     PathText,
+    PositiveFloat,
     PositiveInt,
     Seed,
+    Share,
     Step,
     bare_names,
     from_text,
@@ -24,10 +27,8 @@ from rope_jax.tasks import TASKS, Question, Task
 class SweepTask(Question):
     """A task of a sweep: its settings, and how often and where it is asked."""
 
-    name: FolderName | None = Field(None, description="the task's name in tables; null: its type")
-    samples: PositiveInt = Field(
-        64, description="samples per length and depth, the same ones for all scalings"
-    )
+    name: FolderName | None = Field(None, description="in tables; null: its type")
+    samples: PositiveInt = Field(64, description="per length and depth, the same for all scalings")
 
     @property
     def label(self) -> str:
@@ -47,9 +48,9 @@ class SampledTask(SweepTask, Task):
 class _WithDepths(BaseModel):
     """The key of a sweep for a task that can be asked about any depth."""
 
-    depths: Annotated[tuple[Fraction, ...], Field(min_length=1, strict=False), Ascending] = Field(
+    depths: Annotated[NonEmpty[Fraction], Ascending] = Field(
         (0.0, 0.25, 0.5, 0.75, 1.0),
-        description="places of what is asked for: 0 at the start, 1 before the question",
+        description="where the answer is: 0 at the start, 1 before the question",
     )
 
 
@@ -67,9 +68,7 @@ class LongPPL(SweepTask):
     has_answers: ClassVar[bool] = False
     task: Literal["longppl"] = "longppl"
     mask: PathText = Field(description="file of key tokens, which scripts/key_tokens.py writes")
-    samples: PositiveInt = Field(
-        256, description="blocks of key tokens, the same ones at every length and for all scalings"
-    )
+    samples: PositiveInt = Field(256, description="blocks of key tokens, the same at every length")
 
 
 def _with_keys(task: type[Task], *more: type[BaseModel], of: str) -> Any:
@@ -85,13 +84,9 @@ SWEEP_TASKS: Mapping[str, type[SweepTask]] = {
 class MixedTask(Task):
     """A task in training: its settings, and its share of the windows."""
 
-    share: Annotated[float, Field(gt=0, le=1)] = Field(
-        description="share of the training windows that end with a sample of this task"
-    )
+    share: Share = Field(description="share of windows with a sample")
     shortest: Length | None = Field(
-        None,
-        description="samples have any length from this to the window's, with text before them; "
-        "null: they fill the window",
+        None, description="samples are this to a window long, with text before; null: the window"
     )
 
 
@@ -114,27 +109,18 @@ else:
 class KeyTokensConfig(Frozen):
     """Key tokens for LongPPL: those that the far context makes likely."""
 
-    name: FolderName | None = Field(
-        None, description="name of the file; null: the run's and short, such as long-512"
-    )
+    name: FolderName | None = Field(None, description="null: the run's and short, such as long-512")
     step: Step = None
-    split: Literal["test", "validation"] = Field(
-        "test", description="which split to read, the one that sweeps read"
-    )
+    split: Literal["test", "validation"] = Field("test", description="the split that sweeps read")
     short: Length = Field(
-        description="K: near context ends K to K + s − 1 tokens before a target; the window of "
-        "the models that will be measured"
+        description="K: near context is K to K + s − 1 tokens; the measured models' window"
     )
     stride: PositiveInt | None = Field(None, description="s; null: K/4")
-    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        2.0,
-        description="a key token's log-probability is higher by more than that, in nats, with "
-        "the evaluator's whole window before it than with near context alone",
+    alpha: PositiveFloat = Field(
+        2.0, description="least gain in log p by the whole window over near context, in nats"
     )
     beta: Annotated[float, Field(lt=0, allow_inf_nan=False)] = Field(
-        -2.0,
-        description="a key token's log-probability is higher than that, in nats, with the whole "
-        "window before it",
+        -2.0, description="least log p with the whole window, in nats"
     )
     max_documents: PositiveInt = Field(64, description="documents to read, longer than K + s")
     seed: Seed = Field(0, description="seed of the choice of documents")

@@ -28,14 +28,8 @@ class FileTokenizerConfig(_TokenizerConfig):
     """A tokenizer.json, as the Hugging Face library `tokenizers` writes it."""
 
     type: Literal["file"] = "file"
-    path: PathText = Field(
-        description="the tokenizer.json; a run keeps a copy, which is preferred once it exists"
-    )
-    bos: str | None = Field(
-        None,
-        min_length=1,
-        description="text of the token that is put before each document; null: none",
-    )
+    path: PathText = Field(description="the tokenizer.json, of which a run keeps a copy")
+    bos: str | None = Field(None, min_length=1, description="before each document; null: none")
 
     @property
     def start(self) -> str | None:
@@ -48,7 +42,7 @@ class BPETokenizerConfig(_TokenizerConfig):
     type: Literal["bpe"] = "bpe"
     # 256 bytes and the document start
     vocab_size: Annotated[int, Field(ge=257, le=2**20), Whole] = Field(
-        8192, description="number of tokens, the 256 bytes and the document start included"
+        8192, description="with the 256 bytes and the document start"
     )
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import replace
-from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -22,7 +21,15 @@ from rope_jax.config.sections import (
 )
 from rope_jax.config.sweep import TrainingSweepConfig, check_encoding
 from rope_jax.config.tokenizer import ByteTokenizerConfig, TokenizerConfig
-from rope_jax.config.types import FolderName, Frozen, PathText, PositiveInt, Seed, errors_in
+from rope_jax.config.types import (
+    FolderName,
+    Frozen,
+    NonEmpty,
+    PathText,
+    PositiveInt,
+    Seed,
+    errors_in,
+)
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers, Scaling
@@ -36,47 +43,22 @@ class Config(Frozen):
     seed: Seed = Field(0, description="seed of the weights and of the batches")
     log_every_steps: PositiveInt = Field(20, description="steps between logged lines")
     init_from: AnyInitFrom | None = Field(
-        None,
-        description="run to start from, as RUN or RUN@STEP, which also gives its tokenizer and the "
-        "keys of model, rope and data that are left out; null: fresh weights",
+        None, description="RUN or RUN@STEP, whose weights and keys left out here are taken"
     )
     imported: Imported | None = Field(
-        None,
-        description="Hugging Face checkpoint that scripts/import_hf.py made this run from; it is "
-        "not trained itself, but another run can start from it with init_from",
+        None, description="checkpoint that scripts/import_hf.py made this run from, untrained"
     )
     model: ModelConfig = ModelConfig()
     rope: RopeConfig = RopeConfig()
     data: DataConfig = StdlibData()
     tokenizer: TokenizerConfig = ByteTokenizerConfig()
     optim: OptimConfig = OptimConfig()
-    stages: Annotated[tuple[StageConfig, ...], Field(min_length=1, strict=False)] = Field(
-        description="stages of training, in order; for instance a short window, then a long one"
-    )
+    stages: NonEmpty[StageConfig] = Field(description="stages of training, in order")
     validation: ValidationConfig = ValidationConfig()
-    sweep: TrainingSweepConfig | None = Field(
-        None, description="loss at several context lengths during training; null: none"
-    )
+    sweep: TrainingSweepConfig | None = Field(None, description="loss by length; null: none")
     checkpoint: CheckpointConfig = CheckpointConfig()
     mesh: MeshConfig = MeshConfig()
-    distributed: DistributedConfig | None = Field(
-        None, description="several processes as one run; null: this process is the whole run"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _strategy_is_used(cls, settings: Any) -> Any:
-        """Refuse a strategy file that the first stage replaces, before the file is read."""
-        if not isinstance(settings, dict):
-            return settings
-        rope, stages = settings.get("rope"), settings.get("stages")
-        given = isinstance(rope, dict) and isinstance(rope.get("strategy"), str)
-        first = stages[0] if isinstance(stages, list) and stages else None
-        if given and isinstance(first, dict) and first.get("scaling") is not None:
-            raise ValueError(
-                "stages.0.scaling: would replace the scaling of rope.strategy; keep one of the two"
-            )
-        return settings
+    distributed: DistributedConfig | None = Field(None, description="several processes; null: one")
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "Config":
@@ -117,63 +99,57 @@ class Config(Frozen):
 
     def _check_positions(self) -> None:
         """ValueError for settings that the model's encoding ignores or cannot do."""
-        position, lengths = self.model.position, [stage.length for stage in self.stages]
-        longest = max(lengths)
-        if position.longest is not None and longest > position.longest:
-            number = lengths.index(longest)
-            key = "seq_len" if self.stages[number].seq_len == longest else "positions.length"
-            raise ValueError(
-                f"model.position.length: {position.longest} positions are too few for "
-                f"stages.{number}.{key} {longest}; give at least {longest}"
-            )
-        given = [] if position.is_rotary else self._keys_of_rotation()
-        given += [
-            f"rope.{name}"
-            for name in position.ignored
-            if getattr(self.rope, name) != RopeConfig.model_fields[name].default
-        ]
-        if given:
-            reason = "turns each dimension by itself" if position.is_rotary else "rotates nothing"
-            raise ValueError(
-                f"{given[0]}: has no effect, because model.position.type {position.type} "
-                f"{reason}; remove it"
-            )
+        position, name = self.model.position, self.model.position.type
         for number, stage in enumerate(self.stages):
+            key = f"stages.{number}"
+            if stage.length > (position.longest or stage.length):
+                raise ValueError(
+                    f"model.position.length: {position.longest} positions are too few for "
+                    f"{key}; give at least {stage.length}"
+                )
             if stage.positions.type != "plain" and not position.uses_positions:
                 raise ValueError(
-                    f"stages.{number}.positions: {stage.positions.type} has no effect, because "
-                    f"model.position.type {position.type} does not read the tokens' positions; "
-                    "remove it"
+                    f"{key}.positions: {stage.positions.type} has no effect, because "
+                    f"model.position.type {name} does not read the tokens' positions; remove it"
                 )
             if position.uses_positions and position.uses_distances:
                 self._check_plain_windows(
                     number,
-                    f"does not go with model.position.type {position.type}, which also counts the "
-                    "tokens between a query and a key",
+                    f"does not go with model.position.type {name}, which also counts the tokens "
+                    "between a query and a key",
                 )
+        given = [] if position.is_rotary else self._keys_of_rotation()
+        fields = RopeConfig.model_fields
+        given += [
+            f"rope.{k}" for k in position.ignored if getattr(self.rope, k) != fields[k].default
+        ]
+        if given:
+            reason = "turns each dimension by itself" if position.is_rotary else "rotates nothing"
+            raise ValueError(
+                f"{given[0]}: has no effect, because model.position.type {name} {reason}; remove it"
+            )
 
     def _keys_of_rotation(self) -> list[str]:
         """Return the keys given, outside of `Encoding.ignored`, that only act on a rotation."""
         scalings = self._scalings()
-        changed = [key for key, scaling in scalings.items() if scaling.type != "none"]
+        given = [key for key, scaling in scalings.items() if scaling.type != "none"]
         pattern = enumerate(self.rope.layer_pattern)
-        changed += [f"rope.layer_pattern.{i}.base" for i, element in pattern if element.base]
-        scales = any(scaling.query_scale for scaling in scalings.values())
-        if self.rope.train_length is not None and not scales:
-            changed.append("rope.train_length")
-        return changed
+        given += [f"rope.layer_pattern.{i}.base" for i, element in pattern if element.base]
+        is_scaled = any(scaling.query_scale for scaling in scalings.values())
+        if self.rope.train_length is not None and not is_scaled:
+            given.append("rope.train_length")
+        return given
 
     def _check_plain_windows(self, number: int, reason: str) -> None:
         """ValueError unless a stage's positions count the tokens that a query sees."""
         stage, key = self.stages[number], f"stages.{number}"
         if stage.positions.type != "plain":
             raise ValueError(f"{key}.positions: {stage.positions.type} {reason}; give plain")
-        documents = stage.documents
-        if (documents.mask == "document") != (documents.positions == "reset"):
-            other = "reset" if documents.positions == "continue" else "continue"
+        mask, positions = stage.documents.mask, stage.documents.positions
+        needed = "reset" if mask == "document" else "continue"
+        if positions != needed:
             raise ValueError(
-                f"{key}.documents.positions: {documents.positions} with mask "
-                f"{documents.mask} {reason}; give {other}"
+                f"{key}.documents.positions: {positions} with mask {mask} {reason}; give {needed}"
             )
 
     def _check_pattern(self) -> None:
@@ -203,27 +179,24 @@ class Config(Frozen):
         window, with_effect = self.geometry.train_length, False
         for number, stage in enumerate(self.stages):
             with errors_in("rope.map."):
-                map_ = self.stage_map(number)
-                if map_ is not None:
-                    map_.check_layers(self.rotary_layers)
-            if map_ is None:
-                continue
+                if (map_ := self.stage_map(number)) is None:
+                    continue
+                map_.check_layers(self.rotary_layers)
             for band in map_.bands(window, stage.length):
                 for element, own in enumerate(self._pattern):
                     if band.far is not None and own.scaling is None:
                         self._check_in_layers("rope.map.far", band.far, stage.length, element)
-            if map_.has_effect(window, stage.length):
-                with_effect = True
-                self._check_plain_windows(
-                    number,
-                    f"does not go with rope.map {map_.type}, which counts the tokens that a query "
-                    "sees",
+            if not map_.has_effect(window, stage.length):
+                continue
+            with_effect, reason = True, f"does not go with rope.map {map_.type}"
+            self._check_plain_windows(
+                number, f"{reason}, which counts the tokens that a query sees"
+            )
+            if stage.mixed is not None:
+                raise ValueError(
+                    f"stages.{number}.mixed: {reason}, which would act on the short windows, too; "
+                    "remove one of them"
                 )
-                if stage.mixed is not None:
-                    raise ValueError(
-                        f"stages.{number}.mixed: does not go with rope.map {map_.type}, which "
-                        "would act on the short windows, too; remove one of them"
-                    )
         if not with_effect:
             advice = f"; auto settings act beyond train_length {window:,}" if asked.is_auto else ""
             raise ValueError(f"rope.map: {asked.type} changes nothing in any stage{advice}")

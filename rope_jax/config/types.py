@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -12,15 +12,16 @@ from rope_jax.rope.numbers import Whole
 Moderate = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Weight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 # JAX's integers have 32 bits.
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31), Whole]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31), Whole]
+Count = Annotated[int, Field(gt=0, le=2**16), Whole]
 Length = Annotated[int, Field(ge=2, lt=2**31), Whole]
 # A resample of 64 documents takes 2 microseconds, and a sweep has a hundred points.
 Resamples = Annotated[
-    int,
-    Field(gt=0, le=100_000, description="bootstrap resamples of the documents"),
-    Whole,
+    int, Field(gt=0, le=100_000, description="bootstrap resamples of the documents"), Whole
 ]
 Step = Annotated[
     PositiveInt | None, Field(description="training step of the checkpoint; null: the newest")
@@ -32,6 +33,9 @@ Tolerance = Annotated[
     ),
 ]
 Seed = Annotated[int, Field(ge=0, lt=2**32), Whole]
+T = TypeVar("T")
+ListOf = Annotated[tuple[T, ...], Field(strict=False)]
+NonEmpty = Annotated[tuple[T, ...], Field(min_length=1, strict=False)]
 # A name becomes a folder, which must not lie outside its parent.
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=200)]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rope_jax.config.entries import ENTRIES
-from rope_jax.config.inspection import InspectionConfig
+from rope_jax.config.inspection import ScalingConfig
 from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
@@ -35,7 +35,7 @@ class InspectedModel:
     sliding: tuple[int | None, ...] = (None,)
 
     @classmethod
-    def from_config(cls, asked: InspectionConfig, training: Config | None) -> "InspectedModel":
+    def from_config(cls, asked: ScalingConfig, training: Config | None) -> "InspectedModel":
         """Make the model of a training config, which must rotate, or of a bare geometry."""
         if training is None:
             geometry = RotaryGeometry(asked.rotary_dim, asked.base, asked.train_length)
@@ -96,7 +96,7 @@ class _Layer(NamedTuple):
     reach: int
 
 
-def make_curves(model: InspectedModel, asked: InspectionConfig, length: int) -> list[Curve]:
+def make_curves(model: InspectedModel, asked: ScalingConfig, length: int) -> list[Curve]:
     """Return one curve per requested scaling, or training stage, and kind of layer.
 
     Layers that override the scaling appear once, because no request changes them. length: n, tokens
@@ -144,7 +144,7 @@ def check_curve_count(count: int) -> None:
 
 
 def _requests(
-    model: InspectedModel, asked: InspectionConfig, length: int
+    model: InspectedModel, asked: ScalingConfig, length: int
 ) -> list[tuple[str, str, Scaling]]:
     """Return a name, a kind and a scaling for each request."""
     if model.name and "scalings" not in asked.model_fields_set:

@@ -8,7 +8,7 @@ import pytest
 from rope_jax.config.inherit import load_training, training_config
 from rope_jax.config.inspection import ScalingConfig, load_inspection
 from rope_jax.config.load import dump
-from rope_jax.config.tokenizer import START_TOKEN, FileTokenizerConfig
+from rope_jax.config.tokenizer import FileTokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.positions.encodings import FIREEncoding
@@ -85,21 +85,12 @@ def test_the_tokenizer_is_the_copy_that_the_source_keeps(source):
     source(tokenizer={"type": "file", "path": "elsewhere/tokenizer.json", "bos": "<s>"})
     copy = "runs/demo/tokenizer.json"
     assert extended().tokenizer == FileTokenizerConfig(path=copy, bos="<s>")
-    stated = {
-        "type": "file",
-        "path": "other.json",
-    }  # may be the same; its content is compared later
+    stated = {"type": "file", "path": "other.json"}  # its content is compared later
     assert extended(tokenizer=stated).tokenizer == FileTokenizerConfig(path="other.json")
     assert refusal(tokenizer={"type": "bytes"}).endswith(
         "tokenizer.type is 'bpe or file' there and 'bytes' here; leave these keys out, so that "
         "they are inherited"
     )
-
-
-def test_a_trained_bpe_is_inherited_as_a_file_as_other_texts_would_give_another(source):
-    source(tokenizer={"type": "bpe", "vocab_size": 300})
-    expected = FileTokenizerConfig(path="runs/demo/tokenizer.json", bos=START_TOKEN)
-    assert extended(data={"files": ["c"]}).tokenizer == expected
 
 
 def test_the_scaling_is_that_of_the_checkpoints_stage(source):
@@ -127,9 +118,7 @@ def test_what_is_stated_goes_before_what_is_inherited(source):
 
 def test_a_position_map_is_inherited(source):
     source(rope={"map": {"type": "leaky_rerope"}})
-    config = extended()
-    assert config.rope.map.type == "leaky_rerope"
-    assert config.stage_map(0).window == 48  # 3/4 of the source's 64
+    assert extended().stage_map(0).window == 48  # 3/4 of the source's 64
 
 
 def test_defaults_that_followed_from_the_sources_lengths_are_inherited(source):
@@ -227,37 +216,8 @@ def test_a_model_that_differs_is_refused_by_field(source):
 
 def test_fields_that_are_equal_in_effect_do_not_differ(source):
     source()
-    model = {
-        "num_key_value_heads": 6,
-        "head_dim": 16,
-        "initializer_range": 0.5,
-        "layers": "scanned",
-    }
+    model = {"num_key_value_heads": 6, "head_dim": 16, "initializer_range": 0.5}
     assert extended(model=model).model.head_dim == 16
-
-
-def test_every_field_that_describes_the_decoder_must_be_equal(source):
-    source()
-    others = {
-        "vocab_size": 300,
-        "norm": "layer_norm",
-        "norm_placement": "after",
-        "qk_norm": "all_heads",
-        "rms_norm_eps": 1e-6,
-        "parallel_residual": True,
-        "qkv_bias": True,
-        "o_bias": True,
-        "mlp_bias": True,
-        "activation": "gelu",
-        "gated_mlp": False,
-        "scale_embeddings": True,
-        "query_pre_attn_scalar": 24.0,
-        "attention_softcap": 50.0,
-        "logit_softcap": 30.0,
-        "tie_word_embeddings": False,
-    }
-    for key, value in others.items():
-        assert f"model.{key} is " in refusal(model={key: value})
 
 
 def test_the_type_of_the_weights_is_not_inherited(source):
@@ -272,7 +232,7 @@ def test_a_table_of_positions_cannot_become_longer(source):
         rope={},
         stages=[{"steps": 15, "seq_len": 64, "batch_size": 2}],
     )
-    assert "model.position.length: 64 positions are too few for stages.0.seq_len 1024" in refusal()
+    assert "model.position.length: 64 positions are too few for stages.0;" in refusal()
     assert "model.position.length is 64 there and 1024 here" in refusal(
         model={"position": {"type": "learned", "length": 1024}}
     )
@@ -305,11 +265,4 @@ def test_a_wrong_value_of_init_from_is_named(source):
     assert refusal({"run": "runs/demo", "stepp": 5}) == (
         "C.yaml: init_from.stepp: unknown key; did you mean init_from.step?"
     )
-    assert refusal("runs/demo@0") == (
-        "C.yaml: init_from.step: runs/demo has no checkpoint of step 0; it has 5, 10, 15"
-    )
-    assert refusal({"run": "runs/demo", "step": -1}) == (
-        "C.yaml: init_from.step: should be greater than or equal to 0, not -1"
-    )
-    assert refusal(3) == "C.yaml: init_from: should be a section with keys, not 3"
     assert refusal(model=3) == "C.yaml: model: should be a section with keys, not 3"

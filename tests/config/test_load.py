@@ -10,29 +10,15 @@ from rope_jax.config.data import StdlibData, TextData
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.rope import (
-    QUERY_SCALES,
-)
-from rope_jax.rope.strategies import (
-    NoScaling,
-    NTKScaling,
-    PIScaling,
-    YaRNScaling,
-)
+from rope_jax.rope import QUERY_SCALES
+from rope_jax.rope.strategies import NoScaling, PIScaling, YaRNScaling
 from tests.config.examples import FULL, PLAIN, SWEEP
 
-CONFIGS = sorted(Path(__file__).parents[2].glob("configs/*.yaml"))
-CONFIGS += sorted(Path(__file__).parents[2].glob("configs/positions/*.yaml"))
-SWEEPS = sorted(Path(__file__).parents[2].glob("configs/sweeps/*.yaml"))
+ROOT = Path(__file__).parents[2] / "configs"
+CONFIGS = sorted([*ROOT.glob("*.yaml"), *ROOT.glob("positions/*.yaml")])
+SWEEPS = sorted(ROOT.glob("sweeps/*.yaml"))
 
 # A file and its overrides
-
-
-@pytest.mark.parametrize(("written", "meant"), [("true", "layer"), ("false", "none")])
-def test_remat_as_it_was_written_before_it_had_names(read, written, meant):
-    config = read(PLAIN, f"model.remat={written}")
-    assert config.model.remat == meant
-    assert f"remat: {meant}\n" in dump(config)
 
 
 def test_every_value_of_a_file_is_read(read):
@@ -55,27 +41,21 @@ def test_every_value_of_a_file_is_read(read):
     ]
 
 
-def test_an_omitted_key_has_its_default(read):
-    config = read(PLAIN)
-    assert config.model_dump(exclude={"name", "stages"}) == Config(
-        name="other", stages=config.stages
-    ).model_dump(exclude={"name", "stages"})
-    assert config.data == StdlibData()
-    assert config.rope.scaling == NoScaling()
-
-
-def test_overrides_suffice_without_a_file():
+def test_an_omitted_key_has_its_default_and_overrides_suffice_without_a_file():
     config = load(Config, None, ["name=bare", "stages=[{steps: 200, seq_len: 8, batch_size: 1}]"])
-    assert (config.name, config.stages[0].seq_len) == ("bare", 8)
+    assert config == Config(name="bare", stages=config.stages)
+    assert config.stages[0].seq_len == 8
+    assert (config.data, config.rope.scaling) == (StdlibData(), NoScaling())
+
+
+def test_remat_as_it_was_written_before_it_had_names(read):
+    assert read(PLAIN, "model.remat=true").model.remat == "layer"
+    assert read(PLAIN, "model.remat=false").model.remat == "none"
 
 
 def test_overrides_win_over_the_file_and_the_last_one_wins(read):
     assert read(FULL, "seed=1").seed == 1
     assert read(FULL, "seed=1", "model.hidden_size=60", "seed=2").seed == 2
-    assert read(FULL, "model.hidden_size=60", "seed=2").model.hidden_size == 60
-
-
-def test_a_section_override_replaces_it_and_later_overrides_add_to_it(read):
     optim = read(FULL, "optim={warmup_steps: 3}", "optim.b1=0.5").optim
     assert (optim.warmup_steps, optim.b1, optim.b2) == (3, 0.5, 0.95)
     optim = read(FULL, "optim.b1=0.5", "optim={warmup_steps: 3}").optim
@@ -86,11 +66,12 @@ def test_a_section_override_replaces_it_and_later_overrides_add_to_it(read):
     ("override", "value"),
     [
         ("model.head_dim=null", None),
-        ("model.head_dim=32", 32),
         ("optim.learning_rate=1e-3", 0.001),
         ("optim.learning_rate=2", 2.0),
+        ("seed=1e3", 1000),
         ("model.qk_norm=false", False),
         ("runs_dir=a=b", "a=b"),
+        ("runs_dir=2026-01-02", "2026-01-02"),
         ("runs_dir='1e3'", "1e3"),
         ("data.files=[x, 'y*']", ["x", "y*"]),
         ("data.files={train: [x]}", {"train": ["x"]}),
@@ -113,52 +94,22 @@ def test_list_elements_are_addressed_by_number(read):
     assert lengths == (32, 64, 512)
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["rope.scaling.type=pi", "rope.scaling.factor=8"],
-        ["rope.scaling.factor=8", "rope.scaling.type=pi"],
-        ["seed=1", "rope.scaling.factor=8", "model.qk_norm=true", "rope.scaling.type=pi"],
-    ],
-)
-def test_a_new_type_drops_the_old_types_keys_in_any_order(read, overrides):
+def test_a_new_type_drops_the_old_types_keys_in_any_order(read, complaint):
+    overrides = ["rope.scaling.type=pi", "seed=1", "rope.scaling.factor=8"]
     assert read(FULL, *overrides).rope.scaling == PIScaling(factor=8)
-
-
-def test_a_new_type_drops_the_old_types_keys_in_every_union(read, complaint):
+    assert read(FULL, *reversed(overrides)).rope.scaling == PIScaling(factor=8)
     assert read(FULL, "data.type=text", "data.files=[x]").data == TextData(files=["x"])
-    assert read(FULL, "data.type=stdlib").data == StdlibData()
     assert read(FULL, "stages.1.scaling.type=none").stages[1].scaling == NoScaling()
     message = complaint(FULL, "stages.1.scaling.type=ntk")
     assert message == "C.yaml: stages.1.scaling.factor: is required but was not given"
+    # a section given as a whole counts as one key
+    overrides = ["rope.scaling={type: pi, factor: 4}", "rope.scaling.type=none"]
+    assert read(PLAIN, *overrides).rope.scaling == NoScaling()
 
 
 def test_setting_the_same_type_keeps_the_other_keys(read):
     scaling = read(FULL, "rope.scaling.type=yarn", "rope.scaling.factor=3").rope.scaling
     assert scaling == read(FULL).rope.scaling.model_copy(update={"factor": 3.0})
-
-
-def test_a_type_can_be_set_where_there_was_none(read):
-    assert read(PLAIN, "stages.0.scaling.type=ntk", "stages.0.scaling.factor=2").stages[
-        0
-    ].scaling == NTKScaling(factor=2)
-
-
-def test_the_last_of_a_type_and_a_whole_section_wins(read):
-    overrides = ["rope.scaling={type: pi, factor: 4}", "rope.scaling.type=none"]
-    assert read(PLAIN, *overrides).rope.scaling == NoScaling()
-    assert read(PLAIN, *reversed(overrides)).rope.scaling == PIScaling(factor=4)
-
-
-def test_a_type_can_be_set_inside_a_list_given_earlier(read):
-    config = read(
-        PLAIN,
-        "stages=[{steps: 300, seq_len: 64, batch_size: 4}]",
-        "stages.0.scaling.type=pi",
-        "stages.0.scaling.factor=2",
-    )
-    assert config.stages[0].steps == 300
-    assert config.stages[0].scaling == PIScaling(factor=2)
 
 
 def test_an_alias_repeats_a_section_that_stays_independent(read):
@@ -174,18 +125,15 @@ def test_an_alias_repeats_a_section_that_stays_independent(read):
 @pytest.mark.parametrize(
     ("schema", "text", "overrides"),
     [
-        (Config, PLAIN, []),
         (Config, FULL, []),
-        (Config, PLAIN, ["data.type=text", "data.files=['*.md']"]),
         (Config, PLAIN, ["data.type=jsonl", "data.files={train: [a], validation: [b]}"]),
-        (Config, PLAIN, ["data.type=hub", "data.id=owner/set", "data.revision='7'"]),
         (Config, PLAIN, ["rope.base=1.5e300", "optim.eps=5e-324", "optim.learning_rate=0.1"]),
         (Config, PLAIN, ["name='123'", "runs_dir=' a: b #c'", "data.cache_dir='null'"]),
         (Config, PLAIN, ["name='0x1f'", "runs_dir='yes'", "data.cache_dir='2026-01-02'"]),
         (Config, PLAIN, ["runs_dir='naïve/路'", "data.cache_dir=''"]),
-        (SweepConfig, SWEEP, []),
-        (SweepConfig, "{}", []),
-        (SweepConfig, "scalings: [trained, {type: yarn, factor: 1.5}]", ["tolerance=1e-3"]),
+        # text that some YAML readers take for a number
+        *((Config, PLAIN, [f"name='{x}'", f"runs_dir='{x}'"]) for x in ("1e3", "7e10", "1E5")),
+        (SweepConfig, SWEEP, ["tolerance=1e-3"]),
         *((Config, path.read_text(), []) for path in CONFIGS),
         *((SweepConfig, path.read_text(), []) for path in SWEEPS),
     ],
@@ -195,13 +143,6 @@ def test_a_dump_loads_as_the_same_config(read, schema, text, overrides):
     again = read(dump(config), schema=schema)
     assert again == config
     assert dump(again) == dump(config)
-
-
-@pytest.mark.parametrize("text", ["1e3", "7e10", "1E5"])
-def test_a_dump_quotes_text_that_some_yaml_readers_take_for_a_number(read, text):
-    config = read(PLAIN, f"name='{text}'", f"data.cache_dir='{text}'")
-    assert config.name == text
-    assert read(dump(config)) == config
 
 
 def models_in(value):
@@ -215,11 +156,8 @@ def models_in(value):
             yield from models_in(item)
 
 
-@pytest.mark.parametrize(("schema", "text"), [(Config, FULL), (SweepConfig, SWEEP)])
-def test_every_part_is_frozen(read, schema, text):
-    parts = list(models_in(read(text, schema=schema)))
-    assert len(parts) > 6
-    for part in parts:
+def test_every_part_is_frozen(read):
+    for part in [*models_in(read(FULL)), *models_in(read(SWEEP, schema=SweepConfig))]:
         for name in type(part).model_fields:
             with pytest.raises(ValidationError, match="frozen"):
                 setattr(part, name, getattr(part, name))

@@ -179,11 +179,8 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys):
             "maps: far_frequencies: factors: 2 numbers for the 32 pairs of rotary_dim 64",
         ),
         ("rotary_dim=7", "overrides: rotary_dim: should be a multiple of 2, not 7"),
-        ("length=1e4", "overrides: length: should be less than or equal to 8192, not 1"),
-        (
-            "window=4096",
-            "overrides: length: 4 windows exceed 8,192; give a length",
-        ),
+        ("length=1e4", "overrides: length: 10,000 is more than 8,192"),
+        ("window=4096", "overrides: length: 16,384 is more than 8,192"),
         ("output=no/a.png", "output: no is not a writable folder; name another"),
         ("output=a.txt", "overrides: output: a.txt should end in .png, .pdf or .svg"),
     ],
