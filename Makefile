@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo tasks test test-all accelerator aot lint format generate schema tensorboard lock clean FORCE
+.PHONY: help setup demo tasks test test-all accelerator aot lint format generate schema docs tensorboard lock clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
@@ -69,6 +69,11 @@ generate: $(VENV)/.dev ## write the generated tables in README.md and docs/
 schema: $(VENV)/.runtime ## write JSON schemas, by which editors complete configs, to configs/schema
 	$(BIN)/python scripts/write_schemas.py
 
+docs: $(VENV)/.docs ## build the documentation site in docs/_build/html; a broken link is an error
+	rm -rf docs/_build docs/api
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
+	@echo 'The site: docs/_build/html/index.html'
+
 tensorboard: $(VENV)/.runtime ## show curves of all runs, or of one: RUNS=runs/demo
 	@$(BIN)/python -m rope_jax.runs.tensorboard '$(RUNS)'
 	$(BIN)/tensorboard --logdir '$(RUNS)'
@@ -85,6 +90,7 @@ lock: $(VENV)/.created ## pin the dependencies (LOCK_FLAGS=--upgrade for the new
 	@cp requirements-dev.lock $(VENV)/requirements.lock
 	@$(COMPILE) --output-file $(VENV)/requirements.lock > /dev/null
 	@mv $(VENV)/requirements.lock requirements.lock
+	@$(COMPILE) --extra docs $(LOCK_FLAGS) --output-file requirements-docs.lock > /dev/null
 
 clean: ## remove .venv and the caches (runs/ stays)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -128,5 +134,12 @@ $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
 	@echo 'Installing the development packages'
 	@touch $(VENV)/.partial
 	@$(PIP_INSTALL) --require-hashes -r requirements-dev.lock
+	@rm $(VENV)/.partial
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.runtime requirements-docs.lock
+	@echo 'Installing the packages of the documentation site'
+	@touch $(VENV)/.partial
+	@$(PIP_INSTALL) --require-hashes -r requirements-docs.lock
 	@rm $(VENV)/.partial
 	@touch $@

@@ -1,0 +1,180 @@
+"""Configuration of the documentation site, which `make docs` builds.
+
+The pages are the Markdown files of this folder, which GitHub shows as well. Those of the library
+come from docstrings. Neither building nor reading the site needs a network.
+"""
+
+import ast
+import functools
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from math_core import LatexToMathML
+from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.writers.html5 import HTML5Translator
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # this repository's package
+
+project = "rope-jax"
+author = "The rope-jax authors"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+
+html_theme = "furo"
+html_title = "rope-jax"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
+html_copy_source = False
+
+myst_enable_extensions = ["dollarmath"]
+myst_fence_as_directive = ["math"]  # ```math, as on GitHub
+myst_dmath_allow_space = False
+myst_heading_anchors = 4
+highlight_language = "text"  # of a block that names none: commands, formulas
+
+add_module_names = False
+autodoc_default_options = {"members": True, "undoc-members": True, "no-value": True}
+autodoc_member_order = "bysource"
+python_maximum_signature_line_length = 88
+
+
+def setup(app: Sphinx) -> None:
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
+    app.connect("source-read", link_to_results)
+    app.connect("autodoc-skip-member", skip_member)
+    app.connect("autodoc-process-signature", process_signature)
+    app.connect("autodoc-process-docstring", process_docstring)
+
+
+def link_to_results(app: Sphinx, page: str, source: list[str]) -> None:
+    """Link to results/README.md as the page that includes it."""
+    source[0] = source[0].replace("](../results/README.md", "](results.md")
+
+
+def visit_math(self: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
+    """Write mathematics as MathML, which browsers show without a script."""
+    is_block = isinstance(node, nodes.math_block)
+    mathml = LatexToMathML().convert_with_local_state(node.astext(), displaystyle=is_block)
+    self.body.append(f'<div class="math">{mathml}</div>' if is_block else mathml)
+    raise nodes.SkipNode
+
+
+def skip_member(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool:
+    """Leave out what has no docstring, and fields, which a class's signature and text show."""
+    if what != "class" or skip:
+        return skip
+    is_code = inspect.isroutine(obj) or isinstance(obj, property | functools.cached_property)
+    return not (is_code and inspect.getdoc(obj))
+
+
+def process_signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """Show annotations and defaults as the source has them, since evaluated ones are long."""
+    node = parsed(obj)
+    if isinstance(node, ast.ClassDef):
+        written = next((n for n in node.body if getattr(n, "name", "") == "__init__"), None)
+        if written is None:
+            arguments = [f"{key}: {kind}{default}" for key, kind, default, _ in fields(node)]
+            return f"({', '.join(arguments)})", ""
+        node = written
+        node.returns = None
+    if not isinstance(node, ast.FunctionDef):
+        return None
+    if what in ("class", "method"):
+        node.args.args = node.args.args[1:]
+    return f"({ast.unparse(node.args)})", ast.unparse(node.returns) if node.returns else ""
+
+
+def process_docstring(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Turn a docstring into reStructuredText."""
+    node = parsed(obj)
+    if isinstance(node, ast.ClassDef):
+        lines += ["", *(f"{key}: {about}" for key, _, _, about in fields(node) if about)]
+    elif what == "data" and not lines:
+        lines[:] = comment_of(name.rpartition(".")[2])
+    names = {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)} if node else set()
+    if isinstance(node, ast.ClassDef):
+        names |= {key for key, *_ in fields(node)}
+    lines[:] = as_rest(lines, names)
+
+
+def parsed(obj: Any) -> ast.stmt | None:
+    """Return the source of a class or function, quotes around annotations removed."""
+    obj = inspect.unwrap(getattr(obj, "__func__", obj))
+    if not (inspect.isclass(obj) or inspect.isfunction(obj)):
+        return None
+    tree = ast.parse(textwrap.dedent(inspect.getsource(obj)))
+    for node in ast.walk(tree):
+        for field in ("annotation", "returns"):
+            quoted = getattr(node, field, None)
+            if isinstance(quoted, ast.Constant) and isinstance(quoted.value, str):
+                setattr(node, field, ast.Name(quoted.value))
+    return tree.body[0]
+
+
+def fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, annotation, default and explanation of each public field of a class."""
+    for statement, following in zip(node.body, [*node.body[1:], None], strict=True):
+        if not isinstance(statement, ast.AnnAssign):
+            continue
+        key, kind = ast.unparse(statement.target), ast.unparse(statement.annotation)
+        if key.startswith("_") or kind.startswith("ClassVar"):
+            continue
+        about, value = "", statement.value
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            about = " ".join(following.value.value.split())
+        if isinstance(value, ast.Call) and ast.unparse(value.func) in ("Field", "field"):
+            given = {word.arg: word.value for word in value.keywords}
+            if isinstance(given.get("description"), ast.Constant):
+                about = ast.literal_eval(given["description"])
+            value = value.args[0] if value.args else None
+        yield key, kind, f" = {ast.unparse(value)}" if value else "", about
+
+
+def comment_of(constant: str) -> list[str]:
+    """Return the comment `#: …` above a constant, in whichever module of the package it is."""
+    for module in [name for name in sys.modules if name.startswith("rope_jax.")]:
+        if found := ModuleAnalyzer.for_module(module).find_attr_docs().get(("", constant)):
+            return found
+    return []
+
+
+def as_rest(lines: list[str], names: set[str]) -> Iterator[str]:
+    """Yield a docstring's lines in reStructuredText.
+
+    A line that begins with one or several of `names`, or with the name of an error, and a colon is
+    an item of a list. An indented paragraph is code.
+    """
+    for paragraph in re.split(r"\n\s*\n", "\n".join(lines).strip("\n")):
+        block, is_item = paragraph.splitlines(), False
+        if all(line.startswith("    ") for line in block):
+            yield from (".. code-block:: python", "   :force:", "", *block, "")
+            continue
+        for line in map(str.strip, block):
+            item = re.match(r"(\w+(?:, \w+)*)(?:\(.*?\))?(?: -> [^:]*)?: +", line)
+            if item and all(w in names or w.endswith("Error") for w in item[1].split(", ")):
+                yield from () if is_item else ("",)
+                is_item = True
+                yield f"* ``{item[0].rstrip(': ')}``: {inline(line[item.end() :])}"
+            else:
+                yield "  " * is_item + inline(line)
+        yield ""
+
+
+def inline(text: str) -> str:
+    """Return text with code between backticks, and nothing else, as markup."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"([*|\\]|_\b)", r"\\\1", part) for part in parts[::2]]
+    return "``".join(parts)
