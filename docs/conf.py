@@ -6,7 +6,9 @@ come from docstrings. Neither building nor reading the site needs a network.
 
 import ast
 import functools
+import importlib
 import inspect
+import os
 import re
 import sys
 import textwrap
@@ -20,7 +22,9 @@ from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.writers.html5 import HTML5Translator
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # this repository's package
+DOCS = Path(__file__).parent
+PAGES_ELSEWHERE = {"../README.md": "index.md", "../results/README.md": "results.md"}
+sys.path.insert(0, str(DOCS.parent))  # this repository's package
 
 project = "rope-jax"
 author = "The rope-jax authors"
@@ -42,22 +46,39 @@ myst_heading_anchors = 4
 highlight_language = "text"  # of a block that names none: commands, formulas
 
 add_module_names = False
-autodoc_default_options = {"members": True, "undoc-members": True, "no-value": True}
+autodoc_default_options = {"members": True, "undoc-members": True}
 autodoc_member_order = "bysource"
 python_maximum_signature_line_length = 88
 
 
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
-    app.connect("source-read", link_to_results)
+    app.connect("builder-inited", find_constants)
+    app.connect("source-read", read_page)
     app.connect("autodoc-skip-member", skip_member)
     app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-process-docstring", process_docstring)
 
 
-def link_to_results(app: Sphinx, page: str, source: list[str]) -> None:
-    """Link to results/README.md as the page that includes it."""
-    source[0] = source[0].replace("](../results/README.md", "](results.md")
+def read_page(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the README on the first page, and make links to files outside of this folder work."""
+    folder = DOCS
+    if page == "index":
+        folder = DOCS.parent
+        source[0] = (folder / "README.md").read_text(encoding="utf-8") + source[0]
+    elif page == "results":
+        folder = DOCS.parent / "results"
+        source[0] = (folder / "README.md").read_text(encoding="utf-8")
+
+    def link(found: re.Match[str]) -> str:
+        text, target, anchor = found.groups()
+        path = os.path.relpath(folder / target, DOCS)
+        path = PAGES_ELSEWHERE.get(path, path)
+        if path.startswith("..") and path.endswith(".md"):
+            return f"{{download}}`{text} <{path}>`"
+        return f"[{text}]({path}{anchor or ''})"
+
+    source[0] = re.sub(r"\[([^]]*)\]\(([\w./-]+\.\w+)(#[\w-]+)?\)", link, source[0])
 
 
 def visit_math(self: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
@@ -102,8 +123,6 @@ def process_docstring(
     node = parsed(obj)
     if isinstance(node, ast.ClassDef):
         lines += ["", *(f"{key}: {about}" for key, _, _, about in fields(node) if about)]
-    elif what == "data" and not lines:
-        lines[:] = comment_of(name.rpartition(".")[2])
     names = {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)} if node else set()
     if isinstance(node, ast.ClassDef):
         names |= {key for key, *_ in fields(node)}
@@ -143,12 +162,27 @@ def fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
         yield key, kind, f" = {ast.unparse(value)}" if value else "", about
 
 
-def comment_of(constant: str) -> list[str]:
-    """Return the comment `#: …` above a constant, in whichever module of the package it is."""
-    for module in [name for name in sys.modules if name.startswith("rope_jax.")]:
-        if found := ModuleAnalyzer.for_module(module).find_attr_docs().get(("", constant)):
-            return found
-    return []
+def find_constants(app: Sphinx) -> None:
+    """Tell autodoc what is written about constants that a public module imports from others."""
+    public = re.findall(
+        r"^   (rope_jax\S*)$", (DOCS / "library.md").read_text("utf-8"), re.MULTILINE
+    )
+    imported = [importlib.import_module(name) for name in public]
+    analyzers = {
+        name: ModuleAnalyzer.for_module(name)
+        for name in sys.modules
+        if name.startswith("rope_jax.")
+    }
+    written = {
+        key: about
+        for analyzer in analyzers.values()
+        for (scope, key), about in analyzer.find_attr_docs().items()
+        if not scope
+    }
+    for module in imported:
+        for name in written.keys() & set(module.__all__):
+            about = [*written[name], "", ":meta hide-value:", ""]
+            analyzers[module.__name__].attr_docs["", name] = about
 
 
 def as_rest(lines: list[str], names: set[str]) -> Iterator[str]:

@@ -52,7 +52,7 @@ class Norm(NamedTuple):
     width: int
 
 
-# The parameters of a block, or of a part of it, by name.
+#: The parameters of a block, or of a part of it, by name.
 Parameters = dict[str, Any]
 
 

@@ -17,15 +17,15 @@ from rope_jax.positions.mask import BandMask
 
 __all__ = ["AddedValues", "Interaction", "Scores", "capped", "dot_product"]
 
-# scores(params, queries/√H, keys, query_index, key_index): the logits of a block of queries and a
-# block of keys, up to a constant per query, which must be the same for all its keys. params: the
-# layer's arrays, as `Encoding.layer_params` makes them. The indices are consecutive places in the
-# window; below 0 is padding, which is masked afterwards, as is whatever a query must not see.
+#: scores(params, queries/√H, keys, query_index, key_index): the logits of a block of queries and a
+#: block of keys, up to a constant per query, which must be the same for all its keys. params: the
+#: layer's arrays, as `Encoding.layer_params` makes them. The indices are consecutive places in the
+#: window; below 0 is padding, which is masked afterwards, as is whatever a query must not see.
 Scores = Callable[
     [Any, Float[Array, "B K G T H"], Float[Array, "B K S H"], Int[Array, " T"], Int[Array, " S"]],
     Float[Array, "B K G T S"],
 ]
-# values(params, weights, query_index, key_index): what is added to weights · values.
+#: values(params, weights, query_index, key_index): what is added to weights · values.
 AddedValues = Callable[
     [Any, Float[Array, "B K G T S"], Int[Array, " T"], Int[Array, " S"]], Float[Array, "B K G T V"]
 ]
