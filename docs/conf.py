@@ -28,6 +28,7 @@ sys.path.insert(0, str(DOCS.parent))  # this repository's package
 
 project = "rope-jax"
 author = "The rope-jax authors"
+html_show_copyright = False
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
