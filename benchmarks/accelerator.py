@@ -112,7 +112,7 @@ def training(shape: Shape) -> Side:
 
     config = config_of(shape)
     program = Program(resolve_run(config), shape.vocabulary, Placement(config.mesh))
-    stage, state = program.stage(0), program.fresh_state()
+    stage, state = program.stages[0], program.fresh_state()
     rows, length = config.stages[0].batch_size, shape.seq_len
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, shape.vocabulary, (rows, length + 1), np.int32)

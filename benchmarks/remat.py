@@ -44,7 +44,7 @@ class Step:
             }
         )
         program = Program(resolve_run(config), VOCABULARY, Placement(config.mesh))
-        self._stage, self._state = program.stage(0), program.fresh_state()
+        self._stage, self._state = program.stages[0], program.fresh_state()
         tokens = np.random.default_rng(0).integers(0, 256, (windows, length + 1), np.int32)
         self._batch = Batch(
             tokens=tokens[:, :-1],

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NoReturn
 
 from rope_jax.errors import Stopped
@@ -29,15 +28,14 @@ _SAME_SIGNAL = 0.3
 _SHOW_CURSOR = "\x1b[?25h"
 
 
-@dataclass
 class _Request:
     """Whether the process has been asked to stop, and how its work is getting on."""
 
     signal: int | None = None
-    asked_at: float = math.inf
-    seen_at: float = -math.inf  # when the work last looked
-    unit: float = 0.0  # seconds between the last two looks; 0 before there are two
-    uninterrupted: int = 0  # how many blocks are under way that must not be cut off
+    asked_at = math.inf
+    seen_at = -math.inf  # when the work last looked
+    unit = 0.0  # seconds between the last two looks; 0 before there are two
+    uninterrupted = 0  # how many blocks are under way that must not be cut off
 
 
 _request = _Request()

@@ -1,5 +1,6 @@
 """Tuning the C library's malloc for XLA on CPU. Does nothing where that is not glibc."""
 
+import contextlib
 import ctypes
 import mmap
 
@@ -38,10 +39,9 @@ def return_freed_memory() -> None:
 
 def _set(options: dict[int, int]) -> ctypes.CDLL | None:
     """Set options of glibc's malloc and return the library; None if there is none."""
-    try:
+    with contextlib.suppress(OSError, AttributeError):  # another C library, or not Linux
         libc = ctypes.CDLL("libc.so.6")
         for option, value in options.items():
             libc.mallopt(option, value)
-    except (OSError, AttributeError):  # another C library, or not Linux
-        return None
-    return libc
+        return libc
+    return None

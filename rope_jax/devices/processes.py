@@ -5,7 +5,6 @@ stack trace, and the news that a process has failed, before its heartbeats stop.
 """
 
 import contextlib
-import errno
 import ipaddress
 import os
 import re
@@ -130,10 +129,10 @@ def _connect(config: DistributedConfig) -> None:
     thread.start()
     deadline = time.monotonic() + config.timeout
     where = config.coordinator or "the address that the cluster gives"
-    of_all = f" of {config.num_processes}" if config.num_processes else ""
     while thread.is_alive():
         stopping.check()
         if time.monotonic() > deadline:
+            of_all = f" of {config.num_processes}" if config.num_processes else ""
             raise UserError(
                 f"distributed: after {config.timeout} s not all processes{of_all} have met at "
                 f"{where}; start each process_id once, correct distributed.coordinator, or set "
@@ -152,37 +151,24 @@ def _bind_address(config: DistributedConfig) -> str:
     Every interface if a name other than localhost stands for this machine alone, as Debian's
     /etc/hosts has it for the machine's own name. UserError: unknown, or in use.
     """
-    assert config.coordinator is not None
-    host, _, port = config.coordinator.rpartition(":")
+    host, _, port = (config.coordinator or "").rpartition(":")
     host = host.strip("[]")
     try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        if config.process_id == 0:
-            _check_can_listen(addresses)
+        # the flag leaves IPv6 out where there is none
+        (family, _, _, _, address), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+        )
+        if config.process_id == 0:  # JAX would share a port with process 0 of another run
+            socket.create_server(address[:2], family=family).close()
     except OSError as error:
         raise UserError(
             f"distributed.coordinator: {config.coordinator}: {error.strerror or error}; "
             "it must be an address of process 0's host, with a free port"
         ) from None
-    address = str(addresses[0][4][0])
-    only_here = ipaddress.ip_address(address).is_loopback
-    if only_here and host not in ("localhost", address):
+    only_here = ipaddress.ip_address(address[0]).is_loopback
+    if only_here and host not in ("localhost", address[0]):
         return f"[::]:{port}"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _check_can_listen(addresses: list[Any]) -> None:
-    """OSError if a port is in use: JAX would share it with process 0 of another run."""
-    refused = []
-    for family, _, _, _, address in addresses:
-        try:
-            socket.create_server(address[:2], family=family).close()
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise
-            refused.append(error)  # localhost is ::1 too, also where there is no IPv6
-    if len(refused) == len(addresses):
-        raise refused[0]
 
 
 @contextlib.contextmanager
@@ -195,7 +181,7 @@ def _ending_together() -> Iterator[None]:
     grace, left = _GRACE if state.process_id else _GRACE_OF_FIRST, threading.Event()
 
     def lost() -> UserError | None:
-        """Return the error that another process has failed, if one has reported it."""
+        """Return the error that another process has reported, if any."""
         try:
             return UserError(_LOST.format(store.key_value_try_get(_FAILED)))
         except Exception:  # nobody has stored it, or process 0 is gone and JAX ends this one

@@ -59,7 +59,6 @@ class Chip(NamedTuple):
 
     @property
     def platform(self) -> str:
-        """JAX's name of the platform: "tpu" or "gpu"."""
         return "tpu" if self.gpu is None else "gpu"
 
     @property
@@ -105,7 +104,6 @@ class Target:
 
     @property
     def count(self) -> int:
-        """The number of devices."""
         return math.prod(self.shape)
 
     def devices(self) -> Sequence[Any]:
@@ -113,20 +111,23 @@ class Target:
         import jax
         from jax.experimental import topologies
 
+        extra, *modules = ("tpu", "libtpu") if self.chip.gpu is None else _GPU_COMPILERS
+        if not any(map(_is_installed, modules)):
+            raise UserError(
+                f"target: {self.text}: its compiler is not installed; pip install 'jax[{extra}]', "
+                f"or this package with the extra {extra}"
+            )
+        platform, how = "tpu", dict[str, Any]()
         if self.chip.gpu is not None:
-            self._check_installed("cuda12", "jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
-            hosts, per_host = self.shape
             gpu = _GPU.format(*self.chip.gpu, kind=self.chip.kinds[0], memory=self.chip.memory)
-            shape = {"target_config": gpu, "topology": f"1x{hosts}x{per_host}"}
-            return topologies.get_topology_desc(self.text, "cuda", **shape).devices
-        self._check_installed("tpu", "libtpu")
-        arguments: dict[str, Any] = {}
-        if self.count == 1:
-            arguments["chips_per_host_bounds"] = (1, 1, 1)  # the default is a host of 2x2
+            platform, topology = "cuda", "1x{}x{}".format(*self.shape)
+            how = {"target_config": gpu, "topology": topology}
+        elif self.count == 1:
+            how["chips_per_host_bounds"] = (1, 1, 1)  # the default is a host of 2x2
         if "TPU v4" in self.chip.kinds:
-            arguments["chip_config_name"] = "megacore"  # its two cores as one device
+            how["chip_config_name"] = "megacore"  # its two cores as one device
         try:
-            return topologies.get_topology_desc(self.text, "tpu", **arguments).devices
+            return topologies.get_topology_desc(self.text, platform, **how).devices
         except jax.errors.JaxRuntimeError as error:
             raise UserError(
                 f"target: {self.text}: the compiler refuses this slice "
@@ -134,15 +135,14 @@ class Target:
                 f"{_EXAMPLES[self.chip.axes]}"
             ) from error
 
-    def _check_installed(self, extra: str, *modules: str) -> None:
-        for module in modules:
-            with contextlib.suppress(ModuleNotFoundError):  # of the package around it
-                if importlib.util.find_spec(module) is not None:
-                    return
-        raise UserError(
-            f"target: {self.text}: its compiler is not installed; pip install 'jax[{extra}]', or "
-            f"this package with the extra {extra}"
-        )
+
+_GPU_COMPILERS = "cuda12", "jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"
+
+
+def _is_installed(module: str) -> bool:
+    with contextlib.suppress(ModuleNotFoundError):  # of the package around it
+        return importlib.util.find_spec(module) is not None
+    return False
 
 
 def parse_target(text: str) -> Target:
@@ -158,12 +158,11 @@ def parse_target(text: str) -> Target:
         raise UserError(f"target: {name}:{size}: {is_like}, as in {name}:{_EXAMPLES[chip.axes]}")
     shape = tuple(map(int, size.split("x")))
     if not chip.axes:
-        (count,) = shape
-        per_host = min(count, _HOST_GPUS)
-        if count % per_host:
+        per_host = min(shape[0], _HOST_GPUS)
+        if shape[0] % per_host:
             more = f"a host has {_HOST_GPUS} GPUs, so more are a multiple of that"
             raise UserError(f"target: {name}:{size}: {more}")
-        shape = (count // per_host, per_host)
+        shape = (shape[0] // per_host, per_host)
     return Target(f"{name}:{size}", chip, shape)
 
 

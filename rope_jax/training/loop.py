@@ -2,6 +2,7 @@
 
 import functools
 import signal
+import time
 
 import jax
 import numpy as np
@@ -28,7 +29,6 @@ from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program
 from rope_jax.training.step import (
-    Clock,
     LossSums,
     StepMetrics,
     TrainState,
@@ -65,7 +65,10 @@ class Trainer:
         # one program: computed operation by operation, each would be compiled by itself
         self._learning_rate = jax.jit(learning_rate(self.config))
         self._spans = self.config.spans
-        self._last_step = self._spans[-1].end
+        self._began: float | None = None
+        """When the step under way began; None: it is the first one, and is not timed."""
+        self._seconds: list[float] = []
+        """Times of the steps since the last one that was logged."""
 
     def run(self, done: int, state: TrainState) -> TrainState:
         """Train after step `done`; return the last state. UserError: a loss is not finite."""
@@ -79,8 +82,8 @@ class Trainer:
         return state
 
     def _train_stage(self, span: Span, done: int, state: TrainState) -> TrainState:
-        program = self._program.stage(span.number)
-        clock = Clock(span.tokens_per_step)
+        program = self._program.stages[span.number]
+        self._began, self._seconds = None, []
         unread: tuple[int, StepMetrics] | None = None
         for step in range(done + 1, span.end + 1):
             build = functools.partial(self._training_rows, span, step)
@@ -88,7 +91,7 @@ class Trainer:
             state, metrics = program.train_step(state, batch)
             # Read the previous metrics only after dispatching this step: the device never waits.
             if unread is not None:
-                self._finish_step(span, *unread, clock)
+                self._finish_step(span, *unread)
             unread = (step, metrics)
             stop_signal = self._stop_signal(step)
             validates = span.is_due(step, self.config.validation.every_steps)
@@ -96,23 +99,22 @@ class Trainer:
             sweeps = sweep is not None and span.is_due(step, sweep.every_steps)
             saves = span.is_due(step, self.config.checkpoint.every_steps)
             if validates or sweeps or saves or stop_signal:
-                # Log this step before saving it, because resuming starts after it. And wait for it
-                # before stopping the clock, so that its time counts.
-                self._finish_step(span, *unread, clock)
+                # Log this step before saving it, because resuming starts after it.
+                self._finish_step(span, *unread)
                 unread = None
-                with clock.stopped():
-                    if validates:
-                        self._validate(span, step, state.params)
-                    if sweeps:
-                        self._measure(step, span, state.params)
-                    if saves or stop_signal:
-                        self._log.flush()
-                        self._checkpoints.save(step, state)
-            if stop_signal and step < self._last_step:
+                if validates:
+                    self._validate(span, step, state.params)
+                if sweeps:
+                    self._measure(step, span, state.params)
+                if saves or stop_signal:
+                    self._log.flush()
+                    self._checkpoints.save(step, state)
+                self._began = time.perf_counter()
+            if stop_signal and step < self.config.last_step:
                 self._checkpoints.wait()
                 raise Stopped(
-                    f"stopped after step {step} of {self._last_step}, which is saved; the same "
-                    "command continues from there",
+                    f"stopped after step {step} of {self.config.last_step}, which is saved; the "
+                    "same command continues from there",
                     stop_signal,
                     together=True,
                 )
@@ -127,16 +129,18 @@ class Trainer:
             return 0
         return (asked or signal.SIGTERM) if processes.any_of(bool(asked)) else 0
 
-    def _finish_step(self, span: Span, step: int, metrics: StepMetrics, clock: Clock) -> None:
+    def _finish_step(self, span: Span, step: int, metrics: StepMetrics) -> None:
         """Wait for a step and log it if it is due. UserError if its loss is not finite."""
-        metrics = jax.device_get(metrics)
-        clock.tick()
+        metrics, now = jax.device_get(metrics), time.perf_counter()
+        if self._began is not None:
+            self._seconds.append(now - self._began)
+        self._began = now
         if not (np.isfinite(metrics.sums.nll).all() and np.isfinite(metrics.grad_norm)):
             loss, norm = float(metrics.sums.mean()), float(metrics.grad_norm)
             what = f"the loss is {loss:g} and the gradient's norm {norm:g}"
             raise self._diverged(step, what, "lengthen optim.warmup_steps")
         if span.is_due(step, self.config.log_every_steps):
-            self._log_step(span, step, metrics, clock.tokens_per_second())
+            self._log_step(span, step, metrics)
 
     def _diverged(self, step: int, what: str, advice: str) -> UserError:
         saved = self._checkpoints.steps()
@@ -146,8 +150,8 @@ class Trainer:
             f"{advice}, and train under another name"
         )
 
-    def _log_step(self, span: Span, step: int, metrics: StepMetrics, speed: float | None) -> None:
-        """Log and show a step. speed: tokens per second, if known."""
+    def _log_step(self, span: Span, step: int, metrics: StepMetrics) -> None:
+        """Log and show a step."""
         earlier = sum(s.stage.steps * s.tokens_per_step for s in self._spans[: span.number])
         scalars = training_scalars(
             metrics,
@@ -155,7 +159,9 @@ class Trainer:
             tokens=earlier + (step - span.begin) * span.tokens_per_step,
             seq_len=span.stage.seq_len,
         )
-        if speed is not None:
+        speed = None
+        if self._seconds:
+            speed, self._seconds = span.tokens_per_step / float(np.mean(self._seconds)), []
             about = self.config.model, self._program.vocab_size, span.stage.seq_len
             mfu = speed * flops_per_token(*about) / self._peak_flops
             speeds = {"throughput/tokens_per_second": speed, "throughput/mfu": mfu}
@@ -171,7 +177,7 @@ class Trainer:
 
     def _validate(self, span: Span, step: int, params: Params) -> None:
         """Measure, log and show the validation loss, if the validation split has any text."""
-        stage, program = span.stage, self._program.stage(span.number)
+        stage, program = span.stage, self._program.stages[span.number]
         if not len(self._corpus.validation):
             return
         batches = validation_batches(

@@ -40,7 +40,7 @@ def stage_bound(program: Program, number: int) -> StageBytes:
 
 def compiled_bytes(program: Program, number: int, *, validates: bool) -> StageBytes:
     """Memory of stage `number` by the compiler's figures; it is compiled for them."""
-    stage = program.stage(number)
+    stage = program.stages[number]
     step, validation = stage.train_bytes, stage.validation_bytes if validates else 0
     return StageBytes(max(step, validation) + _saving_bytes(program), validation > step)
 

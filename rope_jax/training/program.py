@@ -39,28 +39,23 @@ class Program:
         placement.check_vocabulary(self.model.vocab_size)
         self.vocab_size = self.model.vocab_size
         self.optimizer = optimizer(config)
-        self._stages = [StageProgram(self, number) for number in range(len(config.stages))]
+        self.stages = [StageProgram(self, number) for number in range(len(config.stages))]
+
+        self._draw_state = lambda: fresh_state(self.model, self.optimizer, config.seed)
 
     @functools.cached_property
     def abstract_state(self) -> TrainState:
         """Shapes, dtypes and shardings of the state."""
-        return self.placement.shard_state(jax.eval_shape(self._fresh_state))
+        return self.placement.shard_state(jax.eval_shape(self._draw_state))
 
     def fresh_state(self) -> TrainState:
         """Return the initial training state, sharded."""
-        options = compiler_options(self.placement.device.platform)
+        options = compiler_options(self.placement.platform)
         how: Any = {"out_shardings": self.state_shardings(), "compiler_options": options}
-        return jax.jit(self._fresh_state, **how)()
+        return jax.jit(self._draw_state, **how)()
 
     def state_shardings(self) -> TrainState:
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
-
-    def stage(self, number: int) -> "StageProgram":
-        """Return the programs of stage `number`, the same ones at every call."""
-        return self._stages[number]
-
-    def _fresh_state(self) -> TrainState:
-        return fresh_state(self.model, self.optimizer, self.config.seed)
 
 
 class RowGroup(NamedTuple):
@@ -86,8 +81,8 @@ class StageProgram:
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         """Return the state after a step, and its metrics. The state passed in is donated."""
-        state, metrics = self.compiled_step(state, batch, self._rotary)
-        return state, metrics
+        result: tuple[TrainState, StepMetrics] = self.compiled_step(state, batch, self._rotary)
+        return result
 
     def loss_sums(self, params: Params, batch: Batch) -> LossSums:
         """Return the sums of a validation batch's loss."""

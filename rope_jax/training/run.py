@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jax
 from rich.console import Console
 from tensorboardX.summary import text
 
@@ -20,6 +19,7 @@ from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.cost import flops_per_token
+from rope_jax.model.memory import parameter_count
 from rope_jax.report.table import yaml_block
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import Log, last_step
@@ -68,7 +68,10 @@ def _train(session: Session) -> None:
         return explain_other(session.recorded, old, newest)
 
     processes.on_first(lambda: run.check_available(session.recorded, explain))
-    program = _checked_program(session)
+    placement = Placement(config.mesh)
+    placement.check_stages(config.stages)
+    program = Program(config, session.tokenizer.vocab_size, placement)
+    check_size(program)
     corpus = _checked_corpus(session)
     sweep = None if config.sweep is None else TrainingSweep(program, corpus, config.sweep)
     start = None
@@ -89,7 +92,20 @@ def _train(session: Session) -> None:
         processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done, start))
         if gaps := describe_gaps(run, config, done, len(corpus.validation) > 0):
             session.warn(gaps)
-        peak = _announce(session, program, corpus, done)
+        peak, source = peak_flops()
+        facts = {
+            "devices": f"{session.describe_devices()}; peak {peak / 1e9:,.0f} GFLOP/s ({source})",
+            "tokenizer": session.describe_tokenizer(),
+            "corpus": corpus.report,
+        }
+        announce(
+            *(session.console, config),
+            run_directory=str(run.path),
+            parameters=parameter_count(program.model),
+            facts=facts,
+            seconds=flops_after(done, config, program.vocab_size) / reached_flops(peak),
+            done=done,
+        )
         if done >= config.last_step:
             return
         log = Log()
@@ -130,15 +146,6 @@ def _check_config(config: Config) -> None:
         raise UserError(f"data.files: there are no files for train, only for {' and '.join(files)}")
 
 
-def _checked_program(session: Session) -> Program:
-    """Return the run's programs. UserError if they do not fit the devices or their memory."""
-    placement = Placement(session.config.mesh)
-    placement.check_stages(session.config.stages)
-    program = Program(session.config, session.tokenizer.vocab_size, placement)
-    check_size(program)
-    return program
-
-
 def _checked_corpus(session: Session) -> Corpus:
     """Open the texts. UserError now, not when training reaches it, if a stage's exceed them."""
     config, corpus = session.config, session.open_corpus()
@@ -160,8 +167,7 @@ def _checked_corpus(session: Session) -> Corpus:
 
 def _compile_after(done: int, program: Program, corpus: Corpus, session: Session) -> None:
     """Compile the stages that go on after step `done`. UserError if one needs too much memory."""
-    left = [span.number for span in program.config.spans if span.end > done]
-    if left:
+    if left := [span.number for span in program.config.spans if span.end > done]:
         validates = len(corpus.validation) > 0
         with session.console.status("compiling"):
             compile_stages(program, left, validates=validates, warn=session.warn)
@@ -183,29 +189,11 @@ def _prepare_to_resume(
     run.write_environment(corpus.tokenizer.name, corpus, None if start is None else start.origin)
 
 
-def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> float:
-    """Print an overview of the run after step `done`; return the peak FLOP/s of all devices."""
-    peak, source = peak_flops()
-    announce(
-        session.console,
-        session.config,
-        run_directory=str(session.run.path),
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params)),
-        facts={
-            "devices": f"{session.describe_devices()}; peak {peak / 1e9:,.0f} GFLOP/s ({source})",
-            "tokenizer": session.describe_tokenizer(),
-            "corpus": corpus.report,
-        },
-        seconds=flops_after(done, session.config, program.vocab_size) / reached_flops(peak),
-        done=done,
-    )
-    return peak
-
-
 def flops_after(done: int, config: Config, vocab_size: int) -> float:
     """Return the FLOPs of the training steps after step `done`. vocab_size: the tokenizer's."""
-    total = 0.0
-    for span in config.spans:
-        tokens = max(0, span.end - max(done, span.begin)) * span.tokens_per_step
-        total += tokens * flops_per_token(config.model, vocab_size, span.stage.seq_len)
-    return total
+    return sum(
+        max(0, span.end - max(done, span.begin))
+        * span.tokens_per_step
+        * flops_per_token(config.model, vocab_size, span.stage.seq_len)
+        for span in config.spans
+    )

@@ -4,11 +4,9 @@ Shapes: B batch, T length, P buckets of document positions; counts: negative dis
 per bucket.
 """
 
-import contextlib
 import functools
 import itertools
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -69,9 +67,6 @@ def bucket_edges(seq_len: int) -> list[int]:
 
 # Adds position-dependent parts (query scale, map bands) to the frequencies.
 Positioning = Callable[[Rotary, Int[Array, "B T"]], Rotary]
-# Both return LossSums too: loss(params, batch, rotary, tokens), and its gradient w.r.t. params.
-WithSums = Callable[..., tuple[Any, LossSums]]
-GradientOf = Callable[[WithSums], WithSums]
 _gradient = functools.partial(jax.grad, has_aux=True)
 TrainStep = Callable[[TrainState, Batch, Rotary], tuple[TrainState, StepMetrics]]
 
@@ -99,7 +94,7 @@ def make_train_step(
     grad_accumulation: int = 1,
     out_shardings: Any = None,
     positioning: Positioning | None = None,
-    gradient_of: GradientOf = _gradient,
+    gradient_of: Callable[..., Callable[..., tuple[Any, LossSums]]] = _gradient,
 ) -> TrainStep:
     """Return the jitted step. It donates the state passed in, which must not be used again.
 
@@ -168,33 +163,30 @@ def training_scalars(
     metrics: StepMetrics, learning_rate: float, tokens: int, seq_len: int
 ) -> Scalars:
     """Return the scalars of a training step. tokens: how many the run has trained on so far."""
-    sums = metrics.sums
+    sums, edges = metrics.sums, bucket_edges(seq_len)
+    losses, shares = sums.nll / np.maximum(sums.tokens, 1), sums.tokens / sums.tokens.sum()
     return {
         "train/loss": float(sums.mean()),
         "train/grad_norm": float(metrics.grad_norm),
         "train/learning_rate": learning_rate,
         "train/tokens": tokens,
-        **_by_position("train_loss_at", sums.nll / np.maximum(sums.tokens, 1), seq_len),
-        **_by_position("tokens_at", sums.tokens / sums.tokens.sum(), seq_len),
+        **_by_bucket("train_loss_at", edges, losses, seq_len),
+        **_by_bucket("tokens_at", edges, shares, seq_len),
     }
 
 
 def distance_scalars(pairs: Int[np.ndarray, " counts"], length: int) -> Scalars:
     """Return each bucket's share of the pairs, as `count_distances` counts them."""
-    buckets = itertools.pairwise([*distance_edges(length), length])
     below, *shares = (pairs / pairs.sum()).tolist()
     scalars = {"distances/below-0": below} if below else {}
-    for (first, end), share in zip(buckets, shares, strict=True):
-        name = str(first) if end == first + 1 else f"{first}-{end - 1}"
-        scalars[f"distances/{name}"] = share
-    return scalars
+    return scalars | _by_bucket("distances", distance_edges(length), shares, length)
 
 
 def validation_scalars(sums: LossSums, seq_len: int) -> Scalars:
     """Return the scalars of a validation."""
     losses = sums.nll / np.maximum(sums.tokens, 1)
-    scalars = _by_position("validation_loss_at", losses, seq_len)
-    return {"validation/loss": float(sums.mean()), **scalars}
+    by_position = _by_bucket("validation_loss_at", bucket_edges(seq_len), losses, seq_len)
+    return {"validation/loss": float(sums.mean()), **by_position}
 
 
 def total(parts: Sequence[LossSums]) -> LossSums:
@@ -203,40 +195,12 @@ def total(parts: Sequence[LossSums]) -> LossSums:
     return LossSums(*(np.stack(column).sum(axis=0, dtype=np.float64) for column in columns))
 
 
-def _by_position(
-    name: str, values: Float[Array | np.ndarray, " P"], seq_len: int
+def _by_bucket(
+    name: str, edges: Sequence[int], values: Iterable[Any], length: int
 ) -> dict[str, float]:
-    buckets = itertools.pairwise([*bucket_edges(seq_len), seq_len])
+    """Name the values of buckets that begin at these edges, such as "tokens_at/16-31"."""
+    buckets = itertools.pairwise([*edges, length])
     return {
-        f"{name}/{first}-{end - 1}": float(value)
+        f"{name}/{first}" + f"-{end - 1}" * (end > first + 1): float(value)
         for (first, end), value in zip(buckets, values, strict=True)
     }
-
-
-class Clock:
-    """Tokens per second between two readings, excluding the time the clock was stopped."""
-
-    def __init__(self, tokens_per_step: int) -> None:
-        self._tokens_per_step, self._steps = tokens_per_step, -1  # the first step only starts it
-        self._since = 0.0
-
-    def tick(self) -> None:
-        """Count a finished step."""
-        self._steps += 1
-        if not self._steps:
-            self._since = time.perf_counter()
-
-    def tokens_per_second(self) -> float | None:
-        """Return the speed since the last call; None if no step has been counted since."""
-        if self._steps <= 0:
-            return None
-        now = time.perf_counter()
-        speed = self._steps * self._tokens_per_step / (now - self._since)
-        self._since, self._steps = now, 0
-        return speed
-
-    @contextlib.contextmanager
-    def stopped(self) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self._since += time.perf_counter() - start

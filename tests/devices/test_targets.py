@@ -142,7 +142,7 @@ from rope_jax.model.resolve import resolve_run
 
 config = validate(Config, json.loads(sys.argv[2]), "config")
 placement = Placement(config.mesh, parse_target(sys.argv[1]).devices())
-text = Program(resolve_run(config), 512, placement).stage(0).compiled_step.as_text()
+text = Program(resolve_run(config), 512, placement).stages[0].compiled_step.as_text()
 print(json.dumps({name: text.count(name) for name in ("tpu_custom_call", "cudnn$fmha")}))
 """
 

@@ -117,8 +117,8 @@ def test_validation_may_need_more_than_a_training_step(config, tmp_path, monkeyp
     stage = {"steps": 5, "seq_len": 64, "batch_size": 256, "grad_accumulation": 256}
     config = config(tmp_path, stages=[stage], optim={"warmup_steps": 1})
     program = Program(resolve_run(config), 257, Placement(config.mesh))
-    assert program.stage(0).validation_bytes > 2 * program.stage(0).train_bytes
-    monkeypatch.setattr(memory, "least_available", lambda *_: 2 * program.stage(0).train_bytes)
+    assert program.stages[0].validation_bytes > 2 * program.stages[0].train_bytes
+    monkeypatch.setattr(memory, "least_available", lambda *_: 2 * program.stages[0].train_bytes)
     compile_stages(program, [0], validates=False, warn=lambda _: None)
     with pytest.raises(UserError, match=r"^stages\[0\]: 256 × 64 tokens at a time in validation"):
         compile_stages(program, [0], validates=True, warn=pytest.fail)

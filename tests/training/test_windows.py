@@ -124,7 +124,7 @@ def test_a_mixed_step_is_the_sum_of_two_batches():
     stage, batch = config.stages[0], batch_of(config)
     program = Program(resolve_run(config), ByteTokenizer.vocab_size, Placement(config.mesh))
     state = program.fresh_state()._replace(params=params_of(config))
-    _, metrics = program.stage(0).train_step(state, Batch(*map(jnp.asarray, batch)))
+    _, metrics = program.stages[0].train_step(state, Batch(*map(jnp.asarray, batch)))
 
     # The short windows as a batch of windows of S tokens.
     is_short = np.arange(8) < 2
@@ -150,7 +150,7 @@ def test_a_length_dependent_scaling_sees_the_length_trained_for():
     config = config_of({"scaling": scaling, "positions": positions})
     batch = batch_of(config)
     program = Program(resolve_run(config), ByteTokenizer.vocab_size, Placement(config.mesh))
-    sums = program.stage(0).loss_sums(params_of(config), Batch(*map(jnp.asarray, batch)))
+    sums = program.stages[0].loss_sums(params_of(config), Batch(*map(jnp.asarray, batch)))
     (wanted, _), (other, _) = losses_by_hand(
         config, *([(batch, config.stages[0].scaling, length)] for length in (128, 32))
     )
@@ -208,7 +208,7 @@ def test_with_rope_only_the_differences_between_positions_matter():
     for each in (config, reset):
         program = Program(resolve_run(each), ByteTokenizer.vocab_size, Placement(each.mesh))
         batch = Batch(*map(jnp.asarray, batch_of(each)))
-        sums.append(program.stage(0).loss_sums(params, batch))
+        sums.append(program.stages[0].loss_sums(params, batch))
     assert not np.array_equal(batch_of(config).positions, batch_of(reset).positions)
     np.testing.assert_allclose(sums[0].nll, sums[1].nll, rtol=1e-5)
     np.testing.assert_array_equal(sums[0].tokens, sums[1].tokens)
