@@ -93,7 +93,7 @@ lock: $(VENV)/.created ## pin the dependencies (LOCK_FLAGS=--upgrade for the new
 	@$(COMPILE) --extra docs $(LOCK_FLAGS) --output-file requirements-docs.lock > /dev/null
 
 clean: ## remove .venv and the caches (runs/ stays)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_build docs/api
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # .partial exists while packages are being installed. If it is left over, the installation

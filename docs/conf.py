@@ -112,8 +112,7 @@ def process_signature(
         node.returns = None
     if not isinstance(node, ast.FunctionDef):
         return None
-    if what in ("class", "method"):
-        node.args.args = node.args.args[1:]
+    node.args.args = [given for given in node.args.args if given.arg not in ("self", "cls")]
     return f"({ast.unparse(node.args)})", ast.unparse(node.returns) if node.returns else ""
 
 
