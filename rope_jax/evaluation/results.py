@@ -123,12 +123,14 @@ class SweepResult:
 
         The figure is made without pyplot; a notebook shows it, and `savefig` writes it to a file.
         """
-        from rope_jax.report.figure import draw_run  # loads matplotlib, which takes a second
+        from rope_jax.comparison.curves import compare_checkpoints
+        from rope_jax.report.figure import draw_comparison  # loads matplotlib: takes a second
 
         nll = None if self.baseline is None else self.baseline.sums.mean()
         checkpoint = CheckpointSummary(run="", step=0, window=self.window, nll_at_window=nll)
-        width = self.config.figure_width
-        return draw_run(rows(self, _NO_ORIGIN), checkpoint, title=title, width=width)
+        width, table = self.config.figure_width, rows(self, _NO_ORIGIN)
+        comparison = compare_checkpoints(table, [checkpoint], figure_width=width)
+        return draw_comparison(comparison, title=title)
 
     def _repr_html_(self) -> str:
         from rope_jax.comparison.curves import compare_checkpoints

@@ -17,6 +17,10 @@ from rope_jax.plots.saving import ShownFigure
 from rope_jax.plots.style import NOTE, SMALL_SIZE, WIDTHS
 
 _WINDOW: dict[str, Any] = {"color": "0.6", "linewidth": 0.8}
+_ABOVE: dict[str, Any] = {
+    **{"xycoords": ("data", "axes fraction"), "xytext": (0, 1.5), "textcoords": "offset points"},
+    **{"ha": "center", "va": "bottom", "fontsize": SMALL_SIZE, "color": NOTE},
+}
 _LINE_HEIGHT = 0.155  # inches, of a title or a legend
 _LETTER = 0.6 * SMALL_SIZE / 72  # inches, the mean width of a letter of the small size
 
@@ -77,17 +81,8 @@ def mark_windows(axis: Axes, windows: Iterable[int], *, with_label: bool) -> Non
             continue
         axis.axvline(window, zorder=1.4, **_WINDOW)
         if with_label:
-            axis.annotate(
-                "window" if len(windows) == 1 else f"{window:,}",
-                (window, 1),
-                xycoords=("data", "axes fraction"),
-                xytext=(0, 1.5),
-                textcoords="offset points",
-                ha="center",
-                va="bottom",
-                fontsize=SMALL_SIZE,
-                color=NOTE,
-            )
+            label = "window" if len(windows) == 1 else f"{window:,}"
+            axis.annotate(label, (window, 1), **_ABOVE)
 
 
 def scale_lengths(axis: Axes, lengths: Sequence[int], inches: float) -> None:

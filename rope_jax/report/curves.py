@@ -56,10 +56,10 @@ _MOST_FULL_BANDS = 4
 class Plan:
     """Which panel shows which curves, and what explains their styles.
 
-    key: by curve, the title of its panel; "" if there is one panel per protocol.
-    styles: by curve. legend: by label, the styles to explain. apart: whether each panel shows one
-    curve in front of the others. reference: by curve, the dashed one that its panel shows as well;
-    without it, there is none. has_intervals: whether intervals, seeds and truncation are drawn.
+    key: by curve, the title of its panel; "" if there is one panel per protocol. legend: by label,
+    the styles to explain. apart: whether each panel shows one curve in front of the others.
+    reference: by curve, the dashed one that its panel shows as well, if any. has_intervals: whether
+    intervals, seeds and truncation are drawn.
     """
 
     key: Mapping[Curve, str]

@@ -61,7 +61,10 @@ _DASHES: tuple[tuple[Any, str], ...] = (
 
 
 def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figure:
-    """Draw each group's newest checkpoint; title: in place of one that names the groups."""
+    """Draw each group's newest checkpoint; title: in place of one that names the groups.
+
+    Of a single sweep, curves with a fixed factor are dashed.
+    """
     width = comparison.figure_width
     curves = comparison.newest
     plan = _plan(comparison, curves)
@@ -73,14 +76,6 @@ def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figu
     meanings = _meanings(plan, curves, comparison)
     title = _title(comparison, width) if title is None else title
     return draw_plan(plan, meanings, title=title, width=width)
-
-
-def draw_run(
-    rows: Sequence[Row], checkpoint: CheckpointSummary, *, title: str, width: FigureWidth = "page"
-) -> Figure:
-    """Draw the curves of one checkpoint; curves with a fixed factor are dashed."""
-    comparison = compare_checkpoints(rows, [checkpoint], figure_width=width)
-    return draw_comparison(comparison, title=title)
 
 
 def _plan(comparison: Comparison, curves: Sequence[Curve]) -> Plan:
@@ -204,7 +199,8 @@ def draw_sweep(
     scored = f"{first.split} split, {units_text(first.units, first.documents)}"
     title = f"{newest.run}, step {newest.step}: trained at {newest.window:,} tokens; {scored}"
     of_newest = [row for row in rows if row.step == newest.step]
-    figures = {"curve.png": draw_run(of_newest, newest, title=title, width=width)}
+    comparison = compare_checkpoints(of_newest, [newest], figure_width=width)
+    figures = {"curve.png": draw_comparison(comparison, title=title)}
     if len(checkpoints) > 1:
         title = f"{newest.run}, by training step; {scored}"
         figures["steps.png"] = draw_checkpoints(rows, checkpoints, title=title, width=width)

@@ -108,18 +108,18 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     above = None
     for curve, line in zip(curves, table.lines, strict=True):
         label = curve.group.label
-        name = curve.name if len(groups) == 1 else label if alike else curve.label
-        line = line._replace(labels=(name,))
         if has_headings:
             heading = "" if curve.group is above else label
-            line = line._replace(labels=(f"  {curve.name}",), heading=heading)
-        lines.append(line)
+            lines.append(line._replace(labels=(f"  {curve.name}",), heading=heading))
+        else:
+            name = curve.name if len(groups) == 1 else label if alike else curve.label
+            lines.append(line._replace(labels=(name,)))
         above = curve.group
-    names = ("runs" if alike and len(groups) > 1 else "scaling",)
-    below = table.below if len(groups) == 1 else ()
-    title = QUANTITIES[comparison.show]
-    if len(groups) == 1 or alike:
-        title += f" of {printable(groups[0].label if len(groups) == 1 else curves[0].name)}"
+    names, below, title = ("scaling",), table.below, QUANTITIES[comparison.show]
+    if len(groups) == 1:
+        title += f" of {printable(groups[0].label)}"
+    elif alike:
+        names, title = ("runs",), f"{title} of {printable(curves[0].name)}"
     print_wrapped(console, f"{title}; {protocol}", "bold")
     over = f" over {sampling_text(comparison)}"
     table = replace(table, labels=names, lines=lines, below=below)

@@ -40,8 +40,8 @@ def perplexity_text(nll: float) -> str:
 def interval_text(loss: Estimate, show: Show = "perplexity", digits: int = 2) -> str:
     """Return "±" and half the width of the 95% interval; "" if there is no interval.
 
-    If half of it exceeds the value itself, return the interval: "[0.05, 2,981]". loss: in nats per
-    token for a perplexity, otherwise in the unit to show.
+    If that exceeds the value itself, return the interval: "[0.05, 2,981]". loss: in nats per token
+    for a perplexity, otherwise in the unit to show.
     """
     if not (math.isfinite(loss.low) and math.isfinite(loss.high)):
         return ""
@@ -72,11 +72,8 @@ def difference_text(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     shown, *ends = map(signed_text, estimate)
-    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)) or {shown, *ends} == {
-        "0"
-    }:
-        return shown
-    return f"{shown} [{', '.join(ends)}]"
+    is_known = math.isfinite(estimate.low) and math.isfinite(estimate.high)
+    return f"{shown} [{', '.join(ends)}]" if is_known and {shown, *ends} != {"0"} else shown
 
 
 def usable_text(usable: UsableLength | None) -> str:
@@ -103,11 +100,8 @@ def effective_text(
     shortest does.
     """
 
-    def text(end: int | None) -> str:
-        return "none" if end is None else f"{end:,}"
-
-    shown = f"≥ {text(length)}" if is_last else text(length)
-    return shown if at_least == at_most else f"{shown} [{text(at_least)}, {text(at_most)}]"
+    shown, low, high = ("none" if n is None else f"{n:,}" for n in (length, at_least, at_most))
+    return "≥ " * is_last + shown + (f" [{low}, {high}]" if low != high else "")
 
 
 def documents_text(documents: int) -> str:

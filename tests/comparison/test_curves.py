@@ -9,7 +9,6 @@ from rope_jax.comparison.curves import compare
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.errors import UserError
-from rope_jax.results.statistics import mean_nll
 from tests.comparison.conftest import compared
 
 WIDER = "hidden_size: 32"
@@ -127,18 +126,6 @@ def test_each_stage_has_its_own_baseline_and_curves(sweep_of):
     assert levels[50] - levels[100] == pytest.approx(0.1)
 
 
-def test_an_automatic_factor_is_not_a_baseline(sweep_of):
-    run = sweep_of("demo", own=None, trained_with="yarn")
-    path = run / "evals/demo/sweep.yaml"
-    text = path.read_text()
-    path.write_text(
-        text.replace("factor: 4.0", "factor: auto").replace("name: null", "name: yarn-4")
-    )
-    sweep = read_sweep(run / "evals/demo")
-    assert "auto" in sweep.settings["yarn-4"]
-    assert sweep.baselines == {}
-
-
 def test_groups_are_paired_with_the_first(sweep_of):
     one = [sweep_of(f"a-s{s}", seed=s) for s in (0, 1)]
     other = [sweep_of(f"b-s{s}", seed=s, shift=0.5, model=WIDER) for s in (0, 1)]
@@ -214,15 +201,6 @@ def test_a_sweep_without_its_runs_config_is_not_pooled(sweep_of):
     assert found.notes == [
         "s1: its run has no readable config.yaml, so it is not pooled with other seeds"
     ]
-
-
-def test_few_documents_are_noted(sweep_of):
-    run = sweep_of("demo", documents=12)
-    found = compared(run)
-    assert found.notes == ["intervals are unreliable below 20 documents; here: 12"]
-    p = point(found.curves, "trained", 8)
-    sums = read_sweep(run / "evals/demo").sums["trained", "same_tokens", 8, 100]
-    assert (p.nll, p.ci_low, p.ci_high) == mean_nll(sums, resamples=50, seed=0)
 
 
 def test_points_that_a_seed_lacks_are_left_out_and_noted(sweep_of):

@@ -118,16 +118,6 @@ def test_more_than_six_curves_of_few_groups_have_a_panel_for_each_scaling(severa
     assert legend(figure) == [*("g0 (0)", "g1 (1)", "95% interval", "truncation to the window")]
 
 
-def test_groups_that_share_only_one_scaling_have_a_panel_each(several):
-    """A panel per scaling would show one curve, with nothing to compare it with."""
-    figure = draw_comparison(several(2, ["trained"], own=["pi", "ntk", "yarn", "abf"]))
-    assert [title.split("\n")[0] for title in panels(figure)] == ["g0", "g1"]
-    for i, axis in enumerate(panels(figure).values()):
-        names = [f"{name}-g{i}" for name in ("pi", "ntk", "yarn", "abf")]
-        own = {line.get_label() for line in axis.lines if line.get_marker() in [*MARKERS]}
-        assert own == {f"g{i}: {name}" for name in ("trained", *names)}
-
-
 def test_a_group_of_too_many_curves_that_others_lack_has_a_panel_for_each(several):
     own = [f"yarn-{n}" for n in range(6)]
     figure = draw_comparison(several(2, ["trained"], own=own))
@@ -140,23 +130,6 @@ def test_a_group_of_too_many_curves_that_others_lack_has_a_panel_for_each(severa
         assert coloured(axis, REFERENCE.color) == dashed
         assert len(coloured(axis, BACKGROUND)) == 13 - len(dashed)
     assert legend(figure)[:2] == ["trained of the same runs", "the others"]
-    # of one group, it is its own scaling
-    figure = draw_comparison(several(1, [*own, "trained"]))
-    for name, axis in panels(figure).items():
-        dashed = [] if name == "trained" else ["g0: trained"]
-        assert coloured(axis, REFERENCE.color) == dashed
-    assert legend(figure)[:2] == ["trained", "the others"]
-
-
-def test_each_of_many_groups_with_one_curve_has_a_panel(several):
-    figure = draw_comparison(several(9, ["trained"]))
-    assert list(panels(figure)) == [f"g{i}\n{i}" for i in range(9)]
-    for i, axis in enumerate(panels(figure).values()):
-        (own,) = (line for line in axis.lines if line.get_marker() in [*MARKERS])
-        assert own.get_label() == f"g{i}: trained"
-        assert len(bands(axis)) == 1
-        assert len(coloured(axis, BACKGROUND)) == 8  # no group is a reference for the others
-    assert legend(figure) == ["the others", "95% interval", "truncation to the window"]
 
 
 def test_few_groups_with_one_curve_share_a_panel_in_colours_of_their_own(several):

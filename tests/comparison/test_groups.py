@@ -80,14 +80,6 @@ def experiment(**changes):
                 },
             ],
         ),
-        # of two scalings of one type, only what differs
-        (
-            [experiment(rope__scaling={"type": "none", "query_scale": {"type": "logn"}})],
-            [
-                {"rope.scaling.query_scale.type": "absent"},
-                {"rope.scaling.query_scale.type": "logn"},
-            ],
-        ),
         # a section that is null in the others
         (
             [experiment(rope__map={"type": "rerope", "window": 64}, stages__0__seq_len=256)],
@@ -98,15 +90,13 @@ def experiment(**changes):
         ),
         # a stage that the others do not have
         (
-            [experiment(stages=[STAGE, STAGE | {"positions": {"type": "pose", "length": 512}}])],
+            [experiment(stages=[STAGE, STAGE])],
             [
                 {"stages.1": "absent"},
                 {
                     "stages.1.steps": "1000",
                     "stages.1.seq_len": "128",
                     "stages.1.batch_size": "16",
-                    "stages.1.positions.type": "pose",
-                    "stages.1.positions.length": "512",
                 },
             ],
         ),

@@ -107,17 +107,6 @@ def test_usable_lengths_are_sorted_by_length(sweep_of):
     assert (yarn["usable"], yarn["usable_at"]) == ("none", 0)
 
 
-def test_points_name_the_units_of_their_intervals(two):
-    point = replace(two.curves[0].points[0], units=33, documents=3)
-    curves = [replace(two.curves[0], points=(point,)), *two.curves[1:]]
-    data = data_of(format_page(replace(two, curves=curves)))
-    assert data["curves"][0]["points"][0]["resampled"] == "33 blocks of 3 documents"
-    assert data["curves"][1]["points"][0]["resampled"] == "24 documents"
-    assert (data["units"], data["paired"]) == (
-        *("documents and blocks", "paired by document or block"),
-    )
-
-
 EVIL = '</script><b>[red]x\x1b[31m"&\u202e'
 
 

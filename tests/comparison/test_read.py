@@ -2,14 +2,13 @@
 
 import csv
 import math
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from rope_jax.comparison.groups import PointKey
-from rope_jax.comparison.read import find_sweeps, read_sweep
+from rope_jax.comparison.read import read_sweep
 from rope_jax.errors import UserError
 from rope_jax.results.statistics import Sums
 from rope_jax.sealed import seal
@@ -75,31 +74,6 @@ def test_the_baselines_sums_are_read_even_if_it_is_not_a_curve(sweep_of):
     }
 
 
-def test_runs_that_differ_in_seed_and_folder_are_one_experiment(sweep_of):
-    runs = sweep_of("a"), sweep_of("b", seed=1), sweep_of("c", model="hidden_size: 32")
-    one, two, three = (read_sweep(run / "evals/demo").experiment for run in runs)
-    assert one == two != three
-
-
-def test_the_map_of_a_curve_is_read(sweep_of):
-    path = sweep_of("one") / "evals/demo/results.csv"
-    label = "leaky_rerope+window=12+k=1.5e+04"
-    path.write_text(path.read_text().replace("yarn-4,yarn,,", f"yarn-4,yarn,{label},"))
-    rows = [row for row in read_sweep(path.parent).rows if row.name == "yarn-4"]
-    assert {(row.map, row.kind) for row in rows} == {(label, "leaky_rerope")}
-
-
-def test_a_sweep_is_found_by_any_path_to_it(sweep_of, monkeypatch, tmp_path):
-    run = sweep_of("one")
-    plain = read_sweep(run / "evals/demo")
-    (tmp_path / "link").symlink_to(run / "evals/demo")
-    monkeypatch.chdir(run / "evals/demo")
-    for way in (".", "../../../one/evals/demo/", "../../../link"):
-        (folder,) = find_sweeps([Path(way)], None)
-        sweep = read_sweep(folder)
-        assert (sweep.label, sweep.experiment) == ("one/demo", plain.experiment)
-
-
 def swept(sweep_of, **settings) -> Path:
     """Return a sweep's folder with its checksums, as a sweep leaves it."""
     folder = sweep_of("one", **settings) / "evals/demo"
@@ -113,7 +87,7 @@ def test_a_damaged_file_is_refused_or_reads_the_same(sweep_of, name):
     folder = swept(sweep_of, protocols=("same_tokens",), lengths=(16, 64))
     whole = (folder / name).read_bytes()
     good = read_sweep(folder)
-    for end in [0, 1, *range(7, len(whole), max(1, len(whole) // 25)), len(whole) - 2]:
+    for end in [0, 1, *range(7, len(whole), max(1, len(whole) // 12)), len(whole) - 2]:
         (folder / name).write_bytes(whole[:end])
         said = ""
         try:
@@ -181,26 +155,11 @@ def test_a_value_that_no_sweep_writes_is_refused(sweep_of, old, new, says):
     assert str(caught.value).startswith(f"{path}: ")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "junk",
-        "null",
-        '{"run": "one"}',
-        '{"run": "one", "step": 100, "window": 16, "nll_at_window": 1.0, "earlier": 3}',
-    ],
-)
+@pytest.mark.parametrize("content", ["junk", "null", '{"run": "one"}'])
 def test_a_foreign_summary_is_refused(sweep_of, content):
     path = sweep_of("one") / "evals/demo/summary.json"
     path.write_text(content)
     with pytest.raises(UserError, match=r"summary\.json: missing or damaged; sweep again"):
-        read_sweep(path.parent)
-
-
-def test_huge_files_are_refused_at_once(sweep_of):
-    path = sweep_of("one") / "evals/demo/results.csv"
-    os.truncate(path, 2**33)  # of which nothing is stored
-    with pytest.raises(UserError, match=r"results.csv: cannot be read \(larger than 268,435,456"):
         read_sweep(path.parent)
 
 

@@ -135,15 +135,6 @@ def test_bits_per_byte_that_are_not_known_are_refused(sweep_of):
     compare(unknown, [], CompareConfig(show="nats", resamples=50))
 
 
-def with_points(comparison, change):
-    """Return a comparison with changed points; change: of a curve's place and a point."""
-    curves = [
-        replace(c, points=tuple(change(place, p) for p in c.points))
-        for place, c in enumerate(comparison.curves)
-    ]
-    return replace(comparison, curves=curves)
-
-
 def test_differences_that_three_decimals_do_not_show_are_zero(sweep_of):
     estimates = {
         8: Estimate(-0.0004, -0.00049, 0.0),
@@ -152,18 +143,13 @@ def test_differences_that_three_decimals_do_not_show_are_zero(sweep_of):
         64: Estimate(0.0006, -0.0004, 0.0016),
     }
     one = compared(sweep_of("one"))
-    found = with_points(one, lambda _, p: replace(p, gain=estimates[p.length]))
+    curves = [
+        replace(c, points=tuple(replace(p, gain=estimates[p.length]) for p in c.points))
+        for c in one.curves
+    ]
+    found = replace(one, curves=curves)
     gains = comparison_markdown(found).partition("gain over truncation")[2].partition("\n\n")[2]
     assert r"| one | yarn-4 | 0 | 0 | 0 \[-0.020, 0\] | +0.001 \[0, +0.002\] |" in gains
     assert "0.000" not in gains
     assert estimate_cell(estimates[8])[:2] == ("0", "")
     assert estimate_cell(estimates[64])[:2] == ("+0.001", "±0.0010")
-
-
-def test_blocks_are_named_where_documents_are_too_few(sweep_of):
-    one = compared(sweep_of("one"))
-    few = comparison_markdown(with_points(one, lambda _, p: replace(p, units=33, documents=3)))
-    assert "; test split, 33 blocks of 3 documents." in few
-    assert "in nats per token, paired by block.\n" in few
-    assert "by document" not in few
-    assert "in nats per token, paired by document.\n" in comparison_markdown(one)

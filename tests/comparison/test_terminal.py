@@ -78,7 +78,7 @@ def test_intervals_over_seeds_may_be_wider_than_their_values(sweep_of):
     assert re.search(r"^b +9\.50 ±2\.2• ", lines[3])
     over = "over documents and, where a group has several, seeds"
     assert f"± half of the 95% interval {over}; [ ] the ends of the" in " ".join(lines)
-    lines = printed(compared(*seeds), 60).splitlines()
+    lines = printed(compared(*seeds), 100).splitlines()
     ends = "[ ] the ends of the 95% interval over documents and seeds"
     assert f"{ends}, where it is wider than the value" in " ".join(lines)
     assert "one seed" not in " ".join(lines)

@@ -82,42 +82,22 @@ def points(found, tag):
     return {event.step: event.value for event in found.Scalars(tag)}
 
 
-def layout(found):
-    (event,) = found.Tensors("custom_scalars__config__")
-    content = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
-    return {
-        category.title: {chart.title: list(chart.multiline.tag) for chart in category.chart}
-        for category in content.category
-    }
-
-
-def test_a_scaling_is_a_run_whose_step_is_the_length(written):
-    found = written("ntk-4")
-    units = ("perplexity", "unit_nats_per_token", "unit_bits_per_byte")
-    assert set(found.Tags()["scalars"]) == {
-        *(f"{unit}/{protocol}" for unit in units for protocol in ("same_tokens", "sliding")),
-        *(f"summary/{name}" for name in
-          ("usable_length", "blow_up_at_longest", "gain_over_truncation_at_longest")),
-    }  # fmt: skip
-    assert points(found, "unit_nats_per_token/same_tokens") == {16: 1.5, 64: 1.25}
-    assert points(found, "perplexity/same_tokens") == (
-        pytest.approx({16: math.exp(1.5), 64: math.exp(1.25)})
-    )
-    assert points(found, "unit_bits_per_byte/sliding") == pytest.approx({64: 1.125 / math.log(2)})
-
-
-def test_earlier_checkpoints_are_tags_and_not_runs(several, tmp_path):
+def test_a_scaling_is_a_run_whose_step_is_the_length(several, tmp_path):
+    """Earlier checkpoints are tags and not runs."""
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"trained", "ntk-4"}
     assert not any(path.is_dir() for path in (tmp_path / "ntk-4").iterdir())
     found = several("ntk-4")
-    assert points(found, "perplexity/same_tokens") == (
-        pytest.approx({16: math.exp(1.5), 64: math.exp(1.25)})
-    )
-    assert points(found, "perplexity/same_tokens_at_step_3") == pytest.approx({16: math.exp(3.5)})
-    assert points(found, "perplexity/same_tokens_at_step_5") == pytest.approx({16: math.exp(2.5)})
-    assert points(found, "perplexity_by_step/same_tokens/16") == (
-        pytest.approx({3: math.exp(3.5), 5: math.exp(2.5), 7: math.exp(1.5)})
-    )
+    assert points(found, "unit_nats_per_token/same_tokens") == {16: 1.5, 64: 1.25}
+    assert points(found, "unit_bits_per_byte/sliding") == pytest.approx({64: 1.125 / math.log(2)})
+    for tag, nlls in {
+        "perplexity/same_tokens": {16: 1.5, 64: 1.25},
+        "perplexity/same_tokens_at_step_3": {16: 3.5},
+        "perplexity/same_tokens_at_step_5": {16: 2.5},
+        "perplexity_by_step/same_tokens/16": {3: 3.5, 5: 2.5, 7: 1.5},
+    }.items():
+        assert points(found, tag) == pytest.approx({n: math.exp(x) for n, x in nlls.items()})
+    (image,) = several().Images("summary/curve")
+    assert image.step == 7
 
 
 def test_hyperparameters_tell_the_curves_apart_with_whole_numbers(written):
@@ -128,16 +108,8 @@ def test_hyperparameters_tell_the_curves_apart_with_whole_numbers(written):
     settings = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     values = {name: value.string_value for name, value in settings.items()}
     assert values == {
-        "label": "ntk-4",
-        "base": "500000",
-        "window": "16",
-        "sweep": "short",
-        "seed": "1",
-        "run": "demo",
-        "step": "7",
-        "scaling": "ntk",
-        "factor": "4",
-        "map": "",
+        **{"label": "ntk-4", "base": "500000", "window": "16", "sweep": "short", "seed": "1"},
+        **{"run": "demo", "step": "7", "scaling": "ntk", "factor": "4", "map": ""},
     }
     assert [info.name.tag for info in experiment.metric_infos] == METRICS
     assert points(written("ntk-4"), "summary/blow_up_at_longest") == pytest.approx({0: 1.3})
@@ -198,25 +170,13 @@ def test_the_columns_of_all_sweeps_are_shown_whichever_run_is_read_first(tmp_pat
 
 
 def test_all_scalings_are_on_one_chart(several):
-    assert layout(several()) == {
-        "perplexity": {
-            "same_tokens": ["^perplexity/same_tokens$"],
-            "same_tokens_at_step_5": ["^perplexity/same_tokens_at_step_5$"],
-            "same_tokens_at_step_3": ["^perplexity/same_tokens_at_step_3$"],
-            "sliding": ["^perplexity/sliding$"],
-        },
-        "nats per token": {"same_tokens": ["^unit_nats_per_token/same_tokens$"],
-                           "sliding": ["^unit_nats_per_token/sliding$"]},
-        "bits per byte": {"same_tokens": ["^unit_bits_per_byte/same_tokens$"],
-                          "sliding": ["^unit_bits_per_byte/sliding$"]},
-        "perplexity by training step": {
-            "same_tokens/16": ["^perplexity_by_step/same_tokens/16$"],
-            "same_tokens/64": ["^perplexity_by_step/same_tokens/64$"],
-            "sliding/64": ["^perplexity_by_step/sliding/64$"],
-        },
-    }  # fmt: skip
-    # perplexity comes first: TensorBoard sorts groups, and within a group tags, by name
-    tags = sorted(several("ntk-4").Tags()["scalars"])
-    assert tags[:2] == ["perplexity/same_tokens", "perplexity/same_tokens_at_step_3"]
-    (image,) = several().Images("summary/curve")
-    assert image.step == 7
+    (event,) = several().Tensors("custom_scalars__config__")
+    content = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    charts = {c.title: {d.title: list(d.multiline.tag) for d in c.chart} for c in content.category}
+    assert list(charts) == [
+        *("perplexity", "nats per token", "bits per byte", "perplexity by training step")
+    ]
+    assert charts["perplexity"] == {
+        name: [f"^perplexity/{name}$"]
+        for name in (*("same_tokens", "same_tokens_at_step_5", "same_tokens_at_step_3", "sliding"),)
+    }

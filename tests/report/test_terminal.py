@@ -90,14 +90,6 @@ def test_no_number_is_folded_however_narrow_the_console(width):
         assert of_curve(name, lines) == of_curve(name, demo(200).splitlines())
 
 
-def test_without_room_for_every_interval_the_file_that_has_them_is_named():
-    text = demo(60)
-    trained = text.splitlines()[3]
-    assert trained.split() == ["trained", "4.10", "4.07", "9.25", "15.38", "24.05", "30.78"]
-    assert "intervals without room: in results.csv;" in text
-    assert "results.csv" not in demo(80)
-
-
 def test_the_best_value_as_shown_is_marked_unless_most_have_it():
     def marked(**nll):
         table = [row(name, 16, value) for name, value in nll.items()]
