@@ -24,7 +24,7 @@ from rope_jax.config.keys import models_in
 from rope_jax.devices.targets import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
 from rope_jax.positions.maps import MAPS
-from rope_jax.report.text import effective_text
+from rope_jax.report.measured import effective_text
 from rope_jax.rope import QUERY_SCALES, STRATEGIES
 from rope_jax.rope.hf import HF_FORMS
 from scripts.aot import RESULTS as AOT_RESULTS

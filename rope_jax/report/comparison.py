@@ -121,18 +121,10 @@ def check_output(folder: Path, sweeps: Sequence[Sweep], *, replace: bool) -> boo
     return True
 
 
-def _sources(folder: Path, sweeps: Sequence[Sweep]) -> dict[str, dict[str, Any]]:
-    """Return each sweep by its path from `folder`: both may have been moved together."""
+def _sources(folder: Path, sweeps: Sequence[Sweep]) -> list[str]:
+    """Return each sweep's path from `folder`: both may have been moved together."""
     start = os.path.realpath(folder)
-    return {
-        os.path.relpath(os.path.realpath(sweep.folder), start): {
-            "run": sweep.run,
-            "sweep": sweep.name,
-            "seed": sweep.seed,
-            "steps": sorted(sweep.windows),
-        }
-        for sweep in sweeps
-    }
+    return [os.path.relpath(os.path.realpath(sweep.folder), start) for sweep in sweeps]
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> None:

@@ -12,9 +12,16 @@ from rope_jax.comparison.groups import Group, describe_settings
 from rope_jax.errors import printable
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.figure import assign_curve_styles, assign_group_styles, dash_of
-from rope_jax.report.measured import describe_groups, describe_sources, pairing_text
+from rope_jax.report.measured import (
+    caption,
+    describe_groups,
+    describe_sources,
+    pairing_text,
+    unit_kinds,
+    units_text,
+    usable_text,
+)
 from rope_jax.report.tasks import task_maps
-from rope_jax.report.text import caption, unit_kinds, units_text, usable_text
 from rope_jax.runs.logs import finite
 
 # With more curves than this, bands would hide everything else.

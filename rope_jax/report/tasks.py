@@ -33,9 +33,8 @@ from rope_jax.plots.style import (
     assign_styles,
     figure_style,
 )
-from rope_jax.report.measured import loss_cell
+from rope_jax.report.measured import effective_text, loss_cell, usable_text
 from rope_jax.report.table import Cell, Line, Table, print_table
-from rope_jax.report.text import effective_text, usable_text
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskRow, TaskSummary, TaskTables, taken_out

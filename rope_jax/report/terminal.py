@@ -17,23 +17,21 @@ from rope_jax.console import describe_duration, print_warning, print_wrapped, pr
 from rope_jax.errors import printable
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.measured import (
+    QUANTITIES,
     Plotted,
+    caption,
+    documents_text,
     estimate_cell,
     has_single_seeds,
     measured_table,
     plotted_by,
     sampling_text,
-)
-from rope_jax.report.table import Cell, Line, Table, print_table
-from rope_jax.report.tasks import print_tasks
-from rope_jax.report.text import (
-    QUANTITIES,
-    caption,
-    documents_text,
     units_text,
     usable_text,
     value_text,
 )
+from rope_jax.report.table import Cell, Line, Table, print_table
+from rope_jax.report.tasks import print_tasks
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import RELIABLE_UNITS, perplexity
 from rope_jax.results.summary import SweepSummary

@@ -232,10 +232,3 @@ def test_seeds_with_no_point_in_common_are_refused(sweep_of):
     runs.append(sweep_of("x-s1", seed=1, lengths=(32, 64), **whole))
     with pytest.raises(UserError, match=r"^x \(2 seeds\): its seeds have no point in common$"):
         compared(*runs)
-
-
-def test_an_infinite_loss_ends_the_usable_length(sweep_of):
-    offsets = {8: 0.0, 16: 0.0, 32: 0.0, 64: math.inf}
-    assert compared(sweep_of("x", yarn_offsets=offsets)).curves[1].usable == (32, False, True)
-    offsets = dict.fromkeys(offsets, math.inf)
-    assert compared(sweep_of("y", yarn_offsets=offsets)).curves[1].usable == (None, False, True)

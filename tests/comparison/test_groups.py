@@ -26,7 +26,6 @@ def test_only_a_suffix_behind_a_separator_names_a_seed():
         (("demo-3", "demo-4"), "demo (2 seeds)"),
         (("llama-2", "llama-2-s1"), "llama-2 (2 seeds)"),
         (("a0", "a1"), "a0, a1 (2 seeds)"),
-        (("news", "novels-s1"), "news, novels-s1 (2 seeds)"),
         (("s0", "s1", "s2", "s3", "s4"), "s0, …, s4 (5 seeds)"),
         (("gpt-2",), "gpt-2"),  # not pooled: it keeps its whole name
     ],
@@ -35,13 +34,6 @@ def test_a_group_is_labelled_by_its_runs_without_their_seeds(sweep_of, runs, lab
     made = [sweep_of(run, seed=seed) for seed, run in enumerate(runs)]
     (group,) = group_sweeps(read(*made), [])
     assert group.label == label
-
-
-def test_labels_tell_groups_apart(sweep_of):
-    runs = [sweep_of(f"x-s{s}", seed=s) for s in (0, 1)]
-    runs += [sweep_of(f"x-s{s}", seed=s - 2, model="hidden_size: 32") for s in (2, 3)]
-    labels = [group.label for group in group_sweeps(read(*runs), [])]
-    assert labels == ["x-s0, x-s1 (2 seeds)", "x-s2, x-s3 (2 seeds)"]
 
 
 def experiment(**changes):

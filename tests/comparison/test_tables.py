@@ -121,7 +121,6 @@ def test_the_comments_of_latex_say_what_a_caption_has_to(sweep_of):
     assert "stays within 0.5 nats per token of truncation, which is trained at the window" in text
     assert "too few" not in text
     text = comments(*one, sweep_of("b", seed=3, model="hidden_size: 32"))
-    assert "a (2 seeds): seeds 0, 3; step 100; trained at 16 tokens." in text
     assert "b: seed 3; step 100; trained at 16 tokens." in text
     assert "group with one seed says nothing about other seeds" in text
     assert "Truncation:" not in text

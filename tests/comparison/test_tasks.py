@@ -14,6 +14,7 @@ from rope_jax.results.tasks import TaskRow
 from rope_jax.runs.tables import format_csv
 from tests.comparison.conftest import compared
 from tests.comparison.test_page import data_of
+from tests.report.rows import task_row
 
 EFFECTIVE = {
     "effective_length": 32,
@@ -24,13 +25,7 @@ EFFECTIVE = {
 
 
 def row(name, task, length, value, **fields):
-    values = {field: None for field in TaskRow._fields}
-    values |= {"name": name, "scaling": "none", "map": "", "auto": False, "task": task}
-    values |= {"kind_of_task": task, "length": length, "taken_out": False, "metric": "exact"}
-    values |= {"value": value, "ci_low": max(0.0, value - 0.25), "ci_high": min(1.0, value + 0.25)}
-    values |= {"chance": 0.25, "samples": 64, "answers": 64, "tokens": 640, "targets": "abc"}
-    values |= {"step": 100, "run": "one", "seed": 0, "corpus": "c0ffee", "split": "test"}
-    return TaskRow(**(values | {"bos": "document", "seconds": 0.5} | fields))
+    return task_row(name, length, value, 0.25, task=task, kind_of_task=task, **fields)
 
 
 ROWS = [

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from rope_jax.console import plain_console
 from rope_jax.report.comparison import comparison_markdown
+from rope_jax.report.measured import perplexity_text
 from rope_jax.report.terminal import print_comparison
-from rope_jax.report.text import perplexity_text
 from tests.comparison.conftest import compared
 
 WAYS = {"yarn_offsets": {8: 0.0, 16: 0.0, 32: -0.25, 64: 1.0}}

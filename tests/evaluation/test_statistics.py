@@ -132,14 +132,6 @@ def test_five_documents_are_enough_for_an_interval_if_a_poor_one():
     assert 1.25 < found.high < 2
 
 
-def test_intervals_of_float32_sums_are_computed_in_float64():
-    nll, tokens = skewed(np.random.default_rng(6), 64)
-    single = Sums(nll.astype(np.float32), tokens.astype(np.float32))
-    double = Sums(single.nll.astype(np.float64), single.weight.astype(np.float64))
-    found, wanted = (mean_nll(sums, resamples=200, seed=0) for sums in (single, double))
-    assert found == wanted
-
-
 def test_an_infinity_stays_visible_in_a_difference():
     infinite = Sums(np.array([1.0, np.inf, 2.0]), np.array([4, 4, 4]))
     finite = Sums(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 4]))
@@ -161,9 +153,6 @@ def seeds_of(random, shifts, documents=20, weight=32.0):
 def test_pooling_one_seed_gives_that_seed():
     (sums,) = seeds_of(np.random.default_rng(0), [0.0])
     assert pooled_mean([sums], resamples=100, seed=0) == mean_nll(sums, resamples=100, seed=0)
-    pair = pooled_difference([sums], [Sums(sums.nll * 1.1, sums.weight)], resamples=100, seed=0)
-    other = paired_difference(sums, Sums(sums.nll * 1.1, sums.weight), resamples=100, seed=0)
-    assert pair == other
 
 
 def test_seeds_widen_the_interval_by_students_t():
@@ -218,8 +207,6 @@ NAN = math.nan
         ({16: 0.0, 32: 0.01, 64: -0.3}, (64, True)),
         # at most: the tolerance itself passes
         ({16: 0.0, 32: 0.02, 64: 0.0201}, (32, False)),
-        # leaves it at 64
-        ({16: 0.0, 32: 0.01, 64: 0.03, 128: 1.0}, (32, False)),
         # a recovery past a failure does not count
         ({16: 0.0, 32: 0.03, 64: 0.0, 128: -1.0}, (16, False)),
         # the window itself fails, as for a scaling that harms it

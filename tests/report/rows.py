@@ -5,6 +5,7 @@ from typing import Any
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import perplexity
 from rope_jax.results.summary import CheckpointSummary, CurveSummary
+from rope_jax.results.tasks import TaskRow
 
 
 def row(name: str, length: int, nll: float, half: float = 0.1, **fields: Any) -> Row:
@@ -33,3 +34,14 @@ def checkpoint(**fields: Any) -> CheckpointSummary:
     known = {"run": "demo", "step": 500, "window": 16, "nll_at_window": 1.0, "tolerance": 0.02}
     known |= {"documents": 24, "units": 24, "distance": 4096}
     return CheckpointSummary(**(known | fields))
+
+
+def task_row(name: str, length: int, value: float, half: float = 0.1, **fields: Any) -> TaskRow:
+    """Return a row of tasks.csv about exact answers."""
+    values: dict[str, Any] = dict.fromkeys(TaskRow._fields)
+    values |= {"name": name, "scaling": "none", "map": "", "auto": False, "length": length}
+    values |= {"task": "passkey", "kind_of_task": "passkey", "taken_out": False, "metric": "exact"}
+    values |= {"value": value, "ci_low": max(0.0, value - half), "ci_high": min(1.0, value + half)}
+    values |= {"chance": 0.25, "samples": 64, "answers": 64, "tokens": 640, "targets": "abc"}
+    values |= {"step": 100, "run": "one", "seed": 0, "corpus": "c0ffee", "split": "test"}
+    return TaskRow(**(values | {"bos": "document", "seconds": 0.5} | fields))

@@ -198,10 +198,9 @@ def test_each_protocol_starts_a_row_of_panels():
     assert [(place.rowspan.start, place.colspan.start) for place in places] == [
         (2 * block + n // 3, n % 3) for block in (0, 1) for n in range(5)
     ]
-    # the horizontal axis is labelled where no panel of the same protocol is below
+    # labelled where no panel of the same protocol is below; no row moves for one beside a gap
     labelled = [axis.get_title() for axis in shown if axis.get_xlabel()]
     assert labelled == [f"yarn-{n}\n{p}" for p in protocols for n in (2, 3, 4)]
-    # labels that reach into an empty place move no row
     above_gap = [axis.get_title() for axis in shown if not axis.xaxis.get_in_layout()]
     assert above_gap == [f"yarn-2\n{p}" for p in protocols]
 

@@ -7,8 +7,8 @@ import re
 import pytest
 from rich.console import Console
 
+from rope_jax.report.measured import usable_text
 from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
-from rope_jax.report.text import usable_text
 from rope_jax.results.statistics import Estimate, UsableLength
 from rope_jax.results.summary import SweepSummary
 from tests.report.rows import checkpoint, curve, row
@@ -113,27 +113,21 @@ def test_few_units_mark_nothing_as_below_truncation_and_blocks_are_explained():
     )
 
 
-@pytest.mark.parametrize(
-    ("usable", "text"),
-    [
-        (UsableLength(length=1024, is_last=False, is_known=True), "1,024"),
-        (UsableLength(length=1024, is_last=True, is_known=True), "≥ 1,024"),
-        (UsableLength(length=None, is_last=False, is_known=True), "none"),
+def test_a_usable_length_claims_no_more_than_is_known():
+    shown = {
+        UsableLength(length=1024, is_last=False, is_known=True): "1,024",
+        UsableLength(length=1024, is_last=True, is_known=True): "≥ 1,024",
+        UsableLength(length=None, is_last=False, is_known=True): "none",
         # too few documents: whether the next length passes is unknown, so no "≥"
-        (UsableLength(length=256, is_last=False, is_known=False), "256 (no interval)"),
-        (UsableLength(length=None, is_last=False, is_known=False), "–"),
-    ],
-)
-def test_a_usable_length_claims_no_more_than_is_known(usable, text):
-    assert usable_text(usable) == text
-    for units, why in (
-        (24, "no interval: too few documents for one at the next length"),
-        (19, "no interval: by the values alone, with fewer than 20 documents"),
-    ):
-        newest = checkpoint(units=units, curves={"trained": curve(usable)})
-        shown = printed([row("trained", 16, 1.0)], newest)
-        assert f" {text}\n" in shown or f" {text} " in shown
-        assert (why in shown) == (not usable.is_known)
+        UsableLength(length=256, is_last=False, is_known=False): "256 (no interval)",
+        UsableLength(length=None, is_last=False, is_known=False): "–",
+    }
+    assert {usable: usable_text(usable) for usable in shown} == shown
+    unknown = {"trained": curve(UsableLength(length=256, is_last=False, is_known=False))}
+    few = printed([row("trained", 16, 1.0)], checkpoint(curves=unknown))
+    assert "no interval: too few documents for one at the next length" in few
+    alone = printed([row("trained", 16, 1.0)], checkpoint(units=19, curves=unknown))
+    assert "no interval: by the values alone, with fewer than 20 documents" in alone
 
 
 @pytest.mark.parametrize("name", ["[red]x", ":smile:"])

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from rope_jax.report.measured import half_width_text, interval_text, perplexity_text
 from rope_jax.report.table import (
     Cell,
     Line,
@@ -15,24 +16,18 @@ from rope_jax.report.table import (
     latex_cell,
     yaml_block,
 )
-from rope_jax.report.text import half_width_text, interval_text, perplexity_text
 from rope_jax.results.statistics import Estimate
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("runs/a_b", "runs/a_b"),
-        ("a|b`c`", r"a\|b\`c\`"),
-        ("[x](y) <b>", r"\[x\](y) \<b\>"),
-        ("https://a.b www.a.b a@b.c", r"https\://a.b www\.a.b a\@b.c"),
-        ("corpus: one", "corpus: one"),
-        ("a\n# b\x1b", r"a\\n\# b\\x1b"),
-        ("_a_ **b**", r"\_a\_ \*\*b\*\*"),
-    ],
-)
-def test_markdown_is_escaped(text, shown):
-    assert escape_markdown(text) == shown
+def test_markdown_is_escaped():
+    shown = {
+        "runs/a_b corpus: one": "runs/a_b corpus: one",
+        "a|b`c` [x](y) <b>": r"a\|b\`c\` \[x\](y) \<b\>",
+        "https://a.b www.a.b a@b.c": r"https\://a.b www\.a.b a\@b.c",
+        "a\n# b\x1b": r"a\\n\# b\\x1b",
+        "_a_ **b**": r"\_a\_ \*\*b\*\*",
+    }
+    assert {text: escape_markdown(text) for text in shown} == shown
 
 
 @pytest.mark.parametrize("name", ["plain", "```", "a ````` b", "``"])
@@ -44,37 +39,27 @@ def test_nothing_ends_a_block(name):
     assert block.endswith(f"<script>\n{fence}")
 
 
-@pytest.mark.parametrize(
-    ("text", "latex"),
-    [
-        ("dynamic_ntk", r"dynamic\_ntk"),
-        ("100% of $x & #1", r"100\% of \$x \& \#1"),
-        (r"\input{x}", r"\textbackslash{}input\{x\}"),
-        ("a~b^c", r"a\textasciitilde{}b\textasciicircum{}c"),
-        ("yarn-4 --x", "yarn-4 -{}-x"),
-        ("≥ 1,024 †", r"$\geq$ 1,024 \dag{}"),
-        ("256–512", r"256\textendash{}512"),
-        ("é θ", "é U+03B8"),
-        ("\x1b[31m\n", r"\textbackslash{}x1b[31m\textbackslash{}n"),  # for a terminal to obey
-    ],
-)
-def test_text_is_shown_as_it_is(text, latex):
-    assert escape_latex(text) == latex
+def test_latex_is_escaped():
+    shown = {
+        "dynamic_ntk 100% of $x & #1": r"dynamic\_ntk 100\% of \$x \& \#1",
+        r"\input{x} a~b^c": r"\textbackslash{}input\{x\} a\textasciitilde{}b\textasciicircum{}c",
+        "yarn-4 --x": "yarn-4 -{}-x",
+        "≥ 1,024 † 256–512": r"$\geq$ 1,024 \dag{} 256\textendash{}512",
+        "é θ": "é U+03B8",
+        "\x1b[31m\n": r"\textbackslash{}x1b[31m\textbackslash{}n",  # for a terminal to obey
+    }
+    assert {text: escape_latex(text) for text in shown} == shown
 
 
-@pytest.mark.parametrize(
-    ("cell", "latex"),
-    [
-        (("4.10", "±0.57", False), r"4.10 {\scriptsize $\pm$0.57}"),
-        (("4.10", "", True), r"\textbf{4.10}"),
-        (("", "", True), ""),
-        (("e^12.5", "[0.05, e^13.0]", False), r"$e^{12.5}$ {\scriptsize [0.05, $e^{13.0}$]}"),
-        (("-0.5", "", False), "$-$0.5"),
-    ],
-)
-def test_a_cell_is_a_value_and_its_interval(cell, latex):
-    value, interval, is_best = cell
-    assert latex_cell(Cell(value, interval, is_best=is_best)) == latex
+def test_a_cell_is_a_value_and_its_interval():
+    shown = {
+        Cell("4.10", "±0.57"): r"4.10 {\scriptsize $\pm$0.57}",
+        Cell("4.10", is_best=True): r"\textbf{4.10}",
+        Cell(is_best=True): "",
+        Cell("e^12.5", "[0.05, e^13.0]"): r"$e^{12.5}$ {\scriptsize [0.05, $e^{13.0}$]}",
+        Cell("-0.5"): "$-$0.5",
+    }
+    assert {cell: latex_cell(cell) for cell in shown} == shown
 
 
 def test_a_table_is_one_environment_with_booktabs_rules():
@@ -125,19 +110,15 @@ def test_a_perplexity_too_large_to_read_is_a_power_of_e():
     assert [perplexity_text(nll) for nll in (1.0, 5.0, 20.0)] == ["2.72", "148", "e^20.0"]
 
 
-@pytest.mark.parametrize(
-    ("half", "two", "one"),
-    [
-        (0.5678, "±0.57", "±0.6"),
-        (0.996, "±1.0", "±1"),
-        (1.72, "±1.7", "±2"),
-        (15.2, "±15", "±15"),
-        (151.7, "±152", "±152"),  # was ±1.5e+02
-        (1234.0, "±1,234", "±1,234"),
-        (0.0123, "±0.012", "±0.01"),
-        (0.00012345, "±0.00012", "±0.0001"),
-        (0.0, "±0", "±0"),
-    ],
-)
-def test_a_half_width_has_two_digits_or_all_before_the_point(half, two, one):
-    assert (half_width_text(half), half_width_text(half, digits=1)) == (two, one)
+def test_a_half_width_has_two_digits_or_all_before_the_point():
+    shown = {
+        0.5678: ("±0.57", "±0.6"),
+        0.996: ("±1.0", "±1"),
+        1.72: ("±1.7", "±2"),
+        151.7: ("±152", "±152"),  # was ±1.5e+02
+        1234.0: ("±1,234", "±1,234"),
+        0.0123: ("±0.012", "±0.01"),
+        0.00012345: ("±0.00012", "±0.0001"),
+        0.0: ("±0", "±0"),
+    }
+    assert {half: (half_width_text(half), half_width_text(half, 1)) for half in shown} == shown

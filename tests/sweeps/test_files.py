@@ -127,51 +127,26 @@ def test_summary_json_has_every_key_in_order(tmp_path):
     newest = checkpoint(units=20, curves={"pi-auto": pi}, **counts, **known)
     write_results(tmp_path, [], [], SweepSummary(newest=newest, earlier=(early,)))
     found = strict((tmp_path / "summary.json").read_text())
-    wanted = {
-        "run": "demo",
-        "step": 500,
-        "window": 16,
-        "nll_at_window": 2.0,
-        "perplexity_at_window": 7.5,
-        "bpb_at_window": 1.0,
-        "tolerance_nats": 0.02,
-        "documents": 3,
-        "resampled": "blocks",
-        "units": 20,
-        "reliable": True,
-        "compilations": 1,
-        "curves": {
-            "pi-auto": {
-                "usable_length": 16,
-                "usable_length_is_last_tested": False,
-                "usable_length_is_known": True,
-                "usable_length_at_most": 64,
-                "usable_length_at_most_is_last_tested": True,
-                "blow_up": {"64": {"value": 1.5, "low": 1.25, "high": None}},
-                "gain_over_truncation_nats": {"64": {"value": -0.5, "low": -0.75, "high": -0.25}},
-                "difference_from_trained_nats": {},
-            }
-        },
-        "tasks": {},
-        "earlier": [
-            {
-                "run": "demo",
-                "step": 100,
-                "window": 8,
-                "nll_at_window": None,
-                "perplexity_at_window": None,
-                "bpb_at_window": None,
-                "tolerance_nats": 0.02,
-                "documents": 3,
-                "resampled": "blocks",
-                "units": 19,
-                "reliable": False,
-                "compilations": 1,
-                "curves": {},
-                "tasks": {},
-            }
-        ],
+    shared = {"documents": 3, "resampled": "blocks"}
+    curve_of_pi = {
+        "usable_length": 16,
+        "usable_length_is_last_tested": False,
+        "usable_length_is_known": True,
+        "usable_length_at_most": 64,
+        "usable_length_at_most_is_last_tested": True,
+        "blow_up": {"64": {"value": 1.5, "low": 1.25, "high": None}},
+        "gain_over_truncation_nats": {"64": {"value": -0.5, "low": -0.75, "high": -0.25}},
+        "difference_from_trained_nats": {},
     }
+    wanted = {
+        **{"run": "demo", "step": 500, "window": 16, "nll_at_window": 2.0},
+        **{"perplexity_at_window": 7.5, "bpb_at_window": 1.0, "tolerance_nats": 0.02, **shared},
+        **{"units": 20, "reliable": True, "compilations": 1, "curves": {"pi-auto": curve_of_pi}},
+        "tasks": {},
+    }
+    unknown = dict.fromkeys(("nll_at_window", "perplexity_at_window", "bpb_at_window"))
+    early = {"step": 100, "window": 8, "units": 19, "reliable": False, "curves": {}}
+    wanted["earlier"] = [wanted | unknown | early]
     assert found == wanted
     assert list(found) == list(wanted)
     assert list(found["curves"]["pi-auto"]) == list(wanted["curves"]["pi-auto"])

@@ -12,8 +12,8 @@ from rope_jax.comparison.read import SweepFiles
 from rope_jax.config.training import Config
 from rope_jax.evaluation.results import document_rows, rows, summarize, task_tables
 from rope_jax.report import tasks as report
+from rope_jax.report.measured import effective_text
 from rope_jax.report.table import format_latex, format_markdown
-from rope_jax.report.text import effective_text
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import SweepSummary
 from rope_jax.results.tasks import (
