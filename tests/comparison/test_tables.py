@@ -75,16 +75,6 @@ def test_the_markdown_has_one_table_per_protocol_and_marks(comparison):
         assert len({line.count("|") for line in block.splitlines()}) == 1
 
 
-def test_markdown_shows_names_as_they_are(comparison):
-    names = ["[red]x", "[/]", "a|b", "<b>", "*x*", "$y$", "run_one-s1"]
-    comparison.groups[0] = replace(comparison.groups[0], label="; ".join(names))
-    curves = [replace(c, group=comparison.groups[0]) for c in comparison.curves[2:4]]
-    text = comparison_markdown(replace(comparison, curves=curves))
-    shown = r"\[red\]x; \[/\]; a\|b; \<b\>; \*x\*; \$y\$; run_one-s1"
-    assert text.startswith(f"# {shown}; b; c †\n")
-    assert f"| {shown} | yarn-4 | " in text
-
-
 def test_latex_writes_each_group_once_and_a_row_of_truncation_for_one(sweep_of):
     runs = sweep_of("a_1", model="hidden_size: 32"), sweep_of("b", shift=0.5)
     first, second = comparison_latex(compared(*runs)).split("\\begin{tabular}")[1:]

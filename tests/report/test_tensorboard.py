@@ -5,15 +5,9 @@ import math
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
-from tensorboard.context import RequestContext
-from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.custom_scalar import layout_pb2
-from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-from tensorboard.plugins.hparams.backend_context import Context
-from tensorboard.plugins.hparams.list_session_groups import Handler
+from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -125,48 +119,17 @@ METRICS = [
 ]  # fmt: skip
 
 
-def in_tensorboard(folder, runs):
-    """Return the rows of TensorBoard's HParams, {run: {metric: value}}, and its metric columns.
-
-    runs: in the order in which TensorBoard reads them.
-    """
-    multiplexer = EventMultiplexer()
-    for run in runs:
-        multiplexer.AddRun(str(folder / run), run)
-    multiplexer.Reload()
-    provider = MultiplexerDataProvider(multiplexer, str(folder))
-    context = Context(TBContext(data_provider=provider))
-    succeeded = [api_pb2.STATUS_SUCCESS]
-    asked = api_pb2.ListSessionGroupsRequest(allowed_statuses=succeeded, slice_size=100)
-    groups = Handler(RequestContext(), context, "", asked).run().session_groups
-    tags = context.hparams_metadata(RequestContext(), "")
-    found = context.experiment_from_metadata(RequestContext(), "", True, tags, [])
-    shown = {g.name: {m.name.tag: m.value for m in g.metric_values} for g in groups}
-    return shown, [info.name.tag for info in found.metric_infos]
-
-
-def test_the_columns_of_all_sweeps_are_shown_whichever_run_is_read_first(tmp_path):
+def test_of_two_tasks_of_a_type_the_shortest_effective_length_is_the_outcome(tmp_path):
     def effective(length):
-        return TaskSummary({}, EffectiveLength(length, length, length, False), 0.85)
+        return {"trained": TaskSummary({}, EffectiveLength(length, length, length, False), 0.85)}
 
-    tasks = {"far": {"trained": effective(64)}, "near": {"trained": effective(16)}}
-    tasks["needle"] = {"trained": effective(None)}
+    tasks = {"far": effective(64), "near": effective(16), "needle": effective(None)}
     asked = dataclasses.replace(SUMMARY.newest, tasks=tasks, curves={})
     named = [{"task": "passkey", "name": name} for name in ("far", "near")]
-    write(tmp_path / "short", TABLE, SUMMARY)
-    write(tmp_path / "tasks", TABLE[:2], SweepSummary(asked), tasks=[*named, {"task": "needle"}])
-    runs = ["short/trained", "short/ntk-4", "tasks/trained"]
-    for reverse in (False, True):
-        shown, columns = in_tensorboard(tmp_path, sorted(runs, reverse=reverse))
-        assert columns == METRICS
-        assert shown["short/ntk-4"] == pytest.approx(
-            dict(zip(METRICS, [0, 1.3, -0.25], strict=False)), rel=1e-6
-        )
-        # by the task's type, and of two named otherwise, the shortest
-        assert shown["tasks/trained"] == {
-            "summary/effective_length_passkey": 16,
-            "summary/effective_length_needle": 0,
-        }
+    found = write(tmp_path, TABLE[:2], SweepSummary(asked), tasks=[*named, {"task": "needle"}])
+    lengths = {"passkey": 16, "needle": 0}
+    for task, length in lengths.items():
+        assert points(found("trained"), f"summary/effective_length_{task}") == {0: length}
 
 
 def test_all_scalings_are_on_one_chart(several):
