@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
     scores = {
         name: decay_scores(geometry.inv_freq(), distances) for name, geometry in unscaled.items()
     }
-    scores |= {c.name: decay_scores(c.pairs.inv_freq, distances, c.pairs.m) for c in curves}
+    scores |= {c.name: decay_scores(c.inv_freq, distances, c.m) for c in curves}
     title = f"d {model.layers.geometry.rotary_dim}, without scaling"
     if with_scalings:
         title = model.title()

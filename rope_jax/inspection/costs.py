@@ -20,18 +20,19 @@ from rope_jax.runs.directory import RunDirectory
 
 
 class Cost(NamedTuple):
-    """What a training run or a fit took."""
+    """The cost of a training run, or of a fit if it has a name.
+
+    numbers: how many numbers were trained: all weights, or those of the fit.
+    tokens:  read by training steps, including those of a fit's trials; not by checks.
+    seconds: of training steps alone; of a fit with compilation and checks.
+    """
 
     run: str
     fit: str
-    """Name of a fit of the run; "": the training itself."""
     numbers: int
-    """How many numbers were trained: all weights, or those of a fit."""
     steps: int
     tokens: int
-    """Tokens read by training steps, those of a fit's trials included; not by checks."""
     seconds: float
-    """Training: of the steps alone. Fit: with compilation and checks."""
 
 
 def costs_of(run: RunDirectory) -> Iterator[Cost]:

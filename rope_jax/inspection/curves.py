@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from rope_jax.config.entries import ENTRIES
 from rope_jax.config.inspection import ScalingConfig
@@ -12,7 +11,7 @@ from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
 from rope_jax.inspection.output import short_number
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
-from rope_jax.rope.pairs import Pairs, exact_frequencies
+from rope_jax.rope.pairs import Pairwise, exact_frequencies, turns, unseen_share, wavelengths
 from rope_jax.rope.strategies import NoScaling
 
 MAX_CURVES = 12  # a reader cannot tell more apart in a figure
@@ -73,27 +72,39 @@ def scaling_label(scaling: Scaling) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """One scaling in a group of layers that are alike; kind: its type, or "trained"."""
+    """One scaling in a group of layers that are alike, pair by pair.
+
+    kind:     the scaling's type, or "trained".
+    inv_freq: θ' for a text of `length` tokens; m: its attention factor.
+    trained:  the frequencies that the model was trained with, at `window` tokens.
+    """
 
     name: str
     kind: str
     scaling: Scaling
     geometry: RotaryGeometry
-    pairs: Pairs
+    inv_freq: Pairwise
+    m: float
+    trained: Pairwise
+    window: int
+    length: int
 
+    @property
+    def wavelengths(self) -> Pairwise:
+        return wavelengths(self.inv_freq)
 
-class _Layer(NamedTuple):
-    """What the curves of a layer depend on.
+    @property
+    def turns(self) -> Pairwise:
+        return turns(self.inv_freq, self.window)
 
-    overrides: whether the layer has a scaling of its own, whatever the other layers use.
-    reach:     the farthest that its queries read, in training or afterwards.
-    """
+    @property
+    def scale(self) -> Pairwise:
+        """θ'/θ."""
+        return self.inv_freq / self.geometry.inv_freq()
 
-    geometry: RotaryGeometry
-    scaling: Scaling
-    trained: Scaling
-    overrides: bool
-    reach: int
+    @property
+    def unseen(self) -> Pairwise:
+        return unseen_share(self.inv_freq, self.length, self.trained, self.window)
 
 
 def make_curves(model: InspectedModel, asked: ScalingConfig, length: int) -> list[Curve]:
@@ -102,44 +113,38 @@ def make_curves(model: InspectedModel, asked: ScalingConfig, length: int) -> lis
     Layers that override the scaling appear once, because no request changes them. length: n, tokens
     in the text. UserError: a scaling does not fit the model.
     """
+    layers, sliding = model.layers, model.sliding
     curves: dict[str, Curve] = {}
     for name, kind, scaling in _requests(model, asked, length):
         with errors_in(f"scalings: {name}: ", UserError):  # the message names a setting
-            alike: dict[str, tuple[_Layer, list[int]]] = {}
-            for number in range(model.layers.count):
-                layer = _layer(model, scaling, number, length)
-                alike.setdefault(repr(layer), (layer, []))[1].append(number)
-            for layer, numbers in alike.values():
-                own, own_kind = name, kind
-                if layer.overrides:
-                    own, own_kind = scaling_label(layer.scaling), layer.scaling.type
+            alike: dict[str, list[int]] = {}
+            for i in range(layers.count):
+                settings = layers.for_layer(i, scaling), layers.for_layer(i, model.trained)
+                alike.setdefault(repr((settings, sliding[i % len(sliding)])), []).append(i)
+            for numbers in alike.values():
+                first = numbers[0]
+                geometry, own = layers.for_layer(first, scaling)
+                shown, shown_kind = name, kind
+                if layers.pattern[first % len(layers.pattern)].scaling is not None:
+                    shown, shown_kind = scaling_label(own), own.type
                 if len(alike) > 1:
-                    own += f" ({_layer_numbers(numbers)})"
-                inv_freq, m = exact_frequencies(layer.scaling, layer.geometry, length)
-                trained, _ = exact_frequencies(layer.trained, layer.geometry, model.window)
-                reach = (min(n, layer.reach) for n in (model.window, length))
-                pairs = Pairs(layer.geometry.inv_freq(), inv_freq, m, trained, *reach)
-                curves[own] = Curve(own, own_kind, layer.scaling, layer.geometry, pairs)
+                    shown += f" ({_layer_numbers(numbers)})"
+                inv_freq, m = exact_frequencies(own, geometry, length)
+                trained = layers.for_layer(first, model.trained)[1]
+                seen, _ = exact_frequencies(trained, geometry, model.window)
+                farthest = sliding[first % len(sliding)] or max(length, model.window)
+                reach = (min(n, farthest) for n in (model.window, length))
+                frequencies = (inv_freq, m, seen, *reach)
+                curves[shown] = Curve(shown, shown_kind, own, geometry, *frequencies)
     return list(curves.values())
 
 
-def _layer(model: InspectedModel, scaling: Scaling, number: int, length: int) -> _Layer:
-    layers = model.layers
-    geometry, own = layers.for_layer(number, scaling)
-    _, trained = layers.for_layer(number, model.trained)
-    overrides = layers.pattern[number % len(layers.pattern)].scaling is not None
-    reach = model.sliding[number % len(model.sliding)] or max(length, model.window)
-    return _Layer(geometry, own, trained, overrides, reach)
-
-
 def check_curve_count(count: int) -> None:
-    """Raise a UserError if there are no curves, or too many for one figure."""
-    if count == 0:
-        raise UserError("scalings: give at least one")
-    if count > MAX_CURVES:
+    """UserError if there are no curves, or too many for one figure."""
+    if not 1 <= count <= MAX_CURVES:
         raise UserError(
-            f"there are {count} curves, counting each kind of layer; a figure shows "
-            f"at most {MAX_CURVES}"
+            f"scalings: a figure shows 1 to {MAX_CURVES} curves, counting each kind of layer, "
+            f"not {count}"
         )
 
 

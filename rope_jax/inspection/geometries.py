@@ -22,26 +22,17 @@ FARTHEST = 2**18  # tokens; farther negative scores are not searched for
 
 
 class Geometry:
-    """A model's geometry with what follows from it.
-
-    longest_wavelength: 2π·b^((d − 2)/d), of the slowest pair, in tokens.
-    first_negative:     see `first_negative_distance`; None beyond 2^18.
-    turns:              L·θ_i/(2π), turns of each pair in the training window.
-    full_circles:       the number of pairs that turn at least once in the training window.
-    """
+    """A model's geometry, and the rotations of each pair in the training window, L·θ_i/(2π)."""
 
     def __init__(self, model: ModelGeometry) -> None:
         self.name, self.geometry = model.name, model.geometry
-        self._theta = model.geometry.inv_freq()
-        self.longest_wavelength = float(wavelengths(self._theta)[-1])
-        self.first_negative = first_negative_distance(self._theta, FARTHEST)
-        self.turns = turns(self._theta, model.train_length)
-        self.full_circles = int((self.turns >= 1).sum())
+        self.theta = model.geometry.inv_freq()
+        self.turns = turns(self.theta, model.train_length)
 
     def unseen(self, windows: int) -> Pairwise:
-        """Share of the circle that a text of `windows`·L tokens covers but training did not."""
+        """Return the share of the circle that only a text of `windows`·L tokens covers."""
         length = self.geometry.train_length
-        return unseen_share(self._theta, windows * length, self._theta, length)
+        return unseen_share(self.theta, windows * length, self.theta, length)
 
 
 def show_geometries(
@@ -52,18 +43,16 @@ def show_geometries(
     geometries = [Geometry(model) for model in models]
     console = plain_console()
     distances = ("longest wavelength", "score < 0 from", "full circles")
-    rows = [
-        (
-            made.name,
-            f"{made.geometry.rotary_dim}",
-            short_number(made.geometry.base),
-            f"{made.geometry.train_length:,}",
-            short_number(made.longest_wavelength),
-            f"{made.first_negative:,}" if made.first_negative else f"> {FARTHEST:,}",
-            f"{made.full_circles} of {made.turns.size}",
+    rows = []
+    for made in geometries:
+        geometry, negative = made.geometry, first_negative_distance(made.theta, FARTHEST)
+        row = (
+            *(made.name, f"{geometry.rotary_dim}", short_number(geometry.base)),
+            *(f"{geometry.train_length:,}", short_number(wavelengths(made.theta)[-1])),
+            f"{negative:,}" if negative else f"> {FARTHEST:,}",
+            f"{(made.turns >= 1).sum()} of {made.turns.size}",
         )
-        for made in geometries
-    ]
+        rows.append(row)
     print_table(console, ("model", "d", "base", "window", *distances), rows)
     console.print(
         "score < 0 from: first distance at which equal queries and keys score below 0\n"

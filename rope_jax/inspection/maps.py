@@ -5,8 +5,9 @@ Notation as in `rope_jax.positions.maps`; n is the text's length. Imports no jax
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -15,11 +16,11 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
-from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
 from rope_jax.config.inspection import MapsConfig
+from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
 from rope_jax.inspection.output import print_table, short_number, write_csv
 from rope_jax.plots.panels import fold_text, label_lowest
@@ -38,24 +39,21 @@ _UNTRAINED = "#D55E00"
 _HATCH = "////"
 
 
-@dataclass(frozen=True)
-class ShownMap:
-    """A map at one window and length, with what follows from it.
-
-    settings: without "auto", as text.
-    bands:    those of the map; for a map whose r differs from pair to pair, those of the slowest.
-    largest:  the largest r of all visible keys.
-    visible:  share of the n(n + 1)/2 pairs of a query and a key before or at it that are visible.
-    obstacle: why a text of n tokens leaves the trained window, from `check_reach`; "" if it passes.
-    """
+class ShownMap(NamedTuple):
+    """A map at one window and length, with what follows from it."""
 
     name: str
     settings: str
+    """Without "auto"."""
     bands: tuple[MapBand, ...]
+    """Of a map whose r differs from pair to pair: those of the slowest."""
     largest: float
+    """The largest r of all visible keys."""
     visible: float
+    """The share of the n(n + 1)/2 pairs of a query and a key before or at it that are visible."""
     window: int
     obstacle: str = ""
+    """Why a text of n tokens leaves the trained window, from `check_reach`; "" if it does not."""
 
     @property
     def reaches(self) -> bool:
@@ -72,13 +70,8 @@ def shown_maps(asked: MapsConfig) -> list[ShownMap]:
     shown = [_visit(PLAIN_NAME, "", _PLAIN, asked)]
     for map_ in asked.maps:
         name = map_.type if types.count(map_.type) == 1 else map_.label
-        try:
+        with errors_in(f"maps: {name}: ", UserError):  # the message names a setting
             shown.append(_shown_map(name, map_, asked))
-        except ValidationError as error:  # of the settings that "auto" stands for
-            message = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise UserError(f"maps: {name}: {message}") from None
-        except ValueError as error:  # the message names a setting
-            raise UserError(f"maps: {name}: {error}") from None
     return shown
 
 
@@ -101,7 +94,7 @@ def _shown_map(name: str, map_: PositionMap, asked: MapsConfig) -> ShownMap:
     try:
         resolved.check_reach(window, length)
     except ValueError as error:
-        return replace(shown, obstacle=str(error))
+        return shown._replace(obstacle=str(error))
     return shown
 
 

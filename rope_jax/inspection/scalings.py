@@ -1,7 +1,7 @@
 """Scalings pair by pair: tables and a figure of wavelengths, scale, and angles not seen before."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,16 +21,14 @@ _MAX_NAME = 30  # characters of a curve's name in a figure
 
 def print_scaling_tables(console: Console, curves: Sequence[Curve]) -> None:
     """Print one table per quantity, indexed by pair; then a summary with one row per curve."""
-    pairs = [curve.pairs for curve in curves]
-    by_title = {
-        "wavelength 2π/θ', tokens": [[short_number(x) for x in p.wavelengths] for p in pairs],
-        "turns in the training window, L·θ'/(2π)": [[_turns(x) for x in p.turns] for p in pairs],
-        "scale relative to none, θ'/θ": [[_scale(x) for x in p.scale] for p in pairs],
-        "unseen: share of the circle that the text covers but training did not": [
-            [_share(x) for x in p.unseen] for p in pairs
-        ],
+    quantities: dict[str, tuple[str, Callable[[float], str]]] = {
+        "wavelength 2π/θ', tokens": ("wavelengths", short_number),
+        "turns in the training window, L·θ'/(2π)": ("turns", _turns),
+        "scale relative to none, θ'/θ": ("scale", _scale),
+        "unseen: share of the circle that the text covers but training did not": ("unseen", _share),
     }
-    for title, columns in by_title.items():
+    for title, (quantity, text) in quantities.items():
+        columns = [map(text, getattr(curve, quantity)) for curve in curves]
         rows = _merged_rows(list(zip(*columns, strict=True)))
         console.print(title, style="bold")
         print_table(console, ["pair", *(curve.name for curve in curves)], rows, left=0)
@@ -55,18 +53,18 @@ def _merged_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def _summary(curve: Curve) -> Row:
-    pairs, query = curve.pairs, "1"
+    query = "1"
     if curve.scaling.query_scale is not None:
-        last = curve.scaling.query_scale_at(curve.geometry, np.array([pairs.length - 1]))[0]
+        last = curve.scaling.query_scale_at(curve.geometry, np.array([curve.length - 1]))[0]
         query = f"1 … {last:.3g}"
     return (
         curve.name,
-        _range(pairs.wavelengths.min(), pairs.wavelengths.max()),
-        _range(pairs.scale.max(), pairs.scale.min()),
-        f"{pairs.m:.4g}",
+        _range(curve.wavelengths.min(), curve.wavelengths.max()),
+        _range(curve.scale.max(), curve.scale.min()),
+        f"{curve.m:.4g}",
         query,
-        f"{(pairs.turns < 1).sum()} of {pairs.theta.size}",
-        _share(pairs.unseen.mean()),
+        f"{(curve.turns < 1).sum()} of {curve.inv_freq.size}",
+        _share(curve.unseen.mean()),
     )
 
 
@@ -95,22 +93,25 @@ def _turns(value: float) -> str:
 def scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title: str) -> Figure:
     """Draw wavelength, scale relative to `none` and unseen share by pair, in one panel each.
 
-    window, length: L and n, marked in the panel of wavelengths. A pair that does not rotate is
-    drawn at the panels' edges, at ∞ and 0.
+    window, length: L and n, marked in the panel of wavelengths.
     """
     figure = Figure(figsize=(WIDTHS["page"], 7.0), layout="constrained")
     wavelength, scale, unseen = figure.subplots(3, 1, sharex=True, height_ratios=(1.3, 1, 1))
     styles = _pair_styles(curves)
-    wavelengths = [curve.pairs.wavelengths for curve in curves]
-    _log_panel(wavelength, styles, wavelengths, base=10, lengths=[window, length])
-    _name_length(wavelength, f"window {window:,}", window, above=length < window)
-    if length != window:
-        _name_length(wavelength, f"text {length:,}", length, above=length > window)
+    wavelengths = [curve.wavelengths for curve in curves]
+    _log_panel(wavelength, styles, wavelengths, base=10)
+    lengths = {"window": window} | ({"text": length} if length != window else {})
+    for name, tokens in lengths.items():
+        wavelength.axhline(tokens, color="0.6", linewidth=1, zorder=0)
+        place: dict[str, Any] = {"va": "bottom" if tokens == max(window, length) else "top"}
+        place |= {"transform": wavelength.get_yaxis_transform()}
+        text = f"{name} {tokens:,}"
+        wavelength.text(1.005, tokens, text, fontsize=SMALL_SIZE, color=NOTE, **place)
     wavelength.set_ylabel("wavelength 2π/θ' (tokens)")
-    _log_panel(scale, styles, [curve.pairs.scale for curve in curves], base=2)
+    _log_panel(scale, styles, [curve.scale for curve in curves], base=2)
     scale.set_ylabel("scale relative to none θ'/θ")
     for curve, style in zip(curves, styles, strict=True):
-        unseen.plot(curve.pairs.unseen, label=shortened(curve.name), **style)
+        unseen.plot(curve.unseen, label=shortened(curve.name), **style)
     unseen.set_ylim(-0.03, 1.03)
     unseen.set_ylabel("unseen share of the circle")
     unseen.set_xlabel("pair, fastest first")
@@ -130,7 +131,7 @@ def shortened(name: str) -> str:
 
 def _pair_styles(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """Return styles with markers, at other pairs for every curve; coinciding curves are visible."""
-    every = max(1, curves[0].pairs.theta.size // 12)
+    every = max(1, curves[0].inv_freq.size // 12)
     # each thinner than the one beneath it
     widths = np.linspace(2.4, 1.0, len(curves)) if len(curves) > 1 else [1.3]
     styles = assign_styles({curve.name: curve.kind for curve in curves}).values()
@@ -141,52 +142,27 @@ def _pair_styles(curves: Sequence[Curve]) -> list[dict[str, Any]]:
 
 
 def _log_panel(
-    axis: Axes,
-    styles: Sequence[dict[str, Any]],
-    values: Sequence[Pairwise],
-    *,
-    base: int,
-    lengths: Sequence[int] = (),
+    axis: Axes, styles: Sequence[dict[str, Any]], values: Sequence[Pairwise], *, base: int
 ) -> None:
-    """Draw a line per curve on a logarithmic axis, 0 and ∞ as markers at its edge."""
-    still = [~np.isfinite(value) | (value == 0) for value in values]
-    for value, is_still, style in zip(values, still, styles, strict=True):
-        axis.plot(np.where(is_still, np.nan, value), **style)
-    for length in lengths:
-        axis.axhline(length, color="0.6", linewidth=1, zorder=0)
+    """Draw one line per curve on a logarithmic axis, with a place at its edge for 0 or ∞."""
+    rotates = [np.isfinite(value) & (value > 0) for value in values]
+    finite = np.concatenate([value[r] for value, r in zip(values, rotates, strict=True)])
+    low, high = (finite.min(), finite.max()) if finite.size else (1.0, 1.0)
+    at_top = any(np.isinf(value).any() for value in values)
+    edge = 3 * high if at_top else low / 3
+    for value, r, style in zip(values, rotates, styles, strict=True):
+        axis.plot(np.where(r, value, edge), **style)
     axis.set_yscale("log", base=base)
     axis.yaxis.set_major_locator(LogLocator(base=base, numticks=10))
     axis.yaxis.set_major_formatter(
         FuncFormatter(lambda x, _: short_number(x) if x >= 1 else f"1/{short_number(1 / x)}")
     )
     axis.minorticks_off()
-    if not np.any(still):
-        return
-    at_top = any(np.isinf(value).any() for value in values)
-    low, high = axis.get_ylim()
-    axis.set_yticks([tick for tick in axis.get_yticks() if low <= tick <= high])
-    room = max(high / low, 2) ** 0.16
-    axis.set_ylim((low, high * room) if at_top else (low / room, high))
-    edge = 0.96 if at_top else 0.04
-    shown = [place for place, is_still in enumerate(still) if is_still.any()]
-    # slightly apart, so that every curve remains visible
-    heights = edge + 0.03 * (np.linspace(-0.5, 0.5, len(shown)) if len(shown) > 1 else np.zeros(1))
-    for place, height in zip(shown, heights, strict=True):
-        pairs = np.flatnonzero(still[place])
-        marks = styles[place] | {"linestyle": "none", "transform": axis.get_xaxis_transform()}
-        axis.plot(pairs, np.full(pairs.size, height), **marks)
-    offset: dict[str, Any] = {"textcoords": "offset points", "xytext": (-8, 0)}
-    axis.annotate(
-        "∞" if at_top else "0",
-        (0, edge),
-        xycoords="axes fraction",
-        ha="right",
-        va="center",
-        **offset,
-    )
-
-
-def _name_length(axis: Axes, label: str, length: int, *, above: bool) -> None:
-    style: dict[str, Any] = {"fontsize": SMALL_SIZE, "color": NOTE}
-    style |= {"transform": axis.get_yaxis_transform(), "va": "bottom" if above else "top"}
-    axis.text(1.005, length, label, **style)
+    if not np.all(rotates):
+        ends = axis.get_ylim()
+        axis.set_yticks([tick for tick in axis.get_yticks() if low / 1.5 < tick < high * 1.5])
+        axis.set_ylim(ends)
+        label: dict[str, Any] = {"ha": "right", "va": "center"}
+        axis.text(
+            -0.01, edge, "∞" if at_top else "0", transform=axis.get_yaxis_transform(), **label
+        )

@@ -68,7 +68,3 @@ def __getattr__(name: str) -> Any:
     if name not in _WITH_JAX:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_WITH_JAX[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

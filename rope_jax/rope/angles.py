@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, Num, UInt32
 
-from rope_jax.rope.frequencies import Frequencies, host_positions, is_on_host
+from rope_jax.rope.frequencies import Frequencies, check_integers, host_positions, is_on_host
 
 # Integers only; the annotation admits other dtypes so that `cos_sin` can raise its ValueError.
 Positions = Num[Array | np.ndarray, "*#batch T"] | Sequence[Any]
@@ -101,22 +101,14 @@ def computed_once(x: Array) -> Array:
     return jax.lax.platform_dependent(x, cpu=by_identity, default=jax.lax.optimization_barrier)
 
 
-def _as_int32(positions: Positions) -> Array:
-    """Positions as int32; ValueError unless they are integers and, on the host, in range."""
-    if is_on_host(positions):
-        return jnp.asarray(host_positions(positions), jnp.int32)
-    dtype = jnp.asarray(positions).dtype
-    if not jnp.issubdtype(dtype, jnp.integer):
-        raise ValueError(
-            f"positions: are {dtype}, not integers; to divide positions, divide inv_freq"
-        )
-    return jnp.asarray(positions, jnp.int32)
-
-
 def angles(frequencies: Frequencies, positions: Positions) -> Float32[Array, "*#batch T pairs"]:
     """Return p·θ_i for integer positions p, in radians, reduced to [−π, π]; see `cos_sin`."""
     inv_freq, remainder = (jnp.asarray(x, jnp.float32)[..., None, :] for x in frequencies[:2])
-    position = _as_int32(positions)[..., :, None]
+    if is_on_host(positions):
+        positions = host_positions(positions)
+    else:
+        check_integers(jnp.asarray(positions).dtype)
+    position = jnp.asarray(positions, jnp.int32)[..., :, None]
     rank = max(inv_freq.ndim, position.ndim)
     return _angles(*(_with_rank(x, rank) for x in (inv_freq, remainder, position)))
 

@@ -1,4 +1,4 @@
-"""What a jitted model takes as arguments: frequencies, and positions that are checked on the host.
+"""The arguments of a jitted model: frequencies, and positions, which are checked on the host.
 
 Shapes: L layers, B batch, T length, N heads, C distances, d rotary dimension.
 """
@@ -78,16 +78,15 @@ def is_on_host(positions: Any) -> bool:
 def host_positions(positions: Any) -> NDArray[np.int64]:
     """Return host positions [..., T] as int64; ValueError unless they are integers of 32 bits."""
     array = np.asarray(positions)
-    # numpy makes floats or objects of integers beyond 64 bits
-    exact = np.asarray(positions, object) if array.dtype.kind in "fO" else None
-    if exact is not None and all(isinstance(x, int | np.integer) for x in exact.flat):
-        array = exact
-    elif array.size and array.dtype.kind not in "iu":
-        raise ValueError(
-            f"positions: are {array.dtype}, not integers; to divide positions, divide inv_freq"
-        )
-    low, high = (array.min(), array.max()) if array.size else (0, 0)
-    if low < -(2**31) or high >= 2**31:
-        furthest = high if high >= 2**31 else low
-        raise ValueError(f"positions: reach {furthest}; the limit is 2^31 − 1")
+    if array.size:
+        check_integers(array.dtype)
+    for furthest in (array.min(initial=0), array.max(initial=0)):
+        if not -(2**31) <= furthest < 2**31:
+            raise ValueError(f"positions: reach {furthest}; the limit is 2^31 − 1")
     return array.astype(np.int64)
+
+
+def check_integers(dtype: np.dtype) -> None:
+    """ValueError unless this dtype, of positions, is one of integers."""
+    if dtype.kind not in "iu":
+        raise ValueError(f"positions: are {dtype}, not integers; to divide them, divide inv_freq")

@@ -62,14 +62,15 @@ class RotaryLayers:
         L is 1 if all layers are alike, B is 1 unless seq_len holds one length per row.
         """
         made = [own.frequencies(geometry, seq_len) for geometry, own in self.per_layer(scaling)]
-        xp = _array_module([leaf for frequencies in made for leaf in frequencies])
-        rows = max(xp.size(frequencies.attention_factor) for frequencies in made)
-        pairs = self.geometry.rotary_dim // 2
-        return Frequencies(
-            xp.stack([xp.broadcast_to(f.inv_freq, (rows, pairs)) for f in made]),
-            xp.stack([xp.broadcast_to(f.inv_freq_remainder, (rows, pairs)) for f in made]),
-            xp.stack([xp.broadcast_to(f.attention_factor, (rows,)) for f in made]),
+        inv_freqs, remainders, factors = leaves = [*zip(*made, strict=True)]
+        xp = _array_module([*inv_freqs, *remainders, *factors])
+        rows, pairs = max(map(np.size, factors)), self.geometry.rotary_dim // 2
+        shapes = (rows, pairs), (rows, pairs), (rows,)
+        by_layer = (
+            xp.stack([xp.broadcast_to(x, shape) for x in leaf])
+            for leaf, shape in zip(leaves, shapes, strict=True)
         )
+        return Frequencies(*by_layer)
 
     def has_query_scale(self, scaling: Scaling) -> bool:
         """Return whether any layer scales its queries by position."""
@@ -100,20 +101,19 @@ def describe_scaling(
     layers: RotaryLayers, scaling: Scaling, seq_len: int, name: str | None = None
 ) -> list[str]:
     """Describe the scaling, by type or `name`, at a length: one line, or one per kind of layer."""
-    layers_of_kind: dict[tuple[RotaryGeometry, str], list[int]] = {}
+    kinds: dict[str, list[int]] = {}
     for layer in range(layers.count):
-        geometry, own = layers.for_layer(layer, scaling)
-        layers_of_kind.setdefault((geometry, own.model_dump_json()), []).append(layer)
+        kinds.setdefault(repr(layers.for_layer(layer, scaling)), []).append(layer)
     lines = []
-    for numbers in layers_of_kind.values():
+    for numbers in kinds.values():
         geometry, own = layers.for_layer(numbers[0], scaling)
         described = _describe_frequencies(own, geometry, seq_len)
-        if len(layers_of_kind) == 1:
+        if len(kinds) > 1:
+            which = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+            whose = f"{name}, {which}" if name else which
+            lines.append(f"{whose}: {own.type}, base {geometry.base:,g}; {described}")
+        else:
             lines.append(f"{name or own.type}: {described}")
-            continue
-        which = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-        whose = f"{name}, {which}" if name else which
-        lines.append(f"{whose}: {own.type}, base {geometry.base:,g}; {described}")
     return lines
 
 
@@ -140,9 +140,7 @@ def _describe_frequencies(scaling: Scaling, geometry: RotaryGeometry, seq_len: i
 def _tokens(wavelength: float) -> str:
     """Return a wavelength to four digits, such as "35,330 tokens"."""
     rounded = float(f"{wavelength:.4g}")
-    if rounded >= 1e12:
-        return f"{rounded:.3g} tokens"
-    return f"{rounded:,.0f} tokens" if rounded >= 1000 else f"{rounded:.4g} tokens"
+    return f"{rounded:{',.0f' if 1000 <= rounded < 1e12 else '.4g'}} tokens"
 
 
 def _range(first: float, last: float) -> str:

@@ -4,8 +4,6 @@ In float64 on the host, with frequencies exact to about 48 bits. Shapes: pairs d
 dimension d, ordered from fastest to slowest.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float64
 
@@ -35,58 +33,15 @@ def turns(inv_freq: Pairwise, length: int) -> Pairwise:
     return length * inv_freq / (2 * np.pi)
 
 
-def covered_share(inv_freq: Pairwise, length: int) -> Pairwise:
-    """Return the share of the circle that relative rotations cover in a text of `length` tokens.
-
-    Distances 0 … n − 1 cover an arc of min(1, (n − 1)·θ'/(2π)) turns from angle 0, in one direction
-    since a query comes after its keys. Angles between those of two successive distances count.
-    """
-    return np.minimum(turns(inv_freq, length - 1), 1.0)
-
-
 def unseen_share(inv_freq: Pairwise, length: int, trained: Pairwise, window: int) -> Pairwise:
     """Return the share of the circle that a text covers but training did not, in [0, 1].
 
     The text has n (`length`) tokens and frequencies θ' (`inv_freq`); training had L (`window`)
-    tokens and frequencies θ (`trained`). Both arcs start at angle 0, so the unseen part is
+    tokens and frequencies θ (`trained`). Distances 0 … n − 1 cover an arc from angle 0 in one
+    direction, since a query comes after its keys; angles between two distances count. So the unseen
+    part is
 
         max(0, min(1, (n−1)·θ'_i/(2π)) − min(1, (L−1)·θ_i/(2π)))
     """
-    return np.maximum(covered_share(inv_freq, length) - covered_share(trained, window), 0.0)
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """A strategy compared with no scaling and with training, pair by pair.
-
-    theta:    θ without scaling.
-    inv_freq: θ' of the strategy for a text of `length` tokens; m: its attention factor.
-    trained:  the frequencies that the model was trained with, at `window` tokens.
-    """
-
-    theta: Pairwise
-    inv_freq: Pairwise
-    m: float
-    trained: Pairwise
-    window: int
-    length: int
-
-    @property
-    def wavelengths(self) -> Pairwise:
-        """2π/θ', in tokens."""
-        return wavelengths(self.inv_freq)
-
-    @property
-    def turns(self) -> Pairwise:
-        """L·θ'/(2π): turns inside the training window."""
-        return turns(self.inv_freq, self.window)
-
-    @property
-    def scale(self) -> Pairwise:
-        """θ'/θ."""
-        return self.inv_freq / self.theta
-
-    @property
-    def unseen(self) -> Pairwise:
-        """See `unseen_share`."""
-        return unseen_share(self.inv_freq, self.length, self.trained, self.window)
+    covered = np.minimum(turns(inv_freq, length - 1), 1.0)
+    return np.maximum(covered - np.minimum(turns(trained, window - 1), 1.0), 0.0)

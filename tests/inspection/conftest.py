@@ -1,17 +1,65 @@
-"""Figures as the scripts save them."""
+"""Fixtures that call a script and return what it shows."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 
+from rope_jax import cli
+
 
 @pytest.fixture
-def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Collect every figure that is saved, and save it all the same."""
-    save, figures = Figure.savefig, []
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder that the scripts run in; the terminal has 110 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")
+    return tmp_path
 
-    def keep(figure, path, **settings):
-        figures.append(figure)
-        save(figure, path, **settings)
 
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return figures
+@pytest.fixture
+def show(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[str, Figure]]:
+    """Return a function that calls a script and returns its output and its figure."""
+    save = Figure.savefig
+
+    def show(script: Any, *words: str, pixels: bool = False) -> tuple[str, Figure]:
+        figures = []
+
+        def keep(figure: Figure, path: Path, **settings: Any) -> None:
+            # layout takes most of the time, and most tests only look at what would be drawn
+            save(figure, path, **settings) if pixels and not figures else path.touch()
+            figures.append(figure)
+
+        monkeypatch.setattr(Figure, "savefig", keep)
+        script.main(list(words))
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= 110
+        return out, figures[0]
+
+    return show
+
+
+@pytest.fixture
+def refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Any, Sequence[str]], str]:
+    """Return a function that calls a script which writes nothing, and returns its one line."""
+
+    def refused(script: Any, words: Sequence[str]) -> str:
+        name = f"{script.__name__.partition('.')[2]}.py"
+        monkeypatch.setattr(sys, "argv", [name, *words])
+        before = set(folder.iterdir())
+        with pytest.raises(SystemExit) as caught:
+            cli.run(script.main)
+        shown = capsys.readouterr()
+        assert (caught.value.code, shown.out) == (2, "")
+        assert shown.err.startswith(f"{name}: ")
+        assert shown.err.count("\n") == 1
+        assert set(folder.iterdir()) == before
+        return shown.err.removeprefix(f"{name}: ").rstrip("\n")
+
+    return refused

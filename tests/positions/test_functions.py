@@ -1,29 +1,74 @@
-"""The network's values and derivatives, against its formula as JAX differentiates it."""
+"""Functions of attention with an encoding: a network and its derivatives, tables by distance."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rope_jax.positions.functions import mlp
+from rope_jax.positions.interaction import add_by_distance, sum_by_distance
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+T, S, C = 5, 7, 6
+# first query − first key: all keys later, some later, next to each other, across the table's end
+# (the last key is 4, then 5 tokens before the first query), all keys far
+OFFSETS = [-9, -3, 0, 4, 6, 10, 11, 12, 40]
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-def test_mlp_and_its_gradients(batch):
+def normal(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def test_mlp_and_its_gradients():
+    shapes = (2, 6, 9), (32,), (32,), (32, 3), (2, 3, 6, 9)
     rng = np.random.default_rng(0)
-    shapes = (batch, 6, 9), (32,), (32,), (32, 3), (2, 3, 6, 9)
-    *arguments, wanted = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in shapes)
+    *arguments, dout = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    x, kernel, shift, outputs = (np.float64(argument) for argument in arguments)
+    before = x[..., None] * kernel + shift
+    hidden = np.maximum(before, 0)
+    dbefore = np.einsum("bnts,wn->btsw", dout, outputs) * (before > 0)
+    wanted = (
+        dbefore @ kernel,
+        np.einsum("btsw,bts->w", dbefore, x),
+        dbefore.sum((0, 1, 2)),
+        np.einsum("btsw,bnts->wn", hidden, dout),
+    )
 
-    def formula(x, kernel, shift, outputs):
-        before = jnp.einsum("bts,w->btsw", x, kernel) + shift[None, None, None]
-        return jnp.einsum("btsw,wn->bnts", jax.nn.relu(before), outputs)
+    @jax.jit
+    def both(dout, *arguments):
+        out, vjp = jax.vjp(mlp, *arguments)
+        return out, vjp(dout)
 
-    def loss(f):
-        return lambda *arguments: (wanted * f(*arguments) ** 2).sum()
+    out, found = both(dout, *arguments)
+    np.testing.assert_allclose(out, np.einsum("btsw,wn->bnts", hidden, outputs), atol=2e-5)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
 
-    with jax.numpy_rank_promotion("allow"):
-        np.testing.assert_allclose(mlp(*arguments), formula(*arguments), atol=1e-5)
-        found = jax.jit(jax.grad(loss(mlp), argnums=(0, 1, 2, 3)))(*arguments)
-        right = jax.jit(jax.grad(loss(formula), argnums=(0, 1, 2, 3)))(*arguments)
-    for a, b in zip(found, right, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-2)
+
+def block(offset):
+    start = 100 if offset > 0 else -3  # below 0 is padding
+    return np.int32(start + offset + np.arange(T)), np.int32(start + np.arange(S))
+
+
+@pytest.mark.parametrize("rows", [1, T])
+def test_add_by_distance(rows):
+    logits, table = normal(2, 3, T, S), normal(1, 3, rows, C)
+    add = jax.jit(add_by_distance)
+    for offset in OFFSETS:
+        wanted = logits.copy()
+        for t, s in np.ndindex(T, S):
+            wanted[..., t, s] += table[..., t % rows, min(max(offset + t - s, 0), C - 1)]
+        np.testing.assert_array_equal(add(logits, table, *block(offset)), wanted, err_msg=offset)
+
+
+@pytest.mark.parametrize("length", [2, C, 20])
+def test_sum_by_distance(length):
+    weights = normal(2, 3, T, S)
+    total = jax.jit(sum_by_distance, static_argnums=1)
+    for offset in OFFSETS:
+        wanted = np.zeros((2, 3, T, length))
+        for t, s in np.ndindex(T, S):
+            if offset + t - s >= 0:
+                wanted[..., t, min(offset + t - s, length - 1)] += weights[..., t, s]
+        found = total(weights, length, *block(offset))
+        np.testing.assert_allclose(found, wanted, atol=1e-6, err_msg=offset)

@@ -14,6 +14,7 @@ from rope_jax.rope import RotaryGeometry, parse_scaling
 from rope_jax.rope.hf import from_hf, to_hf
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_hf.json").read_text(encoding="utf-8"))
+KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 # transformers computes in float32; llama3's blend, where two numbers cancel, is the least exact
 RTOL = {"llama3": 6e-6, "yarn": 3e-6}
 BASE = {"head_dim": 64, "rope_theta": 10000.0, "max_position_embeddings": 4096}
@@ -42,33 +43,18 @@ def assert_same(one, other, rtol=1e-12):
 # Parity
 
 
-@pytest.mark.parametrize("index", range(len(GOLDEN)))
-def test_golden_values_of_transformers_are_met(index):
-    case = GOLDEN[index]
-    found = numbers(from_hf(case["config"]), case["seq_len"])
-    rtol = RTOL.get(kind_of(case["config"]), 1e-6)
-    assert_same(found, (np.array(case["inv_freq"]), case["m"]), rtol)
-
-
-def test_the_golden_file_has_every_type_and_form():
-    kinds = [kind_of(case["config"]) for case in GOLDEN]
-    assert len(set(kinds)) == 7
-    assert min(map(kinds.count, kinds)) >= 15
-    configs = [case["config"] for case in GOLDEN]
-    for present in (
-        lambda c: "rope_parameters" in c and "rope_theta" in rope_of(c),
-        lambda c: "rope_scaling" in c and "rope_theta" in c,
-        lambda c: "rope_type" not in rope_of(c),
-        lambda c: "partial_rotary_factor" in c,
-        lambda c: "partial_rotary_factor" in rope_of(c),
-        lambda c: kind_of(c) == "longrope" and "factor" not in rope_of(c),
-        lambda c: "mscale" in rope_of(c),
-        lambda c: rope_of(c).get("truncate") is False,
-        lambda c: c["head_dim"] == 32,
-        lambda c: c["head_dim"] == 256,
-        lambda c: c["max_position_embeddings"] > 500_000,
-    ):
-        assert any(map(present, configs))
+@pytest.mark.parametrize("kind", KINDS)
+def test_golden_values_of_transformers_are_met_and_survive_writing(kind):
+    cases = [case for case in GOLDEN if kind_of(case["config"]) == kind]
+    assert len(cases) >= 15
+    for case in cases:
+        config, length = case["config"], case["seq_len"]
+        geometry, scaling = from_hf(config)
+        found = numbers((geometry, scaling), length)
+        assert_same(found, (np.array(case["inv_freq"]), case["m"]), RTOL.get(kind, 1e-6))
+        again = from_hf(to_hf(geometry, scaling, head_dim=config["head_dim"]))
+        assert again[0] == geometry
+        assert_same(numbers(again, length), found)
 
 
 @pytest.mark.skipif(
@@ -84,15 +70,6 @@ def test_installed_transformers_agrees(monkeypatch):
         assert golden_hf.difference(golden_hf.ours(config, seq_len), wanted) < RTOL.get(kind, 1e-6)
         again = to_hf(*from_hf(config), head_dim=config["head_dim"])
         assert golden_hf.difference(golden_hf.reference(again, seq_len), wanted) < 1e-6
-
-
-@pytest.mark.parametrize("index", range(len(GOLDEN)))
-def test_a_config_survives_writing_and_reading(index):
-    case = GOLDEN[index]
-    geometry, scaling = from_hf(case["config"])
-    again = from_hf(to_hf(geometry, scaling, head_dim=case["config"]["head_dim"]))
-    assert again[0] == geometry
-    assert_same(numbers(again, case["seq_len"]), numbers((geometry, scaling), case["seq_len"]))
 
 
 # Known mistakes
@@ -118,12 +95,6 @@ def test_the_base_never_falls_back_silently():
     assert from_hf(inside)[0].base == from_hf(unknown | {"rope_theta": 5e5})[0].base == 5e5
     with pytest.raises(ValueError, match=r"^rope_theta: is 500000.0 in the rope parameters but 10"):
         from_hf(inside | {"rope_theta": 1e4})
-
-
-def test_the_original_length_may_be_a_float():
-    rope = {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32.0}
-    length = from_hf(BASE | {"rope_scaling": rope})[0].train_length
-    assert (length, type(length)) == (32, int)
 
 
 def test_partial_rotary_is_not_proportional():
@@ -204,6 +175,8 @@ def test_the_original_length_may_be_beside_the_rope_parameters_or_missing():
     # the factor from the two lengths
     geometry, scaling = from_hf(BASE | beside | {"rope_scaling": {"rope_type": "yarn"}})
     assert (geometry.train_length, scaling.factor) == (1024, 4.0)
+    length = from_hf(BASE | {"original_max_position_embeddings": 32.0} | scaled)[0].train_length
+    assert (length, type(length)) == (32, int)
 
 
 def test_deepseeks_mscale_is_read_if_it_has_an_effect():
@@ -233,12 +206,7 @@ def test_ministrals_query_scale_is_read_and_written():
     config = BASE | {"rope_parameters": rope | {"rope_theta": 1e6}}
     del config["rope_theta"]
     geometry, scaling = from_hf(config)
-    assert (
-        scaling.query_scale
-        == parse_scaling(
-            {"type": "none", "query_scale": {"type": "ministral", "beta": 0.1}}
-        ).query_scale
-    )
+    assert scaling.query_scale.model_dump() == {"type": "ministral", "beta": 0.1}
     assert from_hf(to_hf(geometry, scaling)) == (geometry, scaling)
 
 
@@ -252,34 +220,15 @@ def test_ministrals_query_scale_is_read_and_written():
         ({"rope_type": "linear", "type": "yarn", "factor": 2}, "rope_type: .* have 'linear' and"),
         ({"rope_type": "linear"}, "factor: is required for rope_type linear"),
         ({"rope_type": "linear", "factor": 0.5}, "factor: .*greater than or equal to 1"),
-        ({"rope_type": "linear", "factor": float("nan")}, "factor: .*finite"),
-        ({"rope_type": "linear", "factor": "8"}, "factor: should be a number, not .8.$"),
         ({"factor": 2.0}, "factor: is not used in rope parameters of type default; they may have"),
-        ({"rope_type": "linear", "factor": 2, "beta_fast": 32}, "beta_fast: is not used in"),
-        (
-            {"rope_type": "linear", "factor": 2, "finetuned": True},
-            "finetuned: is not used in rope p",
-        ),
         ({"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 4}, "beta_fast .1. must"),
-        ({"rope_type": "dynamic", "alpha": 1000.0, "factor": 1}, "alpha: is not used in rope par"),
-        (
-            {"rope_type": "dynamic", "factor": 2, "original_max_position_embeddings": 1024},
-            "original_max_position_embeddings: is 1024, but dynamic",
-        ),
-        ({"rope_type": "llama3", "factor": 8}, "low_freq_factor: is required for rope_type llama3"),
-        (
-            {"rope_type": "longrope", "factor": 8, "short_factor": [1.0] * 32},
-            "long_factor: is required for rope_type longrope",
-        ),
-        ({"rope_type": "default", "mrope_section": [16, 24, 24]}, "mrope_section: is not used in"),
+        ({"rope_type": "dynamic", "factor": 2, "original_max_position_embeddings": 1024},
+         "original_max_position_embeddings: is 1024, but dynamic"),
         ({"rope_type": "default", "partial_rotary_factor": 0.3}, "rotary_dim: 19 is not an even"),
-        (
-            {"rope_type": "default", "partial_rotary_factor": "x"},
-            "partial_rotary_factor: should be",
-        ),
+        ({"rope_type": "default", "partial_rotary_factor": "x"}, "partial_rotary_factor: should"),
         ({"rope_type": "default", "rope_theta": True}, "rope_theta: "),
     ],
-)
+)  # fmt: skip
 def test_bad_rope_parameters_are_refused_by_name(rope, message):
     config = {"head_dim": 64, "max_position_embeddings": 4096, "rope_parameters": rope}
     with pytest.raises(ValueError, match=f"^{message}") as caught:
@@ -292,33 +241,21 @@ def test_bad_rope_parameters_are_refused_by_name(rope, message):
     [
         ({"max_position_embeddings": None}, "max_position_embeddings: is required"),
         ({"max_position_embeddings": 4096.5}, "max_position_embeddings: should be a whole number"),
-        ({"head_dim": None, "model_type": "llama"}, "hidden_size: is required"),
         # known to transformers, which has a default of its own for it (128)
-        (
-            {"head_dim": None, "hidden_size": 1024, "num_attention_heads": 16}
-            | {"model_type": "qwen3"},
-            "head_dim: is missing, and how wide the heads of model_type 'qwen3' are is not known",
-        ),
-        ({"head_dim": None, "hidden_size": 64, "num_attention_heads": 1}, "head_dim: is missing"),
+        ({"head_dim": None, "hidden_size": 1024, "num_attention_heads": 16, "model_type": "qwen3"},
+         "head_dim: is missing, and how wide the heads of model_type 'qwen3' are is not known"),
         ({"alibi": True}, "alibi: is true; this model does not rotate"),
         ({"position_embedding_type": "nope"}, "position_embedding_type: is 'nope'; this model"),
         ({"rope_pct": 0.25}, "rope_pct: is not supported"),
-        (
-            {"model_type": "llama", "partial_rotary_factor": 0.5},
-            "partial_rotary_factor: is ignored by transformers' llama",
-        ),
-        ({"rotary_dim": 16, "partial_rotary_factor": 0.5}, "rotary_dim: is 16, but partial_ro"),
+        ({"model_type": "llama", "partial_rotary_factor": 0.5},
+         "partial_rotary_factor: is ignored by transformers' llama"),
         ({"rope_scaling": "yarn"}, "rope_scaling: should be a mapping, not 'yarn'"),
-        (
-            {"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"type": "yarn"}},
-            "rope_scaling, rope_parameters: differ; keep one",
-        ),
-        (
-            {"rope_parameters": {"full_attention": {"rope_type": "default"}, "factor": 2}},
-            "rope_parameters.factor: is mixed with one mapping per layer type",
-        ),
+        ({"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"type": "yarn"}},
+         "rope_scaling, rope_parameters: differ; keep one"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}, "factor": 2}},
+         "rope_parameters.factor: is mixed with one mapping per layer type"),
     ],
-)
+)  # fmt: skip
 def test_bad_configs_are_refused_by_name(config, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         from_hf(BASE | config)

@@ -109,11 +109,6 @@ def test_yarn_llamas_finetuned_flag_is_accepted():
     )
 
 
-def test_one_dictionary_under_two_names_is_accepted():
-    one, other = {"type": "linear", "factor": 2}, {"rope_type": "linear", "factor": 2.0}
-    assert from_hf(BASE | {"rope_scaling": one, "rope_parameters": other})[1].factor == 2
-
-
 def test_layers_that_differ_in_rotary_dim_are_refused():
     rope = {
         "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25},

@@ -57,8 +57,6 @@ def test_settings_without_a_form_are_refused(settings, message):
     ("settings", "message"),
     [
         ({"head_dim": 32}, "head_dim: 32 is below rotary_dim 64"),
-        ({"head_dim": 0}, "head_dim: 0 is below rotary_dim 64"),
-        ({"max_position_embeddings": -1}, "max_position_embeddings: -1 is not at least 1"),
         ({"max_position_embeddings": 99}, "max_position_embeddings: is 99, but dynamic scaling"),
     ],
 )
@@ -68,12 +66,12 @@ def test_lengths_and_widths_that_cannot_be_written_are_refused(settings, message
         to_hf(RotaryGeometry(64, 1e4, 2048), dynamic, **settings)
 
 
-@pytest.mark.parametrize(("rotary_dim", "head_dim"), [(2 * k, 96) for k in range(1, 49)])
-def test_partial_rotary_factor_truncates_to_the_right_dimension(rotary_dim, head_dim):
-    geometry = RotaryGeometry(rotary_dim, 1e4, 128)
-    written = to_hf(geometry, parse_scaling({"type": "none"}), head_dim=head_dim)
-    assert from_hf(written)[0] == geometry
-    assert int(head_dim * written.get("partial_rotary_factor", 1.0)) == rotary_dim
+def test_partial_rotary_factor_truncates_to_the_right_dimension():
+    for rotary_dim in range(2, 97, 2):
+        geometry = RotaryGeometry(rotary_dim, 1e4, 128)
+        written = to_hf(geometry, parse_scaling("none"), head_dim=96)
+        assert from_hf(written)[0] == geometry
+        assert int(96 * written.get("partial_rotary_factor", 1.0)) == rotary_dim
 
 
 @pytest.mark.usefixtures("wrong_types")

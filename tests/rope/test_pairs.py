@@ -5,18 +5,15 @@ import math
 import numpy as np
 
 from rope_jax.rope import RotaryGeometry, parse_scaling
-from rope_jax.rope.pairs import Pairs, exact_frequencies, turns, unseen_share, wavelengths
+from rope_jax.rope.pairs import exact_frequencies, turns, unseen_share, wavelengths
 
 GEOMETRY = RotaryGeometry(64, 1e4, 2048)
+THETA = GEOMETRY.inv_freq()
 
 
-def pairs_of(settings, length, trained=None):
-    inv_freq, m = exact_frequencies(parse_scaling(settings), GEOMETRY, length)
-    seen, _ = exact_frequencies(parse_scaling(trained or {"type": "none"}), GEOMETRY)
-    return Pairs(GEOMETRY.inv_freq(), inv_freq, m, seen, GEOMETRY.train_length, length)
-
-
-# Unseen angles
+def unseen_by(settings, length, trained=THETA):
+    inv_freq, _ = exact_frequencies(parse_scaling(settings), GEOMETRY, length)
+    return unseen_share(inv_freq, length, trained, GEOMETRY.train_length)
 
 
 def sampled(theta, length, bins):
@@ -40,55 +37,30 @@ def test_the_unseen_share_matches_sampled_angles():
 
 
 def test_no_angle_is_unseen_after_full_turns_or_within_the_window():
-    theta = GEOMETRY.inv_freq()
-    whole = 2047 * theta >= 2 * np.pi
-    assert 0 < whole.sum() < 32
-    plain = pairs_of({"type": "none"}, 8192)
-    # training saw the whole circle
-    assert (plain.unseen[whole] == 0).all()
-    assert (plain.unseen[~whole] > 0).all()
-    # the text is no longer than training
-    assert (pairs_of({"type": "none"}, 2048).unseen == 0).all()
-    # nothing turns
-    assert (pairs_of({"type": "drope"}, 8192).unseen == 0).all()
-    # the scaling is the one used in training
-    yarn = {"type": "yarn", "factor": 4.0}
-    assert (pairs_of(yarn, 2048, trained=yarn).unseen == 0).all()
+    whole = turns(THETA, 2047) >= 1  # training saw the whole circle
+    np.testing.assert_array_equal(unseen_by({"type": "none"}, 8192) == 0, whole)
+    # the text is no longer than training; nothing turns; interpolation by the extension leaves
+    # less than a token of rotation
+    assert (unseen_by({"type": "none"}, 2048) == 0).all()
+    assert (unseen_by({"type": "drope"}, 8192) == 0).all()
+    slow = turns(THETA, 2048) < 1
+    unseen = unseen_by({"type": "pi", "factor": 4.0}, 8192)
+    np.testing.assert_allclose(unseen[slow], 0.75 * THETA[slow] / (2 * np.pi), rtol=1e-9)
+    # every angle is unseen if the pair stood still in training
+    assert unseen_share(np.ones(1), 100, np.zeros(1), 100) == 1
 
 
-def test_interpolation_by_the_extension_leaves_less_than_a_token_of_rotation():
-    theta = GEOMETRY.inv_freq()
-    unseen = pairs_of({"type": "pi", "factor": 4.0}, 8192).unseen
-    slow = 2048 * theta < 2 * np.pi
-    np.testing.assert_allclose(unseen[slow], 0.75 * theta[slow] / (2 * np.pi), rtol=1e-9)
-
-
-def test_every_angle_is_unseen_if_the_pair_stood_still_in_training():
-    zero, one = np.zeros(1), np.ones(1)
-    assert unseen_share(one, 100, zero, 100) == 1
-    assert unseen_share(zero, 100, zero, 100) == 0
-
-
-# Wavelengths, turns, scale and precision
-
-
-def test_wavelengths_turns_and_scale_follow_their_definitions():
+def test_wavelengths_and_turns_follow_their_definitions():
     inv_freq = np.array([math.pi, 0.25, 0.0])
     np.testing.assert_allclose(wavelengths(inv_freq), [2, 8 * math.pi, math.inf])
     np.testing.assert_allclose(turns(inv_freq, 100), [50, 25 / (2 * math.pi), 0])
-    cope = pairs_of({"type": "cope"}, 4096)
-    assert cope.wavelengths[-1] == math.inf
-    assert (cope.turns[-1], cope.scale[-1]) == (0, 0)
-    np.testing.assert_allclose(cope.turns[:-1], 2048 / cope.wavelengths[:-1], rtol=1e-12)
-    np.testing.assert_allclose(cope.scale[:20], 1, rtol=1e-13)
 
 
 def test_frequencies_have_float64_precision():
-    theta = GEOMETRY.inv_freq()
     found, m = exact_frequencies(parse_scaling({"type": "ntk", "factor": 8.0}), GEOMETRY)
     exponents = np.arange(0, 64, 2) / 64
     np.testing.assert_allclose(found, (1e4 * 8 ** (64 / 62)) ** -exponents, rtol=1e-13)
     assert m == 1
     # at a text's length, for a strategy that depends on it
     found, _ = exact_frequencies(parse_scaling({"type": "dynamic_pi"}), GEOMETRY, 6144)
-    np.testing.assert_allclose(found, theta / 3, rtol=1e-13)
+    np.testing.assert_allclose(found, THETA / 3, rtol=1e-13)

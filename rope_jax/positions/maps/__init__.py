@@ -14,7 +14,6 @@ from rope_jax.positions.maps.base import (
     PositionMap,
     first_changed_distance,
     relative_positions,
-    resolved_number,
 )
 from rope_jax.positions.maps.dual_chunk import DualChunk
 from rope_jax.positions.maps.fitted import FittedMap
@@ -31,7 +30,6 @@ __all__ = [
     "PositionMap",
     "first_changed_distance",
     "relative_positions",
-    "resolved_number",
 ]
 
 _ALL: tuple[type[PositionMap], ...] = (

@@ -43,12 +43,6 @@ class Places:
         places = places + self.offset
         return places if self.cap is None else places.clip(max=self.cap)
 
-    def is_own_below(self, length: int) -> bool:
-        """Whether the function leaves every position below n as it is."""
-        wraps = self.chunk is not None and self.chunk < length
-        capped = self.cap is not None and self.cap < length - 1
-        return not wraps and not capped and self.group == 1 and self.offset == 0
-
 
 OWN = Places()
 
@@ -74,16 +68,6 @@ class MapBand:
     border: int = 0
     far: Scaling | None = None
     attention_factor: float = 1.0
-
-    def differs_within(self, length: int) -> bool:
-        """Whether the band, in a text of n tokens, is more than exact distances to all its keys."""
-        mask = self.mask
-        nearest = max(mask.nearest, (mask.chunk or 0) * mask.chunks_back[0])
-        if nearest >= length:
-            return False
-        others_see_the_rest = mask.beyond is not None and mask.beyond < length
-        same = self.query.is_own_below(length) and self.key.is_own_below(length)
-        return others_see_the_rest or not same or self.far is not None or self.divisor != 1
 
 
 class PositionMap(BaseModel):
@@ -179,11 +163,14 @@ class PositionMap(BaseModel):
         """ValueError, which begins with a key of the map, if it was made for other heads."""
 
     def has_effect(self, window: int, length: int) -> bool:
-        """Whether a map without "auto" treats any key of n tokens unlike rotation without a map.
+        """Whether the last of n tokens sees any key otherwise than without a map.
 
-        Settings that make a far band equal to the near one, such as k = 1, count as an effect.
+        Frequencies of a band's own count as an effect.
         """
-        return any(band.differs_within(length) for band in self.bands(window, length))
+        bands = self.bands(window, length)
+        exact = tuple(band for band in bands if band.far is None and band.divisor == 1)
+        keys = np.arange(length)
+        return bool((relative_positions(exact, keys[-1:], keys)[0] != keys[::-1]).any())
 
     @property
     def shown_settings(self) -> dict[str, str]:
@@ -240,10 +227,3 @@ def first_changed_distance(bands: tuple[MapBand, ...], length: int) -> int | Non
     unchanged = (seen & near.mask.by_document_position(query, keys))[0] & is_plain
     changed = np.flatnonzero(~unchanged[::-1])
     return int(changed[0]) if changed.size else None
-
-
-def resolved_number(setting: int | str) -> int:
-    """Return a resolved setting."""
-    if isinstance(setting, str):
-        raise ValueError(f"{setting}: resolve the map with `at` first")
-    return setting

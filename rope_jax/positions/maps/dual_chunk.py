@@ -11,7 +11,6 @@ from rope_jax.positions.maps.base import (
     MapBand,
     Places,
     PositionMap,
-    resolved_number,
 )
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope.numbers import Whole, single_error
@@ -43,7 +42,7 @@ class DualChunk(PositionMap):
     @model_validator(mode="after")
     def _local_is_less_than_chunk(self) -> "DualChunk":
         if "auto" not in (self.chunk, self.local):
-            s, w = resolved_number(self.chunk), resolved_number(self.local)
+            s, w = int(self.chunk), int(self.local)
             if w >= s:
                 raise ValueError(f"local: {w:,} leaves no chunk of {s:,}; give at most {s - 1:,}")
         return self
@@ -54,8 +53,8 @@ class DualChunk(PositionMap):
         return self.model_dump() | {"chunk": s, "local": w}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
-        s = resolved_number(self.chunk)
-        c = s - resolved_number(self.local)
+        s = int(self.chunk)
+        c = s - int(self.local)
         m = 0.05 * math.log(length / window) + 1 if length > window else 1.0
         within = Places(chunk=c)
         same = BandMask(beyond=c, chunk=c, chunks_back=(0, 0))

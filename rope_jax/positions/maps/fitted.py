@@ -45,7 +45,7 @@ class FittedMap(PositionMap):
     train_length: Annotated[int, Whole] = Field(
         ge=2, le=MOST_TOKENS, description="L of the model that the numbers were fitted for"
     )
-    borders: Annotated[tuple[Annotated[int, Whole], ...], Field(strict=False)] = Field(
+    borders: Annotated[tuple[Annotated[int, Field(ge=1), Whole], ...], Field(strict=False)] = Field(
         (), description="distances at which the far bands begin, ascending"
     )
     near_inv_freq: _nested(_Frequency, 3) | None = Field(  # type: ignore[valid-type]
@@ -81,8 +81,8 @@ class FittedMap(PositionMap):
 
     @model_validator(mode="after")
     def _bands_match(self) -> "FittedMap":
-        if list(self.borders) != sorted(set(self.borders)) or min(self.borders, default=1) < 1:
-            raise ValueError(f"borders: {list(self.borders)} must be ascending, from 1 up")
+        if list(self.borders) != sorted(set(self.borders)):
+            raise ValueError(f"borders: {list(self.borders)} must be ascending")
         for name in _OF_FAR:
             values = getattr(self, name)
             if values is not None and len(values) != len(self.borders):
@@ -96,8 +96,10 @@ class FittedMap(PositionMap):
         if self.bias is not None and not self.borders:
             raise ValueError("bias: needs borders, at the first of which it begins")
         for name in _NUMBERS:
-            if not _is_even(getattr(self, name)):
-                raise ValueError(f"{name}: its lists have different lengths")
+            try:
+                np.array(getattr(self, name))
+            except ValueError:
+                raise ValueError(f"{name}: its lists have different lengths") from None
         return self
 
     # not cached: pydantic compares what is cached as well, and arrays have no single truth value
@@ -173,11 +175,3 @@ def _check_size(name: str, axis: str, size: int, *sizes: int) -> None:
             f"{name}: has numbers for {size} {axis}, and the model has {sizes[-1]}; "
             "it was fitted for another model"
         )
-
-
-def _is_even(values: Any) -> bool:
-    """Whether nested lists have the same lengths everywhere."""
-    if not isinstance(values, tuple) or not isinstance(values[0], tuple):
-        return True
-    parts = [part for value in values for part in value]
-    return len({len(value) for value in values}) == 1 and _is_even(tuple(parts))

@@ -10,7 +10,6 @@ from rope_jax.positions.maps.base import (
     MapBand,
     Places,
     PositionMap,
-    resolved_number,
 )
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import AnyScaling
@@ -33,7 +32,7 @@ class ReRoPE(PositionMap):
         return self.model_dump() | {"window": max(1, 3 * window // 4)}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
-        w = resolved_number(self.window)
+        w = int(self.window)
         here = Places(chunk=1)
         far = MapBand(BandMask(nearest=w), Places(chunk=1, offset=w), here)
         return MapBand(BandMask(beyond=w)), far
@@ -61,7 +60,7 @@ class LeakyReRoPE(PositionMap):
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
         auto = max(1, min(3 * window // 4, window - 2))
-        w, k = auto if self.window == "auto" else resolved_number(self.window), self.k
+        w, k = auto if self.window == "auto" else int(self.window), self.k
         if k == "auto":
             if window < 3:
                 raise ValueError(f"type: needs a window of at least 3 tokens, not {window}")
@@ -71,7 +70,7 @@ class LeakyReRoPE(PositionMap):
         return self.model_dump() | {"window": w, "k": k}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
-        w, k = resolved_number(self.window), float(self.k)
+        w, k = int(self.window), float(self.k)
         return (MapBand(BandMask(beyond=w)), MapBand(BandMask(nearest=w), divisor=k, border=w))
 
 
@@ -100,7 +99,7 @@ class FarFrequencies(PositionMap):
         return self.model_dump() | {"window": max(1, window // 2)}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
-        w = resolved_number(self.window)
+        w = int(self.window)
         return (MapBand(BandMask(beyond=w)), MapBand(BandMask(nearest=w), border=w, far=self.far))
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.positions.maps.base import AutoTokens, MapBand, Places, PositionMap, resolved_number
+from rope_jax.positions.maps.base import AutoTokens, MapBand, Places, PositionMap
 from rope_jax.positions.mask import BandMask
 
 
@@ -29,7 +29,7 @@ class SelfExtend(PositionMap):
     @model_validator(mode="after")
     def _group_divides_window(self) -> "SelfExtend":
         if "auto" not in (self.window, self.group):
-            w, g = resolved_number(self.window), resolved_number(self.group)
+            w, g = int(self.window), int(self.group)
             if w % g:
                 near = max(divisor for divisor in _divisors(w) if divisor < g)
                 raise ValueError(
@@ -41,16 +41,16 @@ class SelfExtend(PositionMap):
     def resolved(self, window: int, length: int) -> dict[str, Any]:
         half = max(1, window // 2)
         if self.group == "auto":
-            w = _divisible(half) if self.window == "auto" else resolved_number(self.window)
+            w = _divisible(half) if self.window == "auto" else int(self.window)
             divisors = _divisors(w)
             g = next((g for g in divisors if _largest(w, g, length) < window), divisors[-1])
         else:
-            g = resolved_number(self.group)
+            g = int(self.group)
             w = max(g, half // g * g)
         return self.model_dump() | {"window": w, "group": g}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
-        w, g = resolved_number(self.window), resolved_number(self.group)
+        w, g = int(self.window), int(self.group)
         far = MapBand(BandMask(nearest=w), Places(group=g, offset=w - w // g), Places(group=g))
         return MapBand(BandMask(beyond=w)), far
 
@@ -90,7 +90,7 @@ class STRING(PositionMap):
     @model_validator(mode="after")
     def _local_is_at_most_shift(self) -> "STRING":
         if "auto" not in (self.shift, self.local):
-            s, w = resolved_number(self.shift), resolved_number(self.local)
+            s, w = int(self.shift), int(self.local)
             if w > s:
                 raise ValueError(f"local: {w:,} is more than shift {s:,}; give at most {s:,}")
         return self
@@ -105,5 +105,5 @@ class STRING(PositionMap):
         return self.model_dump() | {"shift": s, "local": w}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
-        s, w = resolved_number(self.shift), resolved_number(self.local)
+        s, w = int(self.shift), int(self.local)
         return MapBand(BandMask(beyond=s)), MapBand(BandMask(nearest=s), Places(offset=w - s))

@@ -10,7 +10,6 @@ from rope_jax.positions.maps.base import (
     MapBand,
     Places,
     PositionMap,
-    resolved_number,
 )
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope.numbers import Whole
@@ -35,14 +34,11 @@ class Streaming(PositionMap):
         return self.model_dump() | {"recent": recent}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
-        s, r = self.sinks, resolved_number(self.recent)
+        s, r = self.sinks, int(self.recent)
         local = MapBand(BandMask(beyond=r + 1))
         if not s:
             return (local,)
         return local, MapBand(BandMask(nearest=r + 1, first=s), Places(cap=s + r))
-
-    def has_effect(self, window: int, length: int) -> bool:
-        return length > self.sinks + resolved_number(self.recent) + 1
 
 
 class LMInfinite(PositionMap):
@@ -64,7 +60,7 @@ class LMInfinite(PositionMap):
         return self.model_dump() | {"recent": recent}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
-        g, b = self.sinks, resolved_number(self.recent)
+        g, b = self.sinks, int(self.recent)
         local = MapBand(BandMask(beyond=b))
         if not g:
             return (local,)

@@ -28,11 +28,8 @@ _OWN_FORMS: dict[str, str | None] = {
     "cope": None,
     "drope": None,
 }
-
-
 # Other fixed frequencies can be written as LongRoPE factors; length-dependent ones cannot.
 _BY_NUMBERS = "`longrope`, by its numbers (no frequency 0)"
-
 HF_FORMS = {
     name: _OWN_FORMS.get(name, None if strategy.follows_length == "yes" else _BY_NUMBERS)
     for name, strategy in STRATEGIES.items()
@@ -62,8 +59,6 @@ def to_hf(
     head_dim = geometry.rotary_dim if head_dim is None else head_dim
     if head_dim < geometry.rotary_dim:
         raise ValueError(f"head_dim: {head_dim} is below rotary_dim {geometry.rotary_dim}")
-    if max_position_embeddings is not None and max_position_embeddings < 1:
-        raise ValueError(f"max_position_embeddings: {max_position_embeddings} is not at least 1")
     base, rope = _written(geometry, scaling)
     if scaling.query_scale is not None:
         if scaling.query_scale.type != "ministral" or rope.get("rope_type") != "yarn":
@@ -86,13 +81,12 @@ def to_hf(
         "max_position_embeddings": longest,
         "head_dim": head_dim,
     }
-    if scaling.type == "p_rope":
-        if head_dim != geometry.rotary_dim:
+    if head_dim != geometry.rotary_dim:
+        if scaling.type == "p_rope":
             raise ValueError(
                 f"head_dim: p_rope works on whole heads, but {head_dim} is not rotary_dim "
                 f"{geometry.rotary_dim}"
             )
-    elif head_dim != geometry.rotary_dim:
         share = geometry.rotary_dim / head_dim
         if int(head_dim * share) != geometry.rotary_dim:
             share = math.nextafter(share, 2.0)  # transformers truncates the product
@@ -118,10 +112,8 @@ def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[st
         d = geometry.rotary_dim
         scaling.frequencies(geometry)  # ValueError where its formula is undefined
         return geometry.base * settings["factor"] ** (d / (d - 2)), {}
-    if kind == "pi":
-        return geometry.base, {"rope_type": "linear", **settings}
-    if kind == "dynamic_ntk":
-        return geometry.base, {"rope_type": "dynamic", **settings}
+    if kind in ("pi", "dynamic_ntk"):
+        return geometry.base, {"rope_type": "linear" if kind == "pi" else "dynamic", **settings}
     if kind == "p_rope":
         share = {"partial_rotary_factor": settings["p"], "factor": settings["factor"]}
         return geometry.base, {"rope_type": "proportional", **share}

@@ -6,10 +6,9 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from rope_jax.rope.messages import (
-    alternatives,
     explain_type,
     first_details,
     first_error,
@@ -61,24 +60,15 @@ def parse_scaling(settings: Mapping[str, Any] | str) -> Scaling:
     except ValidationError as error:
         first = first_details(error)
         if first["type"] == "extra_forbidden":
-            path = key_path(first["loc"], settings)
-            raise ValueError(f"{'.'.join(path)}: {_explain_unknown(path, settings)}") from None
+            raise ValueError(_explain_unknown(key_path(first["loc"], settings), settings)) from None
         raise ValueError(first_error(error, settings)) from None
 
 
 def _explain_unknown(path: Sequence[str], settings: Mapping[str, Any]) -> str:
-    """Say that there is no setting at a path, and which setting may be meant."""
+    """Say that there is no setting at a path, and which one may be meant."""
     *parents, key = path
-    section = functools.reduce(operator.getitem, parents, settings)
-    kinds: Mapping[str, type[BaseModel]]
-    kinds = QUERY_SCALES if section["type"] in QUERY_SCALES else STRATEGIES
-    known = [field for field in kinds[section["type"]].model_fields if field != "type"]
-    owners = [kind for kind, model in kinds.items() if key in model.model_fields]
+    kind = functools.reduce(operator.getitem, parents, settings)["type"]
+    known = [*(QUERY_SCALES | STRATEGIES)[kind].model_fields]
     close = difflib.get_close_matches(key, known, n=1)
-    if owners:
-        meant = f"it belongs to type {alternatives(owners)}"
-    elif close:
-        meant = f"did you mean {close[0]}?"
-    else:
-        meant = f"{section['type']} has {', '.join(known) or 'no settings'}"
-    return f"unknown key; {meant}"
+    meant = f"did you mean {close[0]}?" if close else f"{kind} has {', '.join(known)}"
+    return f"{'.'.join(path)}: unknown key; {meant}"

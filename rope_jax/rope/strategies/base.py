@@ -69,8 +69,6 @@ class Scaling(BaseModel):
         traced = jnp.asarray(seq_len)
         if not jnp.issubdtype(traced.dtype, jnp.integer):
             raise ValueError(f"seq_len: has dtype {traced.dtype}; a length is a whole number")
-        if jnp.iinfo(traced.dtype).max > 2**31 - 1:  # unsigned or 64 bits: do not wrap
-            traced = jnp.minimum(traced, jnp.asarray(2**31 - 1, traced.dtype))
         inv_freq, m = self.scaled_at(geometry, traced.astype(jnp.int32), jnp)
         m = jnp.broadcast_to(jnp.asarray(m, jnp.float32), inv_freq.shape[:-1])
         return Frequencies(inv_freq, jnp.zeros_like(inv_freq), m)
@@ -124,9 +122,7 @@ class Scaling(BaseModel):
             )
 
     def query_scale_at(self, geometry: RotaryGeometry, positions: Any) -> Any:
-        """Return the factor on queries at positions [..., T]: see `QueryScale.at`; 1 without a
-        scale.
-        """
+        """Return the factor on queries at positions [..., T], as `QueryScale.at`; 1 without one."""
         if self.query_scale is None:
             return np.ones(np.shape(positions), np.float32)
         return self.query_scale.at(geometry, positions)
@@ -176,8 +172,6 @@ def _host_lengths(seq_len: Any) -> np.ndarray:
     lengths = np.asarray(seq_len)
     if lengths.dtype.kind not in "iu" or lengths.min(initial=1) < 1:
         raise ValueError(f"seq_len: {seq_len!r} is not a whole number of at least 1")
-    if lengths.max(initial=1) >= 2**63:
-        raise ValueError(f"seq_len: {seq_len!r} is not below 2^63")
     return lengths.astype(np.int64)  # unsigned, n − L would wrap around for n < L
 
 
@@ -203,7 +197,7 @@ def dynamic_factor(geometry: RotaryGeometry, length: Any, xp: ModuleType, rate: 
 
 
 def align_pairs(pairs: np.ndarray, lengths: Any) -> np.ndarray:
-    """Give host numbers [d/2] the dtype of `lengths`, and a shape that fits lengths[..., None]."""
+    """Return host numbers [d/2] in the dtype of `lengths`, to broadcast with lengths[..., None]."""
     return pairs.astype(lengths.dtype).reshape((1,) * lengths.ndim + pairs.shape)
 
 

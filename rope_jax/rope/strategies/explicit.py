@@ -65,36 +65,27 @@ class LongRoPEScaling(Scaling):
 # Above π radians per token a frequency looks like a slower one that rotates the other way.
 Frequency = Annotated[float, Field(ge=0, le=np.pi)]
 
-# Each setting below is either shared by all layers or given per layer. The value's nesting decides
-# which form Pydantic checks, so that an error names one form rather than both.
-
-
-def _shared_or_per_layer(value: Any) -> str:
-    """Distinguish a list of numbers (shared) from a list of lists (one per layer)."""
-    nested = isinstance(value, list | tuple) and any(isinstance(v, list | tuple) for v in value)
-    return "per layer" if nested else "shared"
-
-
 FrequencyList = Annotated[tuple[Frequency, ...], Field(strict=False)]
-FrequencyLists = Annotated[
-    Annotated[FrequencyList, Tag("shared")]
-    | Annotated[tuple[FrequencyList, ...], Field(strict=False), Tag("per layer")],
-    Discriminator(_shared_or_per_layer),
-]
-FactorLists = Annotated[
-    Annotated[PairFactors, Tag("shared")]
-    | Annotated[tuple[PairFactors, ...], Field(strict=False), Tag("per layer")],
-    Discriminator(_shared_or_per_layer),
-]
-AttentionFactors = Annotated[
-    Annotated[AttentionFactor, Tag("shared")]
-    | Annotated[
-        Annotated[tuple[AttentionFactor, ...], Field(strict=False, min_length=1)], Tag("per layer")
-    ],
-    Discriminator(lambda value: "per layer" if isinstance(value, list | tuple) else "shared"),
-]
-_IN_FILES = ("inv_freq", "factors", "attention_factor")
+# The fields that may differ between layers, and how deep the lists are that all layers share.
+_SHARED_DEPTH = {"inv_freq": 1, "factors": 1, "attention_factor": 0}
 _MAX_FILE_BYTES = 2**24  # takes half a second to parse
+
+
+def _depth(value: Any) -> int:
+    """Return how many lists are nested in one another."""
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list | tuple) else 0
+
+
+def _maybe_per_layer(shared: Any, depth: int) -> Any:
+    """Return the type of a setting that all layers share, or of a list with one per layer.
+
+    The value's nesting decides which form pydantic checks, so that an error names only that.
+    """
+    per_layer = Annotated[tuple[shared, ...], Field(strict=False, min_length=1)]
+    return Annotated[
+        Annotated[shared, Tag("shared")] | Annotated[per_layer, Tag("per layer")],
+        Discriminator(lambda value: "per layer" if _depth(value) > depth else "shared"),
+    ]
 
 
 class ExplicitScaling(Scaling):
@@ -109,13 +100,15 @@ class ExplicitScaling(Scaling):
 
     source: ClassVar[str] = "the user's"
     type: Literal["explicit"] = "explicit"
-    inv_freq: FrequencyLists | None = Field(
+    inv_freq: _maybe_per_layer(FrequencyList, 1) | None = Field(  # type: ignore[valid-type]
         None, description="θ' of each pair, radians per token; or one such list per layer"
     )
-    factors: FactorLists | None = Field(
+    factors: _maybe_per_layer(PairFactors, 1) | None = Field(  # type: ignore[valid-type]
         None, description="λ of each pair, for θ/λ; or one such list per layer"
     )
-    attention_factor: AttentionFactors = Field(1.0, description="m; a list: one per layer")
+    attention_factor: _maybe_per_layer(AttentionFactor, 0) = Field(  # type: ignore[valid-type]
+        1.0, description="m; a list: one per layer"
+    )
     train_length: Annotated[int, Whole] | None = Field(
         None, ge=1, description="L of the model that the numbers are for; null: any"
     )
@@ -130,7 +123,7 @@ class ExplicitScaling(Scaling):
             return settings
         given = {key: value for key, value in settings.items() if key != "path"}
         numbers = _read_json(settings["path"])
-        twice = [key for key in _IN_FILES if key in numbers and given.get(key) is not None]
+        twice = [key for key in numbers if given.get(key) is not None]
         if twice:
             raise ValueError(f"{twice[0]}: is given both here and in {settings['path']}; keep one")
         return given | numbers
@@ -143,66 +136,48 @@ class ExplicitScaling(Scaling):
 
     def for_layer(self, layer: int, layers: int) -> "ExplicitScaling":
         """Return the strategy with the numbers of one layer, of as many as `layers`."""
-        chosen = {}
-        for field in _IN_FILES:
-            value = getattr(self, field)
-            if _is_per_layer(field, value):
-                if len(value) != layers:
-                    raise ValueError(f"{field}: {len(value)} entries for {layers} layers")
-                value = value[layer]
-            chosen[field] = value
-        return self.model_copy(update=chosen)
+        per_layer = self._per_layer()
+        for field, values in per_layer.items():
+            if len(values) != layers:
+                raise ValueError(f"{field}: {len(values)} entries for {layers} layers")
+        return self.model_copy(update={field: x[layer] for field, x in per_layer.items()})
+
+    def _per_layer(self) -> dict[str, Any]:
+        """Return the settings that differ between layers."""
+        given = ((field, getattr(self, field), depth) for field, depth in _SHARED_DEPTH.items())
+        return {field: value for field, value, depth in given if _depth(value) > depth}
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
-        for field in _IN_FILES:
-            if _is_per_layer(field, getattr(self, field)):
-                raise ValueError(f"{field}: has one entry per layer; use for_layer(i, layers)")
+        for field in self._per_layer():
+            raise ValueError(f"{field}: has one entry per layer; use for_layer(i, layers)")
         if self.train_length not in (None, geometry.train_length):
             raise ValueError(
                 f"train_length: the numbers are for a model trained at {self.train_length:,} "
                 f"tokens, not {geometry.train_length:,}"
             )
-        # after the checks above, m is one number and the others have one number per pair
-        m: Any = self.attention_factor
         if self.inv_freq is not None:
-            return per_pair(self.inv_freq, geometry, "inv_freq"), m  # type: ignore[arg-type]
-        inv_freq = geometry.inv_freq() / per_pair(self.factors, geometry, "factors")  # type: ignore[arg-type]
+            return per_pair(self.inv_freq, geometry, "inv_freq"), self.attention_factor
+        inv_freq = geometry.inv_freq() / per_pair(self.factors, geometry, "factors")
         if inv_freq.max(initial=0) > np.pi:
             raise ValueError(
                 f"factors: make a pair turn {inv_freq.max():.3g} radians per token; above π it "
                 "looks like a slower one"
             )
-        return inv_freq, m
-
-
-def _is_per_layer(field: str, value: Any) -> bool:
-    if field == "attention_factor":
-        return isinstance(value, tuple)
-    return _shared_or_per_layer(value) == "per layer"
+        return inv_freq, self.attention_factor
 
 
 def _read_json(path: str) -> dict[str, Any]:
-    """The settings in a JSON file; ValueError, naming the file, if it has anything else."""
+    """Return the settings in a JSON file; ValueError, naming it, if it has anything else."""
     try:
         content = read_limited(Path(path), _MAX_FILE_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"path: {path} cannot be read ({reason})") from None
     try:
-        numbers = json.loads(content, object_pairs_hook=_without_duplicates)
-    except KeyError:
-        raise ValueError(f"path: {path} has a key twice") from None
+        numbers = json.loads(content)
     except (ValueError, RecursionError):  # ValueError also covers bad UTF-8 and overlong numbers
         raise ValueError(f"path: {path} is not JSON") from None
-    if not isinstance(numbers, dict) or not set(numbers) <= set(_IN_FILES):
+    if not isinstance(numbers, dict) or not numbers.keys() <= _SHARED_DEPTH.keys():
         found = ", ".join(numbers) if isinstance(numbers, dict) else "no keys"
-        raise ValueError(f"path: {path} may hold {', '.join(_IN_FILES)}; it has {found}")
+        raise ValueError(f"path: {path} may hold {', '.join(_SHARED_DEPTH)}; it has {found}")
     return numbers
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping; KeyError for a repeated key, of which `json` would silently keep the last."""
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        raise KeyError
-    return mapping

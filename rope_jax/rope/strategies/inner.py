@@ -1,7 +1,6 @@
 """`resonance` and `bucketed`: another strategy, changed or chosen by the text's length."""
 
 import math
-import re
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
@@ -97,15 +96,13 @@ _WITH_FACTOR = {
     for strategy in PLAIN
     if strategy.has_extension_factor()
 }
-# Each factor's frequencies are computed, and a sweep's default name lists all factors.
-_MOST_FACTORS = 16
 
 
 def _without_factor(strategy: type[Scaling]) -> Any:
-    """A strategy whose factor is not a setting but the constant 1."""
-    name = f"{strategy.__name__}InBuckets"
-    constant: Any = (ClassVar[float], 1.0)  # takes the place of the field
-    return create_model(name, __base__=strategy, __doc__=strategy.__doc__, factor=constant)
+    """Return the strategy with the constant 1 in place of its setting `factor`."""
+    name, constant = f"{strategy.__name__}InBuckets", (ClassVar[float], 1.0)
+    more: Any = {"factor": constant}
+    return create_model(name, __base__=strategy, __doc__=strategy.__doc__, **more)
 
 
 if TYPE_CHECKING:
@@ -144,8 +141,6 @@ class BucketedScaling(Scaling):
 
     @model_validator(mode="after")
     def _every_factor_fits(self) -> "BucketedScaling":
-        if len(self.factors) > _MOST_FACTORS:
-            raise ValueError(f"factors: should be at most {_MOST_FACTORS}, not {len(self.factors)}")
         if list(self.factors) != sorted(set(self.factors)):
             listed = ", ".join(f"{factor:g}" for factor in self.factors)
             raise ValueError(f"factors: [{listed}] must be ascending, without repeats")
@@ -189,18 +184,8 @@ class BucketedScaling(Scaling):
         self, geometry: RotaryGeometry, seq_len: Any = None, head_dim: int | None = None
     ) -> None:
         for factor in self.factors:
-            try:
-                self.with_inner_factor(factor).check(geometry, seq_len, head_dim)
-            except ValueError as error:
-                raise ValueError(self._from_inner(str(error))) from None
+            self.with_inner_factor(factor).check(geometry, seq_len, head_dim)
         super().check(geometry, seq_len, head_dim)
-
-    def _from_inner(self, message: str) -> str:
-        """Return the inner strategy's error with the name that its key has here."""
-        key = re.match(r"\w*", message)[0]  # type: ignore[index]
-        if key == "factor":
-            return message.replace("factor", "factors", 1)
-        return f"inner.{message}" if key in type(self.inner).model_fields else message
 
 
 def _longest(factor: float, geometry: RotaryGeometry, limit: int) -> int:

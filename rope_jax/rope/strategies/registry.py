@@ -7,9 +7,14 @@ from rope_jax.rope.strategies.by_parts import (
     NTKByPartsScaling,
     YaRNScaling,
 )
-from rope_jax.rope.strategies.evq_cosh import EVQCoshScaling
 from rope_jax.rope.strategies.explicit import ExplicitScaling, LongRoPEScaling
-from rope_jax.rope.strategies.ntk import ABFScaling, DynamicNTKScaling, MixedBaseScaling, NTKScaling
+from rope_jax.rope.strategies.ntk import (
+    ABFScaling,
+    DynamicNTKScaling,
+    EVQCoshScaling,
+    MixedBaseScaling,
+    NTKScaling,
+)
 from rope_jax.rope.strategies.pi import DynamicPIScaling, NoScaling, PIScaling
 from rope_jax.rope.strategies.unrotated import CoPEScaling, DRoPEScaling, PRoPEScaling
 

@@ -1,4 +1,4 @@
-"""Position maps: relative positions, their settings, and attention against a double loop.
+"""Position maps: relative positions, and attention against their definitions.
 
 Notation as in the maps: i and j positions of a query and a key, d = i − j, L the window, n the
 length.
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
@@ -18,7 +18,7 @@ from rope_jax.model.layers import LayerInputs, LayerKind, attend
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import with_map
-from rope_jax.positions.maps import MAPS, AnyMap, relative_positions
+from rope_jax.positions.maps import AnyMap, relative_positions
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -105,6 +105,10 @@ DEFINITIONS = {
 }
 # 91 is no multiple of 6, so blocks of at most 16 need padding
 LENGTH, WINDOW, GEOMETRY = 91, 24, RotaryGeometry(8, 100.0, 24)
+# three documents in a window, of which positions restart in each
+STARTS = np.array([0, 37, 41])
+SEGMENTS = np.searchsorted(STARTS, np.arange(LENGTH), side="right")[None].astype(np.int32)
+POSITIONS = (np.arange(LENGTH) - STARTS[SEGMENTS[0] - 1])[None].astype(np.int32)
 
 
 def map_and_relative(name):
@@ -132,124 +136,77 @@ def test_bands_are_the_definition_and_hold_every_key_once(name):
     np.testing.assert_array_equal(counts, ~np.isnan(wanted))
 
 
-def mapped_attention(map_, scaling, q, k, v, segment_ids, positions, backend, **more):
-    """Return attention with a map, as a layer computes it."""
+def mapped_attention(map_, q, k, v, backend):
+    """Return attention with a map and logn, as a layer computes it."""
     layers = RotaryLayers(GEOMETRY)
-    rotary = layers.rotary(scaling, positions, LENGTH)
-    rotary = with_map(rotary, map_, layers, positions, window=WINDOW, seq_len=LENGTH)
-    every = jax.tree.map(lambda leaf: leaf[0], rotations(rotary, jnp.asarray(positions)))
-    scale = jnp.asarray(rotary.query_scale)[0]
-    inputs = LayerInputs(every, scale, {}, segment_ids, None)
-    kind = LayerKind(more.get("sliding_window"), masks=band_masks(rotary))
-    return attend(q, k, v, inputs, kind, backend=backend, encoding=RoPE(), layout="half")
+    scaling = parse_scaling({"type": "none", "query_scale": {"type": "logn"}})
+    rotary = layers.rotary(scaling, POSITIONS, LENGTH)
+    rotary = with_map(rotary, map_, layers, POSITIONS, window=WINDOW, seq_len=LENGTH)
+
+    @jax.jit
+    def attention(q, k, v):
+        every = jax.tree.map(lambda leaf: leaf[0], rotations(rotary, jnp.asarray(POSITIONS)))
+        scale, segments = jnp.asarray(rotary.query_scale)[0], jnp.asarray(SEGMENTS)
+        inputs = LayerInputs(every, scale, {}, segments, None)
+        kind = LayerKind(masks=band_masks(rotary))
+        return attend(q, k, v, inputs, kind, backend=backend, encoding=RoPE(), layout="half")
+
+    return attention(q, k, v)
 
 
-def slow_attention(r, theta, m, q, k, v, segment_ids=None, query_scale=1.0):
-    """softmax(q_i · R(r(i, j)·θ) k_j · m²/√H)·v in float64, one pair of tokens at a time.
+def slow_attention(angles, m, q, k, v):
+    """softmax(q_i · R(angle_ij) k_j · m²·logn_i/√H)·v in float64.
 
-    r: [B, T, S], NaN where a key is hidden, or [B, T, S, pairs] in radians.
+    angles: [S, S, pairs] in radians, for positions of one document; NaN where a key is hidden.
     """
-    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
-    batch, length, heads, width = q.shape
-    size, groups = k.shape[1], heads // k.shape[2]
-    angles = r if r.ndim == 4 else r[..., None] * theta
-    pairs = angles.shape[-1]
-    out = np.zeros((batch, length, heads, v.shape[-1]))
-    scale = np.broadcast_to(query_scale, (size,))
-    for b in range(batch):
-        for t in range(length):
-            i = size - length + t
-            seen = ~np.isnan(angles[b % len(angles), i, :, 0])
-            if segment_ids is not None:
-                seen &= np.asarray(segment_ids)[b] == segment_ids[b, i]
-            for head in range(heads):
-                one = q[b, t, head] * scale[i]
-                logits = np.full(size, -np.inf)
-                for j in np.flatnonzero(seen):
-                    other, angle = k[b, j, head // groups], angles[b % len(angles), i, j]
-                    turned = one[: 2 * pairs].reshape(2, pairs)
-                    cos, sin = np.cos(angle), np.sin(angle)
-                    # R(−angle) on the query: it is the key's distance that counts
-                    first = turned[0] * cos - turned[1] * sin
-                    second = turned[1] * cos + turned[0] * sin
-                    rotated = np.concatenate([first, second]) @ other[: 2 * pairs] * m**2
-                    logits[j] = (rotated + one[2 * pairs :] @ other[2 * pairs :]) / np.sqrt(width)
-                weights = np.exp(logits - logits.max())
-                out[b, t, head] = weights @ v[b, :, head // groups] / weights.sum()
-    return out
+    angles = angles[POSITIONS[0][:, None], POSITIONS[0]]
+    seen = ~np.isnan(angles[..., 0]) & (SEGMENTS[0][:, None] == SEGMENTS[0])
+    q, k, v = (np.float64(x[0]) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
+    (a, b), (c, d) = (np.split(x, 2, -1) for x in (q, k))
+    turns = np.exp(1j * np.nan_to_num(angles))[-len(q) :]
+    logits = np.einsum("thp,shp,tsp->hts", a + 1j * b, c - 1j * d, turns).real * m**2
+    logn = np.maximum(1, np.log(POSITIONS[0] + 1) / np.log(WINDOW))[-len(q) :]
+    logits = logits * logn[:, None] / np.sqrt(8)
+    weights = np.where(seen[-len(q) :], np.exp(logits - logits.max(-1, keepdims=True)), 0)
+    return np.einsum("hts,shv->thv", weights / weights.sum(-1, keepdims=True), v)[None]
 
 
-def inputs(queries=LENGTH, heads=2, kv_heads=1, batch=1, width=8):
-    rng = np.random.default_rng(queries)
-    shapes = [(batch, queries, heads, width), *[(batch, LENGTH, kv_heads, width)] * 2]
-    return [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
+def random_qkv():
+    rng = np.random.default_rng(0)
+    shapes = [(1, 70, 4, 8), *[(1, LENGTH, 2, 8)] * 2]
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.parametrize("backend", ["xla", "blockwise"])
-@pytest.mark.parametrize("name", DEFINITIONS)
-def test_attention_is_that_of_a_double_loop(name, backend, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *((name, "blockwise") for name in DEFINITIONS),
+        *((name, "xla") for name in ("rerope", "dual_chunk", "streaming")),
+    ],
+)
+def test_attention_is_that_of_the_definition(name, backend, monkeypatch):
     # blocks that no border coincides with
     monkeypatch.setattr(
         BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=16)
     )
     map_, r = map_and_relative(name)
-    scaling = parse_scaling({"type": "none", "query_scale": {"type": "logn"}})
-    q, k, v = inputs(queries=70)
-    positions = np.arange(LENGTH, dtype=np.int32)[None]
-    found = mapped_attention(map_, scaling, q, k, v, None, positions, backend)
     m = map_.bands(WINDOW, LENGTH)[0].attention_factor
-    logn = np.maximum(1, np.log(np.arange(LENGTH) + 1) / np.log(WINDOW))
-    wanted = slow_attention(r[None], GEOMETRY.inv_freq(), m, q, k, v, query_scale=logn)
+    found = mapped_attention(map_, *random_qkv(), backend)
+    wanted = slow_attention(r[..., None] * GEOMETRY.inv_freq(), m, *random_qkv())
     np.testing.assert_allclose(found, wanted, atol=3e-6)
 
 
-def test_dual_chunk_reaches_as_far_as_its_largest_relative_position():
-    # chunks of 30 tokens: no key is seen at more than 2 · 30 − 1, although s is above the window
-    map_ = parse({"type": "dual_chunk", "chunk": 130, "local": 100})
-    places = np.arange(512)
-    assert np.nanmax(relative_positions(map_.bands(128, 512), places, places)) == 59
-    map_.check_reach(128, 512)
-    with pytest.raises(ValueError, match=r"chunk, local: 130, 10 put .* at distance 130, outside"):
-        parse({"type": "dual_chunk", "chunk": 130, "local": 10}).check_reach(128, 512)
-
-
-def far_frequencies(window, far):
-    return parse({"type": "far_frequencies", "window": window, "far": {"type": far} | FACTORS[far]})
-
-
-FACTORS = {"pi": {"factor": 5.0}, "ntk": {"factor": 6.0}, "none": {}}
-
-
-def rotated(map_, backend="xla", segment_ids=None, positions=None, batch=1):
-    positions = np.arange(LENGTH, dtype=np.int32)[None] if positions is None else positions
-    q, k, v = inputs(heads=4, kv_heads=2, batch=batch)
-    scaling = parse_scaling("none")
-    return mapped_attention(map_, scaling, q, k, v, segment_ids, positions, backend)
-
-
-def test_far_frequencies_are_the_definition_and_leaky_rerope_where_pi_divides_them():
+def test_far_frequencies_are_the_definition():
     """The angle of a pair is θd below w, and θ'd + (θ − θ')w from w on (docs/positions.md)."""
-    map_ = far_frequencies(13, "ntk")
-    near = GEOMETRY.inv_freq()
-    far = parse_scaling({"type": "ntk", "factor": 6.0}).scaled(GEOMETRY)[0]
-    distance = (np.arange(LENGTH)[:, None] - np.arange(LENGTH)[None]).astype(float)
-    distance[distance < 0] = np.nan
-    d = distance[..., None]
+    ntk = {"type": "ntk", "factor": 6.0}
+    map_ = parse({"type": "far_frequencies", "window": 13, "far": ntk})
+    near, far = GEOMETRY.inv_freq(), parse_scaling(ntk).scaled(GEOMETRY)[0]
+    d = (np.arange(LENGTH)[:, None] - np.arange(LENGTH)).astype(float)[..., None]
+    d[d < 0] = np.nan
     angles = np.where(d < 13, near * d, far * d + (near - far) * 13)
-    q, k, v = inputs(heads=4, kv_heads=2)
-    np.testing.assert_allclose(
-        rotated(map_), slow_attention(angles[None], None, 1.0, q, k, v), atol=3e-6
-    )
-    # continuous at w
-    np.testing.assert_allclose(near * 13, far * 13 + (near - far) * 13, rtol=1e-12)
-    leaky = parse({"type": "leaky_rerope", "window": 13, "k": 5.0})
-    np.testing.assert_allclose(rotated(far_frequencies(13, "pi")), rotated(leaky), atol=1e-6)
-
-
-def test_far_frequencies_of_no_scaling_are_plain_rotation():
-    plain = parse({"type": "streaming", "sinks": 0, "recent": LENGTH})
-    found = rotated(far_frequencies(13, "none"))
-    np.testing.assert_allclose(found, rotated(plain), atol=1e-6)
+    found = mapped_attention(map_, *random_qkv(), "xla")
+    np.testing.assert_allclose(found, slow_attention(angles, 1.0, *random_qkv()), atol=3e-6)
 
 
 def test_far_angles_stay_exact_a_million_tokens_away():
@@ -260,73 +217,8 @@ def test_far_angles_stay_exact_a_million_tokens_away():
     map_ = parse({"type": "leaky_rerope", "window": 96, "k": 31_250.7})
     rotary = layers.rotary(scaling, positions)
     mapped = with_map(rotary, map_, layers, positions, window=128, seq_len=10**6)
-    far = jax.tree.map(lambda leaf: leaf[0, 0, 0, 0], rotations(mapped, jnp.asarray(positions))[1])
+    far = jax.tree.map(lambda leaf: leaf[0, 0, 0, 0], jax.jit(rotations)(mapped, positions)[1])
     theta = geometry.inv_freq()
     query = theta / 31_250.7 * 1_000_003 + (theta - theta / 31_250.7) * 96
     np.testing.assert_allclose(far.query_cos, np.cos(query), atol=1e-6)
     np.testing.assert_allclose(far.key_sin, np.sin(theta / 31_250.7 * 1_000_003), atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["rerope", "dual_chunk", "streaming"])
-@pytest.mark.parametrize("backend", ["xla", "blockwise"])
-def test_positions_restart_with_every_packed_document(name, backend, monkeypatch):
-    monkeypatch.setattr(
-        BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=16)
-    )
-    map_, r = map_and_relative(name)
-    starts = np.array([0, 37, 41])
-    ids = np.searchsorted(starts, np.arange(LENGTH), side="right")[None].astype(np.int32)
-    positions = (np.arange(LENGTH) - starts[ids[0] - 1])[None].astype(np.int32)
-    found = rotated(map_, backend, jnp.asarray(ids), positions)
-    of_pair = r[positions[0][:, None], positions[0][None]]
-    q, k, v = inputs(heads=4, kv_heads=2)
-    m = map_.bands(WINDOW, LENGTH)[0].attention_factor
-    wanted = slow_attention(of_pair[None], GEOMETRY.inv_freq(), m, q, k, v, ids)
-    np.testing.assert_allclose(found, wanted, atol=3e-6)
-
-
-@pytest.mark.parametrize(
-    ("settings", "resolved"),
-    [
-        ({"type": "rerope"}, "rerope+window=96"),
-        ({"type": "leaky_rerope"}, "leaky_rerope+window=96+k=62.94"),
-        ({"type": "leaky_rerope", "window": 64}, "leaky_rerope+window=64+k=31.48"),
-        ({"type": "self_extend"}, "self_extend+window=64+group=32"),
-        ({"type": "self_extend", "group": 16}, "self_extend+window=64+group=16"),
-        ({"type": "dual_chunk"}, "dual_chunk+chunk=96+local=16"),
-        ({"type": "streaming"}, "streaming+sinks=4+recent=123"),
-        ({"type": "lm_infinite"}, "lm_infinite+sinks=10+recent=127"),
-        ({"type": "string"}, "string+shift=42+local=4"),
-        ({"type": "far_frequencies", "far": {"type": "ntk", "factor": 16.0}},
-         "far_frequencies+window=64+far=ntk-16"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
-def test_auto_follows_from_window_and_length(settings, resolved):
-    """L = 128, n = 2,048."""
-    map_ = parse(settings)
-    assert map_.is_auto
-    assert map_.at(128, 2048).label == resolved
-    inside = map_.at(128, 128)
-    assert inside is None if settings["type"] != "string" else inside.label == resolved
-
-
-@pytest.mark.parametrize("name", sorted(set(MAPS) - {"string", "far_frequencies", "fitted"}))
-@pytest.mark.parametrize(("window", "length"), [(128, 129), (128, 2048), (100, 333), (4096, 65536)])
-def test_auto_stays_inside_the_window(name, window, length):
-    map_ = parse({"type": name}).at(window, length)
-    map_.check_reach(window, length)
-    places = np.array([length - 1])
-    r = relative_positions(map_.bands(window, length), places, np.arange(length))
-    assert np.nanmax(r) <= window - 1
-
-
-def test_leaky_rerope_reaches_as_far_as_k_says():
-    with pytest.raises(ValueError, match=r"window, k: 64, 4 put the first of 512 tokens at dist"):
-        parse({"type": "leaky_rerope", "window": 64, "k": 4.0}).check_reach(128, 512)
-    parse({"type": "leaky_rerope", "window": 64, "k": 7.096}).check_reach(128, 512)
-
-
-def test_self_extend_names_a_group_that_divides():
-    with pytest.raises(ValidationError, match="group: 6 does not divide window 64; 4 does"):
-        parse({"type": "self_extend", "window": 64, "group": 6})
