@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from rope_jax.inspection.geometries import Geometry
+    from rope_jax.config.inspection import ModelGeometry
 
 
 def main(argv: list[str]) -> None:
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
     show_geometries(asked.models, output, base_figure)
 
 
-def base_figure(geometries: "Sequence[Geometry]") -> "Figure":
+def base_figure(models: "Sequence[ModelGeometry]") -> "Figure":
     """Draw the longest wavelength, first negative score and training windows against the base."""
     import matplotlib
     import numpy as np
@@ -54,9 +54,9 @@ def base_figure(geometries: "Sequence[Geometry]") -> "Figure":
 
     figure = Figure(figsize=(WIDTHS["page"], 3.6), layout="constrained")
     axis, legends = figure.subplots(1, 2, width_ratios=(1, 0.32))
-    known = [made.geometry.base for made in geometries]
+    known = [model.base for model in models]
     bases = np.geomspace(min(100.0, *known), 10 * max(known), 81)
-    dims = sorted({made.geometry.rotary_dim for made in geometries})
+    dims = sorted({model.rotary_dim for model in models})
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, len(dims)))
     for d, shade in zip(dims, shades, strict=True):
         thetas = [RotaryGeometry(d, base).inv_freq() for base in bases]
@@ -65,10 +65,10 @@ def base_figure(geometries: "Sequence[Geometry]") -> "Figure":
         distances = list(itertools.takewhile(lambda distance: distance is not None, found))
         axis.plot(bases[: len(distances)], distances, color=shade, linestyle="--", linewidth=1)
     windows = []
-    for nth, made in enumerate(geometries):
+    for nth, model in enumerate(models):
         style = geometry_style(nth) | {"linestyle": "none", "markersize": 5.5}
-        label = f"{made.name} (d {made.geometry.rotary_dim})"
-        windows += axis.plot(made.geometry.base, made.geometry.train_length, label=label, **style)
+        label = f"{model.name} (d {model.rotary_dim})"
+        windows += axis.plot(model.base, model.train_length, label=label, **style)
     axis.set_xlabel("base b")
     axis.set_ylabel("distance (tokens)")
     axis.set_xscale("log")

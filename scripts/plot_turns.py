@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from rope_jax.inspection.geometries import Geometry
+    from rope_jax.config.inspection import ModelGeometry
 
 
 def main(argv: list[str]) -> None:
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
     show_geometries(asked.models, output, draw)
 
 
-def turns_figure(geometries: "Sequence[Geometry]", windows: int) -> "Figure":
+def turns_figure(models: "Sequence[ModelGeometry]", windows: int) -> "Figure":
     """Draw each pair's rotations in the window, and the angles unseen in so many windows."""
     import numpy as np
     from matplotlib.figure import Figure
@@ -50,17 +50,17 @@ def turns_figure(geometries: "Sequence[Geometry]", windows: int) -> "Figure":
     from rope_jax.inspection.geometries import geometry_style, label_decades
     from rope_jax.inspection.output import short_number
     from rope_jax.plots.style import WIDTHS
+    from rope_jax.rope.pairs import turns, unseen_share
 
     figure = Figure(figsize=(WIDTHS["page"], 5.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.3, 1))
-    for nth, made in enumerate(geometries):
-        place = np.arange(made.turns.size) / made.turns.size
+    for nth, model in enumerate(models):
+        window, theta = model.train_length, model.geometry.inv_freq()
+        place = np.arange(theta.size) / theta.size
         style = geometry_style(nth) | {"markersize": 3, "linewidth": 1.0}
-        shown = made.geometry
-        base = short_number(shown.base)
-        label = f"{made.name} (d {shown.rotary_dim}, b {base}, L {shown.train_length:,})"
-        above.plot(place, made.turns, label=label, **style)
-        below.plot(place, made.unseen(windows), **style)
+        label = f"{model.name} (d {model.rotary_dim}, b {short_number(model.base)}, L {window:,})"
+        above.plot(place, turns(theta, window), label=label, **style)
+        below.plot(place, unseen_share(theta, windows * window, theta, window), **style)
     above.axhline(1, color="0.4", linewidth=1)
     above.set_ylabel("turns in the window, L·θ/2π")
     below.set_ylabel(f"unseen share in {windows} windows")

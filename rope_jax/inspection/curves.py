@@ -1,6 +1,5 @@
 """Which curves to show: each requested scaling in each kind of layer. Imports no jax."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -168,10 +167,6 @@ def _requests(
 
 
 def _layer_numbers(layers: Sequence[int]) -> str:
-    """Format layer numbers as at most two ranges, which identify the group: 0–2, 4–6, …"""
-    # layers in a row have the same difference to their place in the list
-    alike = itertools.groupby(enumerate(layers), key=lambda pair: pair[1] - pair[0])
-    runs = [[layer for _, layer in pairs] for _, pairs in alike]
-    shown = [f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-    shown[2:] = ["…"] if len(shown) > 2 else []
-    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(shown)}"
+    """Format the first layer numbers, which identify the group: 0, 1, 2, 4, …"""
+    shown = [*map(str, layers[:4]), *["…"] * (len(layers) > 4)]
+    return f"layer{'s' * (len(layers) > 1)} {', '.join(shown)}"

@@ -74,8 +74,7 @@ def with_map(
 def _divided(frequencies: Frequencies, divisor: float) -> Frequencies:
     """Return θ/k; exact to about 48 bits on the host."""
     if isinstance(frequencies.inv_freq, np.ndarray):
-        exact = frequencies.inv_freq.astype(np.float64) + frequencies.inv_freq_remainder
-        return Frequencies.from_float64(exact / divisor, frequencies.attention_factor)
+        return Frequencies.from_float64(frequencies.exact / divisor, frequencies.attention_factor)
     return frequencies._replace(
         inv_freq=frequencies.inv_freq / jnp.float32(divisor),
         inv_freq_remainder=frequencies.inv_freq_remainder / jnp.float32(divisor),

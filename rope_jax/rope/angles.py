@@ -8,7 +8,6 @@ Shapes: T length, pairs d/2 of the rotary dimension d, `batch` any leading axes,
 """
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import jax
@@ -21,22 +20,11 @@ from rope_jax.rope.frequencies import Frequencies, check_integers, host_position
 # Integers only; the annotation admits other dtypes so that `cos_sin` can raise its ValueError.
 Positions = Num[Array | np.ndarray, "*#batch T"] | Sequence[Any]
 
-# 1/(2π) to 60 decimals: enough for any float32 frequency and its remainder.
-_TURNS_PER_RADIAN = Fraction("0.159154943091895335768883763372514362034459645740456448747667")
-
-
-def _twelve_bit_pieces(value: Fraction, count: int) -> list[np.float32]:
-    """Split `value` into float32 numbers of at most 12 significant bits that add up to it."""
-    pieces = []
-    for _ in range(count):
-        bits = np.float32(float(value)).view(np.uint32) & np.uint32(0xFFFFF000)
-        pieces.append(bits.view(np.float32))
-        value -= Fraction(float(pieces[-1]))
-    return pieces
-
-
-# 2^32/(2π) converts radians to units of 2^-32 turn.
-_UNITS_PER_RADIAN = _twelve_bit_pieces(_TURNS_PER_RADIAN * 2**32, 5)
+# 2^32/(2π), which converts radians to units of 2^-32 turn, as a sum of numbers of 12 bits: enough
+# of them for any float32 frequency and its remainder.
+_UNITS_PER_RADIAN = np.float32(
+    [683409408, 155840, 27.5703125, 0.0061187744140625, 3.152526915073395e-07]
+)
 
 
 def _split(x: Float32[Array, "..."]) -> list[Array]:

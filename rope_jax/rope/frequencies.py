@@ -33,6 +33,11 @@ class Frequencies(NamedTuple):
         m = np.broadcast_to(np.float32(attention_factor), inv_freq.shape[:-1]).copy()
         return cls(high, low, m)
 
+    @property
+    def exact(self) -> np.ndarray:
+        """The frequencies on the host as float64, to about 48 bits."""
+        return self.inv_freq.astype(np.float64) + self.inv_freq_remainder
+
     def with_inv_freq(self, inv_freq: Array) -> "Frequencies":
         """Replace the frequencies, and set the remainder, which belonged to the old ones, to 0."""
         remainder = np.zeros(np.shape(inv_freq), np.float32)

@@ -18,8 +18,7 @@ def exact_frequencies(
 ) -> tuple[Pairwise, float]:
     """Return θ' in radians per token, as a model uses them, and m; see `Scaling.frequencies`."""
     made = scaling.frequencies(geometry, seq_len)
-    inv_freq = made.inv_freq.astype(np.float64) + made.inv_freq_remainder.astype(np.float64)
-    return inv_freq, float(made.attention_factor)
+    return made.exact, float(made.attention_factor)
 
 
 def wavelengths(inv_freq: Pairwise) -> Pairwise:

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from rope_jax.config.inspection import BaseConfig
-from rope_jax.config.load import load
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.decay import first_negative_distance
 from scripts import plot_base, plot_turns
@@ -63,13 +61,6 @@ def test_plot_turns_draws_turns_and_unseen_shares(show, folder):
     assert "mathdefault" not in drawn
     assert "figure: a.svg" in out
     assert "> 262,144" in out
-
-
-def test_the_printed_config_loads_as_the_same_config(folder, capsys):
-    with pytest.raises(SystemExit):
-        plot_base.main([TWO, "--print-config"])
-    (folder / "again.yaml").write_text(capsys.readouterr().out)
-    assert load(BaseConfig, folder / "again.yaml") == load(BaseConfig, None, [TWO])
 
 
 @pytest.mark.parametrize(

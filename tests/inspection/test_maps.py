@@ -9,7 +9,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from rope_jax.config.inspection import MapsConfig
-from rope_jax.config.load import load
 from rope_jax.inspection.maps import shown_maps
 from rope_jax.positions.maps import MAPS
 from rope_jax.rope import RotaryGeometry, parse_scaling
@@ -128,13 +127,6 @@ def test_the_default_shows_every_map_with_its_reach():
     # string is meant for texts inside the window
     assert [name for name, made in shown.items() if not made.reaches] == ["rope", "string"]
     assert (shown["rope"].largest, shown["dual_chunk"].largest) == (511, 96)
-
-
-def test_the_printed_config_loads_as_the_same_config(folder, capsys):
-    with pytest.raises(SystemExit):
-        show_maps.main([ASKED, "--print-config"])
-    (folder / "again.yaml").write_text(capsys.readouterr().out)
-    assert load(MapsConfig, folder / "again.yaml", ()) == load(MapsConfig, None, [ASKED])
 
 
 @pytest.mark.parametrize(

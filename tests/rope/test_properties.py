@@ -91,16 +91,3 @@ def test_a_longer_text_turns_no_pair_faster_and_a_short_one_changes_nothing(name
         shorter, longer = sorted(data.draw(st.tuples(lengths, lengths)))
         a, b = (exact(scaling, geometry, n)[0] for n in (shorter, longer))
         assert np.all(b <= a * (1 + 1e-12))
-
-
-@given(geometries, factors, st.data())
-def test_factors_slow_pairs_by_at_most_themselves(geometry, factor, data):
-    slowest = geometry.inv_freq()[-1] / factor
-    for name in ("pi", "ntk", "mixed_base", "ntk_by_parts", "yarn", "llama3"):
-        given_ = data.draw(any_settings(name, geometry.rotary_dim // 2)) | {"factor": factor}
-        ratio = exact(parse_scaling(given_), geometry, None)[0] / geometry.inv_freq()
-        assert np.all(ratio <= 1 + 1e-12)
-        assert np.all(ratio >= (1 - 1e-9) / factor)
-        assert np.all(np.diff(ratio) <= 1e-12)
-        if name in ("ntk", "mixed_base"):
-            assert ratio[-1] * geometry.inv_freq()[-1] == pytest.approx(slowest, rel=1e-9)

@@ -1,24 +1,12 @@
 """`dual_chunk`: positions that restart in every chunk of the text."""
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.positions.maps.base import (
-    MOST_TOKENS,
-    AutoTokens,
-    MapBand,
-    Places,
-    PositionMap,
-)
+from rope_jax.positions.maps.base import AutoTokens, MapBand, Places, PositionMap
 from rope_jax.positions.mask import BandMask
-from rope_jax.rope.numbers import Whole, single_error
-
-AutoChunk = Annotated[
-    Literal["auto"] | Annotated[int, Field(ge=2, le=MOST_TOKENS), Whole],
-    single_error(f"should be auto or a whole number from 2 to {MOST_TOKENS}"),
-]
 
 
 class DualChunk(PositionMap):
@@ -34,7 +22,7 @@ class DualChunk(PositionMap):
         "min(2c − 1, s) − j mod c"
     )
     type: Literal["dual_chunk"] = "dual_chunk"
-    chunk: AutoChunk = Field("auto", description="s, the largest position; auto: 3L/4")
+    chunk: AutoTokens = Field("auto", description="s, the largest position; auto: 3L/4")
     local: AutoTokens = Field(
         "auto", description="w, tokens of the chunk before seen at exact distances; auto: L/8"
     )

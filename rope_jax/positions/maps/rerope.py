@@ -5,12 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.positions.maps.base import (
-    AutoTokens,
-    MapBand,
-    Places,
-    PositionMap,
-)
+from rope_jax.positions.maps.base import AutoTokens, MapBand, Places, PositionMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.numbers import single_error

@@ -4,13 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rope_jax.positions.maps.base import (
-    MOST_TOKENS,
-    AutoTokens,
-    MapBand,
-    Places,
-    PositionMap,
-)
+from rope_jax.positions.maps.base import MOST_TOKENS, AutoTokens, MapBand, Places, PositionMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope.numbers import Whole
 

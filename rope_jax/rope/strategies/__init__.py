@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from rope_jax.rope.messages import (
-    explain_type,
-    first_details,
-    first_error,
-    key_path,
-    show_value,
-)
+from rope_jax.rope.messages import explain_type, first_details, first_error, key_path, show_value
 from rope_jax.rope.query_scales import QUERY_SCALES
 from rope_jax.rope.strategies.base import Scaling
 from rope_jax.rope.strategies.inner import BucketedScaling, ResonanceScaling

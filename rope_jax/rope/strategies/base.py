@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rope_jax.rope.frequencies import Frequencies
+from rope_jax.rope.frequencies import Frequencies, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.messages import first_error
 from rope_jax.rope.numbers import Factor
@@ -57,13 +57,10 @@ class Scaling(BaseModel):
 
         ValueError: a setting does not fit the geometry, or a length is needed but missing.
         """
-        if not self.length_dependent:
-            return self._on_host(geometry, lambda: self.scaled(geometry))
+        if not self.length_dependent or is_on_host(seq_len):
+            return self._on_host(geometry, seq_len)
         if seq_len is None:
             raise ValueError(f"seq_len: {self.type} depends on the text's length; give it")
-        if isinstance(seq_len, int | float | str | list | tuple | np.generic | np.ndarray):
-            lengths = _host_lengths(seq_len)
-            return self._on_host(geometry, lambda: self.scaled_at(geometry, lengths, np))
         import jax.numpy as jnp
 
         traced = jnp.asarray(seq_len)
@@ -73,10 +70,13 @@ class Scaling(BaseModel):
         m = jnp.broadcast_to(jnp.asarray(m, jnp.float32), inv_freq.shape[:-1])
         return Frequencies(inv_freq, jnp.zeros_like(inv_freq), m)
 
-    def _on_host(self, geometry: RotaryGeometry, formula: Any) -> Frequencies:
+    def _on_host(self, geometry: RotaryGeometry, seq_len: Any) -> Frequencies:
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
-                return Frequencies.from_float64(*formula())
+                if not self.length_dependent:
+                    return Frequencies.from_float64(*self.scaled(geometry))
+                made = self.scaled_at(geometry, _host_lengths(seq_len), np)
+                return Frequencies.from_float64(*made)
         except (OverflowError, FloatingPointError):
             raise ValueError(
                 f"type: {self.type} with these settings and base {geometry.base:g} exceeds "

@@ -70,7 +70,7 @@ class ByParts(Scaling):
         """Return ramp_i, float64 [d/2]: 0 where a pair keeps θ, 1 where it gets θ/s."""
         turns = geometry.train_length * geometry.inv_freq() / (2 * math.pi)
         if self.ramp == "rotations":
-            return 1 - np.clip((turns - self.beta_slow) / (self.beta_fast - self.beta_slow), 0, 1)
+            return 1 - _ramp(turns, self.beta_slow, self.beta_fast)
         if geometry.base == 1:
             raise ValueError(
                 f"base: {self.type} needs a base above 1 (all pairs turn alike at base 1)"
@@ -86,7 +86,7 @@ class ByParts(Scaling):
             )
         if low == high:
             high += 0.001
-        return np.clip((np.arange(geometry.rotary_dim // 2) - low) / (high - low), 0, 1)
+        return _ramp(np.arange(geometry.rotary_dim // 2), low, high)
 
     def _blend(self, geometry: RotaryGeometry, s: Any) -> Any:
         """The frequencies [*batch, d/2] for factors s [*batch]."""
@@ -200,8 +200,10 @@ class Llama3Scaling(Scaling):
         theta = geometry.inv_freq()
         turns = geometry.train_length * theta / (2 * math.pi)
         low, high = self.low_freq_factor, self.high_freq_factor
-        if low == high:
-            kept = (turns >= low).astype(np.float64)
-        else:
-            kept = np.clip((turns - low) / (high - low), 0, 1)
+        kept = _ramp(turns, low, high) if low < high else (turns >= low).astype(np.float64)
         return (1 - kept) * theta / self.factor + kept * theta, 1.0
+
+
+def _ramp(x: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return 0 up to low, 1 from high on, and a straight line between."""
+    return np.clip((x - low) / (high - low), 0, 1)
