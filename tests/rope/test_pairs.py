@@ -8,12 +8,12 @@ from rope_jax.rope import RotaryGeometry, parse_scaling
 from rope_jax.rope.pairs import exact_frequencies, turns, unseen_share, wavelengths
 
 GEOMETRY = RotaryGeometry(64, 1e4, 2048)
-THETA = GEOMETRY.inv_freq()
+THETA, _ = exact_frequencies(parse_scaling("none"), GEOMETRY)
 
 
-def unseen_by(settings, length, trained=THETA):
+def unseen_by(settings, length):
     inv_freq, _ = exact_frequencies(parse_scaling(settings), GEOMETRY, length)
-    return unseen_share(inv_freq, length, trained, GEOMETRY.train_length)
+    return unseen_share(inv_freq, length, THETA, GEOMETRY.train_length)
 
 
 def sampled(theta, length, bins):

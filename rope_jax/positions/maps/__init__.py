@@ -15,10 +15,9 @@ from rope_jax.positions.maps.base import (
     first_changed_distance,
     relative_positions,
 )
-from rope_jax.positions.maps.dual_chunk import DualChunk
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.maps.rerope import FarFrequencies, LeakyReRoPE, ReRoPE
-from rope_jax.positions.maps.self_extend import STRING, SelfExtend
+from rope_jax.positions.maps.self_extend import STRING, DualChunk, SelfExtend
 from rope_jax.positions.maps.sinks import LMInfinite, Streaming
 
 __all__ = [
