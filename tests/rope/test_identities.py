@@ -83,22 +83,6 @@ def test_yarn_keeps_fast_pairs_and_interpolates_slow_ones(geometry, beta_fast, b
     np.testing.assert_allclose(ratio[slow], 1 / 4, rtol=1e-12)
 
 
-@pytest.mark.parametrize("truncate", [True, False])
-@pytest.mark.parametrize(
-    ("geometry", "beta_fast", "beta_slow"),
-    [
-        (RotaryGeometry(32, 1e4, 128), 64, 60),  # every pair turns less than beta_slow
-        (RotaryGeometry(64, 10.0, 32768), 32, 1),  # every pair turns more than beta_fast
-    ],
-)
-def test_a_yarn_ramp_outside_the_pairs_is_refused(geometry, beta_fast, beta_slow, truncate):
-    # Both ends are on one side: clamping would swap them, and the ramp would run backwards.
-    settings = {"beta_fast": beta_fast, "beta_slow": beta_slow, "truncate": truncate}
-    message = rf"^beta_fast, beta_slow: no pair turns between {beta_slow}"
-    with pytest.raises(ValueError, match=message):
-        scaling("yarn", 4, **settings).frequencies(geometry)
-
-
 def test_the_papers_ramp_equals_llama3s_and_differs_from_the_codes():
     ends = {"beta_slow": 1.5, "beta_fast": 6.0, "ramp": "rotations"}
     for geometry in GEOMETRIES:
@@ -129,11 +113,6 @@ def test_a_dynamic_strategy_is_the_fixed_one_with_factor_length_over_L(geometry)
         np.testing.assert_allclose(in_float64(made), wanted, rtol=1e-13)
     given = scaling("dynamic_yarn", attention_factor=1.1).frequencies(geometry, 10**6)
     assert given.attention_factor == np.float32(1.1)
-
-
-def test_a_larger_e_of_mixed_base_slows_earlier_pairs_less():
-    late, early = (scaling("mixed_base", e=e).scaled(GEOMETRIES[0])[0] for e in (2.0, 0.5))
-    assert np.all(late[:-1] > early[:-1])
 
 
 def test_p_rope_is_not_partial_rotary():
