@@ -132,9 +132,9 @@ def make_curves(model: InspectedModel, asked: ScalingConfig, length: int) -> lis
                 trained = layers.for_layer(first, model.trained)[1]
                 seen, _ = exact_frequencies(trained, geometry, model.window)
                 farthest = sliding[first % len(sliding)] or max(length, model.window)
-                reach = (min(n, farthest) for n in (model.window, length))
-                frequencies = (inv_freq, m, seen, *reach)
-                curves[shown] = Curve(shown, shown_kind, own, geometry, *frequencies)
+                window, reach = min(model.window, farthest), min(length, farthest)
+                frequencies = inv_freq, m, seen
+                curves[shown] = Curve(shown, shown_kind, own, geometry, *frequencies, window, reach)
     return list(curves.values())
 
 

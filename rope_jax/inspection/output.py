@@ -29,7 +29,7 @@ def print_table(
     console: Console, headings: Sequence[str], rows: Sequence[Row], *, left: int = 1
 ) -> None:
     """Print a table with `left` columns of text; the others are of numbers, in which 0 is dim."""
-    columns = []
+    columns: list[Column] = []
     for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
         texts = [Text(cell, "dim" if cell == "0" else "") for cell in cells]
         columns.append(Column(heading, texts, "left" if len(columns) < left else "right"))

@@ -22,8 +22,8 @@ Positions = Num[Array | np.ndarray, "*#batch T"] | Sequence[Any]
 
 # 2^32/(2π), which converts radians to units of 2^-32 turn, as a sum of numbers of 12 bits: enough
 # of them for any float32 frequency and its remainder.
-_UNITS_PER_RADIAN = np.float32(
-    [683409408, 155840, 27.5703125, 0.0061187744140625, 3.152526915073395e-07]
+_UNITS_PER_RADIAN = np.array(
+    [683409408, 155840, 27.5703125, 0.0061187744140625, 3.152526915073395e-07], np.float32
 )
 
 

@@ -157,7 +157,7 @@ class ExplicitScaling(Scaling):
             )
         if self.inv_freq is not None:
             return per_pair(self.inv_freq, geometry, "inv_freq"), self.attention_factor
-        inv_freq = geometry.inv_freq() / per_pair(self.factors, geometry, "factors")
+        inv_freq = geometry.inv_freq() / per_pair(self.factors or (), geometry, "factors")
         if inv_freq.max(initial=0) > np.pi:
             raise ValueError(
                 f"factors: make a pair turn {inv_freq.max():.3g} radians per token; above π it "
