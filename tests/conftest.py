@@ -1,8 +1,9 @@
-"""No network, the CPU, and JAX at its strictest: no implicit promotion of dtypes or ranks."""
+"""No network, the CPU, quick compilation, and JAX at its strictest: no implicit promotion."""
 
 import os
 import signal
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# Few optimizations, also in the commands that tests start. Tests of rounding, memory or speed use
+# the fixture `compiled_fully`.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# Older code generation, which compiles a small program in a quarter of the time. JAX 0.10 has it.
+if version("jax").startswith("0.10."):
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
 
 # A shell has its background jobs ignore Ctrl-C, and what they start inherits that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -26,48 +34,33 @@ from jax._src import compiler
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Older code generation, which compiles a small program in a quarter of the time.
-OLDER_EMITTERS = "xla_cpu_use_fusion_emitters"
-
-
-@pytest.fixture(scope="session")
-def has_older_emitters() -> bool:
-    """Whether this XLA still has them: JAX 0.10 does, JAX 0.12 does not."""
-    try:
-        jax.jit(lambda: 0, compiler_options={OLDER_EMITTERS: False})()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True
-
 
 @pytest.fixture(scope="module")
-def compiled_quickly(has_older_emitters: bool) -> Iterator[None]:
-    """Compile with few optimizations, for a module of many small programs.
-
-    For tests of what a program computes, not of how fast or how it is rounded.
-    """
+def compiled_fully() -> Iterator[None]:
+    """Compile as users do, here and in the commands that a module starts."""
     compile_options = compiler.get_compile_options
 
-    def with_older_emitters(*args: Any, **kwargs: Any) -> Any:
+    def with_newer_emitters(*args: Any, **kwargs: Any) -> Any:
         options = compile_options(*args, **kwargs)
-        options.env_option_overrides += [(OLDER_EMITTERS, "False")]
+        options.env_option_overrides += [("xla_cpu_use_fusion_emitters", "True")]
         return options
 
-    jax.config.update("jax_disable_most_optimizations", True)
-    with pytest.MonkeyPatch.context() as patch:
-        if has_older_emitters:
-            patch.setattr(compiler, "get_compile_options", with_older_emitters)
-        yield
     jax.config.update("jax_disable_most_optimizations", False)
+    flags, _, older = os.environ.get("XLA_FLAGS", "").partition(" --xla_cpu_use_fusion_emitters")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")
+        patch.setenv("XLA_FLAGS", flags)
+        if older:
+            patch.setattr(compiler, "get_compile_options", with_newer_emitters)
+        yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="module")
-def commands_compile_quickly(has_older_emitters: bool) -> Iterator[None]:
-    """The same for the commands that a module starts, through their environment.
+def compiled_quickly() -> None:
+    """The default."""
 
-    This process read XLA_FLAGS when it compiled its first program, so they change nothing here.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-        patch.setenv("XLA_FLAGS", f"--{OLDER_EMITTERS}=false" if has_older_emitters else "")
-        yield
+
+@pytest.fixture(scope="module")
+def commands_compile_quickly() -> None:
+    """The default."""
