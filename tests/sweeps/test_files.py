@@ -9,54 +9,14 @@ import pytest
 from matplotlib.figure import Figure
 
 from rope_jax.config.explain import validate
-from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.evaluation.results import Measurement, SweepResult, document_rows, rows, summarize
-from rope_jax.results.rows import DocumentRow, Origin, Row
-from rope_jax.results.statistics import Estimate, Sums, UsableLength
+from rope_jax.evaluation.results import document_rows, rows, summarize
+from rope_jax.results.rows import DocumentRow, Row
+from rope_jax.results.statistics import Estimate, UsableLength
 from rope_jax.results.summary import SweepSummary
-from rope_jax.rope.strategies import NoScaling
 from rope_jax.sweeps.run import write_folder, write_results
+from tests.evaluation.test_results import LEVEL, OFFSETS, ORIGIN, TOKENS, measurement, result_of
 from tests.report.rows import checkpoint, curve
-
-ORIGIN = Origin(run="demo", step=500, seed=3, corpus="c0ffee")
-WEIGHT = np.array([4.0] * 24 + [8.0] * 6)
-LEVEL = np.linspace(1.0, 3.0, 30)  # nats per token, by document
-
-
-def measurement(entry="trained", length=16, offset=0.0, nll_7=None):
-    """Return a measurement; `nll_7` replaces the NLL of document 7."""
-    nll = (LEVEL + offset) * WEIGHT
-    if nll_7 is not None:
-        nll[7] = nll_7
-    return Measurement(
-        entry=entry,
-        scaling=NoScaling(),
-        map=None,
-        protocol="same_tokens",
-        length=length,
-        first_position=length - 3,
-        stride=None,
-        sums=Sums(nll, WEIGHT, 2.5 * WEIGHT),
-        unit_documents=np.arange(len(WEIGHT)),
-        tokens=int(WEIGHT.sum()),
-        targets="0123456789abcdef",
-        seconds=0.5,
-    )
-
-
-def result_of(*measurements):
-    raw = {"scalings": ["trained", {"type": "pi", "factor": "auto"}], "resamples": 50}
-    return SweepResult(
-        config=validate(SweepConfig, raw, "test"),
-        window=16,
-        longest=64,
-        documents=len(WEIGHT),
-        unit_kind="documents",
-        measurements=list(measurements),
-        baseline=measurement(),
-        compilations=4,
-    )
 
 
 def tables_of(result):
@@ -67,13 +27,8 @@ def tables_of(result):
 
 @pytest.fixture
 def result():
-    curves = {"trained": (0.25, 0.0, 1.5), "pi-auto": (0.25, 0.0, 0.5)}
     return result_of(
-        *(
-            measurement(entry, length, offset)
-            for entry, offsets in curves.items()
-            for length, offset in zip((8, 16, 64), offsets, strict=True)
-        )
+        [measurement(e, n, offset) for e, by in OFFSETS.items() for n, offset in by.items()]
     )
 
 
@@ -154,15 +109,16 @@ def test_summary_json_has_every_key_in_order(tmp_path):
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_values_that_are_not_finite_are_null_in_json(tmp_path, value):
-    huge, unknown = measurement("trained", 64, 1000.0), measurement("pi-auto", 64, nll_7=value)
-    table, _, summary = tables_of(result_of(huge, unknown))
+    huge, unknown = measurement("trained", 64, 1000.0), measurement("pi-auto", 64, 0.0)
+    unknown.sums.nll[7] = value
+    table, _, summary = tables_of(result_of([huge, unknown]))
     assert table[0].ppl == math.inf
     assert str(table[1].nll) == str(value)
     assert summary.newest.curves["pi-auto"].usable.length is None
     write_results(tmp_path, table, [], summary)
     first, second = map(strict, (tmp_path / "results.jsonl").read_text().splitlines())
     assert first["ppl"] is None
-    assert first["nll"] == pytest.approx(1000 + np.average(LEVEL, weights=WEIGHT))
+    assert first["nll"] == pytest.approx(1000 + np.average(LEVEL, weights=TOKENS))
     assert [second[name] for name in ("nll", "ppl", "bpb", "ci_low", "ci_high")] == [None] * 5
     found = strict((tmp_path / "summary.json").read_text())["curves"]["pi-auto"]
     for figure in ("blow_up", "gain_over_truncation_nats", "difference_from_trained_nats"):
