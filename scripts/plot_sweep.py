@@ -1,7 +1,7 @@
 """Draw the figures of a sweep again, from its folder or from a table like its results.csv.
 
     python scripts/plot_sweep.py runs/demo/evals/demo figure_width=column
-    python scripts/plot_sweep.py docs/figures/demo.csv output=docs/figures/demo.png
+    python scripts/plot_sweep.py docs/figures/demo.csv window=128 output=docs/figures/demo.png
 
 Writes curve.png, .pdf and .svg, and steps.png, .pdf and .svg for several checkpoints.
 """

@@ -173,19 +173,11 @@ def _group_notes(group: Group) -> Iterator[str]:
 
 
 def write_remarks(groups: Sequence[Group]) -> list[str]:
-    """Return one line of plain text per curve that stands for `trained`; it is no warning."""
-    remarks = []
-    for group in groups:
-        for renamed in dict.fromkeys(sweep.renamed for sweep in group.sweeps):
-            if renamed is not None:
-                remarks.append(
-                    f"{group.label}: its curve {renamed} is shown as trained, because the model "
-                    "was trained with this scaling"
-                )
-        for name in dict.fromkeys(n for sweep in group.sweeps for n in sweep.baselines.values()):
-            if name not in (TRAINED, "none"):
-                remarks.append(
-                    f"{group.label}: {name} is the scaling that the model was trained with, so it "
-                    "serves as the baseline in place of trained"
-                )
-    return remarks
+    """Return one line of plain text per curve that is shown as `trained`; it is no warning."""
+    return [
+        f"{group.label}: its curve {renamed} is shown as trained, because the model was trained "
+        "with this scaling"
+        for group in groups
+        for renamed in dict.fromkeys(sweep.renamed for sweep in group.sweeps)
+        if renamed is not None
+    ]

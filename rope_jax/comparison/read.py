@@ -304,16 +304,11 @@ def read_results(
     path: Path, content: bytes, defaults: Mapping[str, str] | None = None
 ) -> list[Row]:
     """Return the rows of results.csv; defaults: of columns that may be missing."""
-    rows = []
-    for number, row in enumerate(_read_table(path, content, Row, defaults or {}), start=2):
+    rows = _read_table(path, content, Row, defaults or {})
+    for number, row in enumerate(rows, start=2):
         if row.protocol not in PROTOCOLS:
             known = alternatives(list(PROTOCOLS))
             raise UserError(f"{path}: line {number}: protocol should be {known}; sweep again")
-        is_known = row.bpb is None or row.bpb_low is not None
-        # earlier versions wrote bits per byte of all texts, which count where a token is a byte
-        if not is_known and not math.isclose((row.bpb or 0.0) * math.log(2), row.nll):
-            row = row._replace(bpb=None)
-        rows.append(row)
     if not rows:
         raise UserError(f"{path}: holds no results; sweep again")
     return rows

@@ -52,5 +52,5 @@ class RedrawConfig(Frozen):
         None, description="the .png, beside .pdf and .svg; null: curve.png in the folder"
     )
     window: PositiveInt | None = Field(
-        None, description="training window, if no summary.json has it; null: from automatic factors"
+        None, description="training window; needed if no summary.json has it"
     )

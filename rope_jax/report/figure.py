@@ -478,8 +478,13 @@ def redraw(path: Path, config: RedrawConfig) -> list[Path]:
         checkpoints = [checkpoint for checkpoint in found if checkpoint.step in steps]
         if not checkpoints:
             raise UserError(f"{summary}: names no step of the results; sweep again")
+    elif config.window is None:
+        raise UserError(
+            f"window: {path} does not say at which window the model was trained; give it, such as "
+            "window=256"
+        )
     else:
-        checkpoints = _checkpoints(path, rows, config.window)
+        checkpoints = _checkpoints(rows, config.window)
     written: list[Path] = []
     for name, figure in draw_sweep(rows, checkpoints, width=config.figure_width).items():
         beside = "steps.png" if place.name == "curve.png" else f"{place.stem}-steps.png"
@@ -489,18 +494,8 @@ def redraw(path: Path, config: RedrawConfig) -> list[Path]:
     return written
 
 
-def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[CheckpointSummary]:
+def _checkpoints(rows: Sequence[Row], window: int) -> list[CheckpointSummary]:
     """Return what a table without a summary says of its checkpoints."""
-    if window is None:
-        # an automatic factor is the length over the window
-        autos = [(r.length, r.factor) for r in rows if r.auto and 1 < (r.factor or 0) < math.inf]
-        windows = {round(length / factor) for length, factor in autos if factor}
-        if len(windows) != 1:
-            raise UserError(
-                f"window: {path} does not say at which window the model was trained; give it, such "
-                "as window=256"
-            )
-        (window,) = windows
     at_window = {
         row.step: row.nll
         for row in reversed(rows)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -17,7 +16,6 @@ from rope_jax.errors import printable
 
 BEST = "•"
 BELOW_TRUNCATION = "*"
-_NARROWEST_NAMES = 12  # where names are folded in a terminal
 # Characters special to Markdown; an underscore only where it could begin or end emphasis. GitHub
 # also makes links of https://…, www.… and a@b.c.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~$&#@]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")
@@ -166,14 +164,7 @@ def format_html(table: Table) -> str:
 def escape_latex(text: str) -> str:
     """Return LaTeX that shows one line of text as it is."""
     # two hyphens would be a dash
-    return re.sub("-(?=-)", "-{}", "".join(map(_escaped, printable(text))))
-
-
-def _escaped(character: str) -> str:
-    # of the letters of Latin-1, these are not in the fonts of OT1, pdfLaTeX's default encoding
-    is_known = " " <= character <= "~" or ("À" <= character <= "ÿ" and character not in "ÐÞðþ×÷")
-    escaped = character.translate(_LATEX)
-    return escaped if is_known or escaped != character else f"U+{ord(character):04X}"
+    return re.sub("-(?=-)", "-{}", printable(text).translate(_LATEX))
 
 
 def latex_cell(cell: Cell) -> str:
@@ -222,20 +213,16 @@ def print_table(
     """Print one line per curve. Return what explains its signs, and the details that have room.
 
     A table that is too wide leaves out details, from the last one on, then writes its intervals
-    more briefly ("4.08 ±0.57", "4.08±0.57", "4.08±0.6", and not at all), folds its names, and goes
-    on below itself. No number is cut.
+    more briefly ("4.08 ±0.57", "4.08±0.57", "4.08±0.6", and not at all), and goes on below itself.
+    Nothing is cut.
 
     file: where intervals without room are. over: what they are over, such as " over documents".
     """
     lines = table.all_lines
-    names = [printable(name) for line in lines for name in (line.labels[-1], line.heading)]
-    whole = max(map(cell_len, (table.labels[-1], *names)))
-    folded = min(whole, max(_NARROWEST_NAMES, -(-whole // 2)))
     few = min(1, len(table.details))
-    forms = [(0, count, whole) for count in range(len(table.details), -1, -1)]
-    forms += [(1, few, whole), (1, 0, whole), (2, 0, whole), (2, 0, folded), (3, 0, folded)]
-    for form, count, width in forms:
-        columns, gap = _columns(table, form, count, width), 1 if form else 2
+    forms = [(0, count) for count in range(len(table.details), -1, -1)]
+    for form, count in (*forms, (1, few), (1, 0), (2, 0), (3, 0)):
+        columns, gap = _columns(table, form, count), 1 if form else 2
         if sum(column.width for column in columns) + gap * (len(columns) - 1) <= console.width:
             break
     print_columns(console, columns, gap=gap)
@@ -256,19 +243,16 @@ def print_table(
     return [note for note, is_needed in notes.items() if is_needed], table.details[:count]
 
 
-def _columns(table: Table, form: int, count: int, width: int) -> list[Column]:
-    """Return the names, folded to `width`, the columns, and the first `count` details."""
+def _columns(table: Table, form: int, count: int) -> list[Column]:
+    """Return the names, the columns, and the first `count` details."""
     names: list[Text] = []
     rows: list[tuple[Cell, ...]] = []
-    blank = (Cell(),) * (len(table.columns) + len(table.details))
     for line in table.all_lines:
-        name = printable(line.labels[-1])
-        indent = " " * (len(name) - len(name.lstrip()))
-        above = textwrap.wrap(printable(line.heading), width)
-        pieces = textwrap.wrap(name, width, subsequent_indent=indent) or [""]
-        names += map(Text, (*above, *pieces))
-        cells = (*line.cells, *line.details)
-        rows += [*[blank] * len(above), cells, *[blank] * (len(pieces) - 1)]
+        if line.heading:
+            names.append(Text(printable(line.heading)))
+            rows.append((Cell(),) * (len(table.columns) + len(table.details)))
+        names.append(Text(printable(line.labels[-1])))
+        rows.append((*line.cells, *line.details))
     columns = [Column(table.labels[-1], names, "left")]
     for place, heading in enumerate((*table.columns, *table.details[:count])):
         own = [row[place] for row in rows]

@@ -99,12 +99,6 @@ def test_a_curve_with_the_trained_scaling_is_the_baseline(
         assert point(found.curves, baseline, 32).difference is None
     p = point(found.curves, other, 32)
     assert p.difference == (difference and pytest.approx((difference,) * 3))
-    said = (
-        f"demo: {baseline} is the scaling that the model was trained with, so it serves as the "
-        "baseline in place of trained",
-    )
-    # that none is the baseline of a model trained with none goes without saying
-    assert found.remarks == (said if baseline == "yarn-4" else ())
     assert found.baseline == (baseline or "trained")
 
 

@@ -1,13 +1,11 @@
 """Results are read completely, or refused."""
 
 import csv
-import math
 import shutil
 from pathlib import Path
 
 import pytest
 
-from rope_jax.comparison.groups import PointKey
 from rope_jax.comparison.read import read_sweep
 from rope_jax.errors import UserError
 from rope_jax.results.statistics import Sums
@@ -42,28 +40,21 @@ def edit_csv(path, change):
         table.writerows(lines)
 
 
-@pytest.mark.parametrize("bytes_per_token", [1, 2])
-def test_results_of_an_earlier_version_have_fewer_columns(sweep_of, bytes_per_token):
-    """Their bits per byte were of the bytes of all texts: right where a token is a byte."""
+def test_results_of_an_earlier_version_have_fewer_columns(sweep_of):
     folder = sweep_of("one", steps=(50, 100)) / "evals/demo"
     good = read_sweep(folder)
 
     def older(line):
-        bits = float(line["nll"]) / math.log(2) / bytes_per_token
-        line = {"": "7"} | line | {"bpb": bits}  # as pandas writes its index
         absent = ("map", "metric", "value", "units", "bpb_low", "bpb_high")
+        line = {"": "7"} | line  # as pandas writes its index
         return {column: value for column, value in line.items() if column not in absent}
 
     edit_csv(folder / "results.csv", older)
     edit_csv(folder / "documents.csv", lambda line: line | {"bytes": ""})
     found = read_sweep(folder)
-    bits = dict.fromkeys(("bpb", "bpb_low", "bpb_high"))
-    rows = [row._replace(**bits) for row in good.rows]
-    assert [row._replace(bpb=None) for row in found.rows] == rows
+    assert found.rows == [row._replace(bpb_low=None, bpb_high=None) for row in good.rows]
     assert {(row.map, row.kind) for row in found.rows} == {("", "none"), ("", "yarn")}
-    for row in found.rows:
-        assert row.bpb == (row.nll / math.log(2) if bytes_per_token == 1 else None)
-        assert found.sums[PointKey.of(row)].bytes is None
+    assert {sums.bytes for sums in found.sums.values()} == {None}
 
 
 def test_the_baselines_sums_are_read_even_if_it_is_not_a_curve(sweep_of):

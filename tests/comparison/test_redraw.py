@@ -1,6 +1,5 @@
 """scripts/plot_sweep.py draws a sweep's figures again from its folder or its table."""
 
-import csv
 import shutil
 import sys
 
@@ -65,22 +64,6 @@ def test_a_summary_of_other_steps_is_refused(folder):
     (folder / "results.csv").write_text(text)
     with pytest.raises(UserError, match="names no step of the results; sweep again"):
         plot_sweep.main([str(folder / "results.csv")])
-
-
-def test_the_window_follows_from_automatic_factors(folder, drawn, tmp_path):
-    with (folder / "results.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:  # yarn at 4 times the window of 16, by length
-        if row["name"] == "yarn-4":
-            row |= {"auto": "True", "factor": str(max(1.0, int(row["length"]) / 16))}
-        for column in ("units", "corpus", "map"):  # an earlier version had no such columns
-            del row[column]
-    with (tmp_path / "auto.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    plot_sweep.main([str(tmp_path / "auto.csv")])
-    assert {checkpoint.window for checkpoint in drawn[0][1]} == {16}
 
 
 @pytest.mark.parametrize(
