@@ -69,10 +69,7 @@ def task_tables(checkpoint: CheckpointSummary, tables: TaskTables) -> list[Table
 
 
 def _table(
-    rows: Sequence[TaskRow],
-    checkpoint: CheckpointSummary,
-    control: Mapping[int, float],
-    whose: str,
+    rows: Sequence[TaskRow], checkpoint: CheckpointSummary, control: Mapping[int, float], whose: str
 ) -> Table:
     by_name = checkpoint.tasks[rows[0].task]
     lengths = sorted({n for summary in by_name.values() for n in summary.exact})
@@ -342,13 +339,7 @@ def draw_distances(
     columns = 1 if width == "column" else len(metrics)
     with figure_style():
         figure, axes = make_grid(
-            len(metrics),
-            columns,
-            row_height=2.3,
-            title=title,
-            width=width,
-            sharey=False,
-            extra=0.3,
+            len(metrics), columns, row_height=2.3, title=title, width=width, sharey=False, extra=0.3
         )
         for axis, metric in zip(axes, metrics, strict=True):
             for name, style in styles.items():
