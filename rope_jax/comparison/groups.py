@@ -167,11 +167,8 @@ def _stem(group: Sequence[Sweep]) -> str:
 def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
     """Return the settings in which experiments differ: for each, its own value by dotted key.
 
-    Configs are compared with their defaults filled in. A key that only exists in some of them,
-    because of the `type` of its section or because others have no such section, is listed where its
-    value is not the default; where the section itself is missing, its value is "absent".
-
-    experiments: configs as `Sweep.experiment` has them. One that is None is not compared.
+    Defaults are filled in. A key that only some have is listed where its value is not the default;
+    where the section itself is missing, its value is "absent". None is not compared.
     """
     configs = {
         place: validate(Config, {**json.loads(text), "name": "x"}, "config")
@@ -211,10 +208,7 @@ def describe_settings(settings: Mapping[str, str], *, briefly: bool) -> str:
 
 
 def _flatten(section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the sections and values below a section by dotted key, a `type` first.
-
-    A list of sections counts as a section with their numbers as keys.
-    """
+    """Yield sections, lists of them by number, and values by dotted key, a `type` first."""
     for key, value in sorted(section.items(), key=lambda item: item[0] != "type"):
         if isinstance(value, list) and any(isinstance(element, dict) for element in value):
             value = {str(i): element for i, element in enumerate(value)}

@@ -60,9 +60,8 @@ _Row = TypeVar("_Row", Row, DocumentRow, TaskRow)
 def find_sweeps(paths: Sequence[Path], name: str | None) -> list[Path]:
     """Return the sweep folders that the paths stand for, each once.
 
-    A path is a run or the folder of one of its sweeps. A run stands for its sweep called `name`.
-    If name is None, it stands for the sweep that all runs have in common if there is exactly one,
-    else for all of its sweeps. Raises UserError if a path has no such sweep.
+    A path is the folder of a sweep, or a run, which stands for its sweep called `name`. Without a
+    name it stands for the one sweep that all runs have in common, or else for all of its sweeps.
     """
     by_path = {}
     for path in paths:
@@ -187,8 +186,8 @@ def _find_baselines(
 ) -> dict[int, str]:
     """Return the name of the curve with each checkpoint's own scaling, by training step.
 
-    This is `trained` if the sweep has it, else the curve whose scaling equals the trained one at
-    every length, such as `none` for a model trained without scaling.
+    It is `trained`, or the curve whose scaling equals the trained one at every length, such as
+    `none` for a model trained without scaling.
     """
     if any(entry.label == "trained" for entry in entries):
         return dict.fromkeys(windows, "trained")

@@ -21,11 +21,10 @@ SUFFIXES = tuple(_NO_DATE)
 
 
 class ShownFigure(Figure):
-    """A figure made without pyplot that is the last value of a notebook's cell is shown.
+    """A figure made without pyplot that a notebook shows all the same.
 
-    matplotlib registers its figures with notebooks only once pyplot was imported. It also takes
-    some settings, such as how tick labels are written, when a figure is drawn and not when it is
-    made, so both happen in the style of this package.
+    matplotlib takes some settings, such as how tick labels are written, when a figure is drawn and
+    not when it is made, so both happen in the style of this package.
     """
 
     def draw(self, renderer: Any) -> None:  # for a PDF or SVG it is no RendererBase

@@ -84,8 +84,8 @@ def difference_text(estimate: Estimate | None) -> str:
 def usable_text(usable: UsableLength | None) -> str:
     """Return a usable length as text; "" if it was not measured.
 
-    "≥ 1,024" if the last tested length passes, "none" if not even the window does, "512 (no
-    interval)" if the next length has no interval, "–" if the window itself has none.
+    "≥ 1,024" if the last tested length passes, "none" if the window fails, "512 (no interval)" if
+    the next length has no interval, "–" if the window itself has none.
     """
     if usable is None:
         return ""
@@ -99,10 +99,8 @@ def usable_text(usable: UsableLength | None) -> str:
 def effective_text(
     length: int | None, at_least: int | None, at_most: int | None, is_last: bool
 ) -> str:
-    """Return an `EffectiveLength` as text, with its interval where the ends differ.
-
-    "512 [256, 1,024]"; "≥ 2,048" if the longest tested length passes, "none" if not even the
-    shortest does.
+    """Return an `EffectiveLength`: "512 [256, 1,024]", "none" if the shortest length fails, or
+    "≥ 2,048" if the longest passes; without an interval where its ends are equal.
     """
 
     shown, low, high = ("none" if n is None else f"{n:,}" for n in (length, at_least, at_most))

@@ -1,8 +1,11 @@
 """The tidy rows of tasks.csv and samples.csv, and how long a context each scaling uses."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from rope_jax.results.statistics import Estimate, exact_interval
 
@@ -111,12 +114,10 @@ class TaskSummary(NamedTuple):
 def taken_out(rows: Sequence[SampleRow], step: int) -> dict[str, dict[int, float]]:
     """Return the share that is exact without what is asked for, by task and length: the largest."""
     own = [row for row in rows if row.taken_out and row.step == step]
-    sums = _summed(own, "task", "length", "name")
-    largest: dict[str, dict[int, float]] = {}
-    for (task, length), share in (
-        (sums.exact / sums.answers).groupby(["task", "length"]).max().items()
-    ):
-        largest.setdefault(task, {})[int(length)] = float(share)
+    largest: dict[str, dict[int, float]] = defaultdict(dict)
+    sums = _summed(own, lambda row: (row.task, row.length, row.name))
+    for (task, length, _), (exact, answers) in sums.items():
+        largest[task][length] = max(largest[task].get(length, 0.0), exact / answers)
     return largest
 
 
@@ -128,25 +129,31 @@ def summarize_tasks(
     A sample is the same at every depth, so its depths are one unit of the interval. threshold: the
     smallest share of exact answers up to the effective length.
     """
-    asked = [row for row in rows if row.answers and not row.taken_out]
-    sums = _summed(asked, "task", "name", "length", "sample")
+    own = [row for row in rows if row.answers and not row.taken_out]
+    sums = _summed(own, lambda row: (row.task, row.name, row.length, row.sample))
+    samples: dict[tuple[str, str], dict[int, list[tuple[int, int]]]] = {}
+    for (task, name, length, _), counts in sums.items():
+        samples.setdefault((task, name), {}).setdefault(length, []).append(counts)
     summaries: dict[str, dict[str, TaskSummary]] = {}
-    for (task, name), own in sums.groupby(["task", "name"], sort=False):
+    for (task, name), by_length in samples.items():
         exact: dict[int, Estimate] = {}
-        for length, samples in own.groupby("length", sort=False):
-            counts = samples.exact.to_numpy(), samples.answers.to_numpy()
-            exact[int(length)] = exact_interval(*counts, resamples=resamples, seed=seed)
+        for length, of_samples in by_length.items():
+            right, asked = np.array(of_samples).T
+            exact[length] = exact_interval(right, asked, resamples=resamples, seed=seed)
         summary = TaskSummary(exact, effective_length(exact, threshold), threshold)
         summaries.setdefault(task, {})[name] = summary
     return summaries
 
 
-def _summed(rows: Sequence[SampleRow], *columns: str) -> Any:
-    """Return a frame with the exact and all answers, summed over rows with the same columns."""
-    import pandas  # takes half a second to import
-
-    frame = pandas.DataFrame(rows, columns=list(SampleRow._fields))
-    return frame.groupby(list(columns), sort=False)[["exact", "answers"]].sum()
+def _summed(
+    rows: Sequence[SampleRow], key: Callable[[SampleRow], tuple[Any, ...]]
+) -> dict[tuple[Any, ...], tuple[int, int]]:
+    """Return how many answers are exact, and how many there are, over rows of the same key."""
+    sums: dict[tuple[Any, ...], tuple[int, int]] = {}
+    for row in rows:
+        exact, answers = sums.get(key(row), (0, 0))
+        sums[key(row)] = exact + row.exact, answers + row.answers
+    return sums
 
 
 def effective_length(exact: Mapping[int, Estimate], threshold: float) -> EffectiveLength:
