@@ -225,14 +225,11 @@ def test_streaming_reads_no_more_documents_than_are_used(tmp_path, monkeypatch):
     assert len(read) <= 41
 
 
-def test_local_files_may_have_only_a_test_split_and_a_cap(tmp_path):
-    pattern = text_files(tmp_path, BOOKS)
-    data = TextData(files={"test": [pattern]}, max_documents=3)
-    splits = load_documents(data, tmp_path / "scratch").splits
-    assert texts_of(splits["test"]) == BOOKS[:3]
-    assert rows_of(splits["train"]) == rows_of(splits["validation"]) == []
-    listed = load_documents(TextData(files=[pattern]), tmp_path / "other", "validation").splits
-    assert texts_of(listed["validation"]) == BOOKS
+def test_a_list_of_files_may_be_read_as_one_split_with_a_cap(tmp_path):
+    data = TextData(files=[text_files(tmp_path, BOOKS)], max_documents=3)
+    splits = load_documents(data, tmp_path / "scratch", "validation").splits
+    assert texts_of(splits["validation"]) == BOOKS[:3]
+    assert rows_of(splits["train"]) == rows_of(splits["test"]) == []
 
 
 WITH_NULLS = [None, "a", "b", None, "c", "d"]
@@ -286,14 +283,9 @@ NULL = pyarrow.array([None], pyarrow.string())
     ("found", "message"),
     [
         (ValueError("Config\nis missing"), "data.id: cannot load someone/books: Config is missing"),
-        ({"all": {"book": ["b"]}}, "data.id: there is no split train, validation or test, only al"),
         (
             {"train": {"text": ["b"]}},
             "data.column: someone/books, train:0 has no 'book'; its columns: text",
-        ),
-        (
-            {"train": {"book": [["a"]]}},
-            "data.column: 'book' of someone/books, train:0 is of type list, not text",
         ),
         (
             {"train": {"book": ["a"]}, "test": {"book": NULL}},
@@ -345,11 +337,9 @@ LINE = '{"text": "fine"}\n'
     [
         (TextData, b"ab\xe9", "data.files: {} is not UTF-8 (byte 2); save it as UTF-8"),
         (JsonLinesData, LINE + "{oops", "data.files: {}:2 is not JSON ("),
-        (JsonLinesData, LINE + "[" * 100_000, "data.files: {}:2 is not JSON ("),
         (JsonLinesData, LINE.encode() + b'{"text": "\xe9"}', "data.files: {}:2 is not UTF-8"),
         (JsonLinesData, '["text"]', "data.files: {}:1 is not a JSON object"),
         (JsonLinesData, '{"a": 1, "b": 2}', "data.column: {}:1 has no 'text'; its columns: a, b"),
-        (JsonLinesData, "{}", "data.column: {}:1 has no 'text'; its columns: none"),
         (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 is of type int, not text"),
         (JsonLinesData, '{"text": "\\ud800"}', "data.column: 'text' of {}:1 has a lone surrogate"),
         (JsonLinesData, "\n\n", "data.files: no documents in {}"),
@@ -360,16 +350,6 @@ def test_bad_files_are_explained(tmp_path, kind, content, message):
     path = tmp_path / "file"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     assert_message(kind(files=[str(path)]), tmp_path, message.format(path))
-
-
-def test_bad_parquet_columns_are_explained(tmp_path):
-    path = parquet_file(tmp_path / "a.parquet", NULL, "b")
-    for column, message in {
-        "text": f"data.column: {path} has no 'text'; its columns: n, b",
-        "b": f"data.column: 'b' of {path} is null in its only record",
-        "n": f"data.column: 'n' of {path}:0 is of type int, not text",
-    }.items():
-        assert_message(ParquetData(files=[path], column=column), tmp_path, message)
 
 
 def test_bad_patterns_are_explained(tmp_path, monkeypatch):

@@ -35,6 +35,7 @@ def test_parts_are_the_text_and_none_is_longer_than_asked(text):
 def test_splits_by_position_are_in_order_with_gaps_between_them(text):
     found = by_position(text, FRACTIONS)
     assert list(found) == ["train", "validation", "test"]
+    assert by_position(text, {}) == {"train": text}
     if len(text) < 100:
         assert text or set(found.values()) == {""}
         return
@@ -55,10 +56,6 @@ def test_splits_by_position_are_in_order_with_gaps_between_them(text):
     if text == TEXTS["lines"]:
         assert all(part.endswith("\n") for part in found.values())
         assert all(part.startswith("line") for part in found.values())
-
-
-def test_a_split_of_zero_leaves_no_gap():
-    assert by_position("abc" * 1000, {}) == {"train": "abc" * 1000}
 
 
 def test_one_file_is_split_by_position_and_then_cut(tmp_path):

@@ -102,7 +102,7 @@ def test_a_journal_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, har
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr("rope_jax.sweeps.journal.open", full, raising=False)
-    with pytest.raises(UserError, match=r"journal: cannot be written \(.*the same command cont"):
+    with pytest.raises(UserError, match=r"evals/.*journal: .*; what is done is kept, and"):
         journal["b"] = JournalEntry([2.0], 1.0)
     if harm == "full":
         assert dict(opened(path)) == {"a": ([1.0], 1.0, None)}
