@@ -52,7 +52,8 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     """Yield a new empty folder; it takes the place of `folder` once the block succeeds."""
     finish_replacing(folder)
     new, old = _siblings(folder)
-    remove(new)  # of a process killed in the block
+    for left in (new, old):  # by a process that was killed here, if `folder` is not there
+        remove(left)
     new.mkdir(parents=True)
     try:
         yield new

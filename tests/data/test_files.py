@@ -18,7 +18,7 @@ from rope_jax.data.files import matching_files, read_documents
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
-from tests.data.test_corpora import json_lines, parquet_file, whole
+from tests.data.test_corpora import json_lines, whole
 
 
 def zstd(raw):
@@ -50,18 +50,6 @@ def test_file_names_may_be_any_bytes(tmp_path):
     corpus = open_corpus(data, ByteTokenizer())
     ids = [name.removeprefix(f"{tmp_path}/") for name in corpus.train.ids]
     assert sorted(ids) == sorted(ODD_NAMES.values())
-
-
-@pytest.mark.parametrize(
-    ("schema", "write"), [(JsonLinesData, json_lines), (ParquetData, parquet_file)]
-)
-def test_rows_of_files_with_odd_names_have_printable_ids(tmp_path, schema, write):
-    write(tmp_path / "made", ["text"])
-    (tmp_path / "made").rename(tmp_path / "a\udcff\n")
-    data = schema(**whole(files=[f"{tmp_path}/a*"]))
-    (row,) = read_documents(matching_files(data)["train"], data, {})
-    number = 1 if schema is JsonLinesData else 0
-    assert row == (rf"{tmp_path}/a\udcff\n:{number}", "text")
 
 
 def test_a_file_listed_twice_is_read_once(tmp_path, monkeypatch):
