@@ -107,6 +107,12 @@ def test_what_is_half_deleted_is_never_put_back(tmp_path, monkeypatch):
     rmtree(folder)  # by the user
     finish_replacing(folder)
     assert not folder.exists()
+    with replacing_folder(folder) as new:
+        (new / "a").write_text("newest")
+        finish_replacing(folder)  # by a reader
+        assert not folder.exists()
+    assert read(folder) == {"newest"}
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep"]
 
 
 def test_a_failure_leaves_the_old_folder_and_no_other(tmp_path):
