@@ -64,7 +64,6 @@ class LongPPL(SweepTask):
     title: ClassVar[str] = "key tokens (LongPPL)"
     source: ClassVar[str] = "Fang et al., arXiv 2410.23771, PKU-ML/LongPPL"
     has_depth: ClassVar[bool] = False
-    has_control: ClassVar[bool] = False
     has_answers: ClassVar[bool] = False
     task: Literal["longppl"] = "longppl"
     mask: PathText = Field(description="file of key tokens, which scripts/key_tokens.py writes")

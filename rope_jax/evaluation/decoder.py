@@ -22,8 +22,7 @@ _CHUNK = 64
 DecoderNLL = Callable[
     [Any, Int32[Array, "B n_plus_1"], Rotary, int | None], Float32[Array, "B scored"]
 ]
-"""A `LastNLLFunction` that may also be asked for all targets, by None: that is cheaper to
-differentiate than a number."""
+"""A `LastNLLFunction` that also takes None for all targets: cheaper to differentiate than n."""
 
 
 def nll_of_last(model: LanguageModel, placement: Placement) -> DecoderNLL:
@@ -45,13 +44,12 @@ def _of_last(model: Callable[..., Any], placement: Placement) -> Callable[..., A
     ) -> Any:
         length = tokens.shape[1] - 1
         padding = 0 if placement.chunks == 1 else -length % (placement.chunks * _CHUNK)
-        if padding:  # at the end, where no token sees it
+        if padding:  # at the end, where no token sees it; positions repeat the last one
             tokens = jnp.pad(tokens, ((0, 0), (0, padding)))
-            # the last number of the last axis is repeated
             rotary = of_tokens(
                 rotary, lambda x: jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, padding),), "edge")
             )
-        # the last one is repeated: an encoding may have no position after it, and give NaN there
+        # an encoding may have no position after the last one, and give NaN there
         positions = jnp.minimum(jnp.arange(length + padding), length - 1)[None]
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         scored = None if last is None else last + padding

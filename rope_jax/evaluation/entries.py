@@ -4,6 +4,7 @@ import math
 
 from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig, TrainedEntry
+from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import RotaryLayers, Scaling
@@ -21,7 +22,6 @@ def check_entries(
 
     trained: as for `Plan`.
     """
-    window, trained_scaling, trained_map = trained
     fixed = all(layer.scaling is not None for layer in layers.pattern)
     for entry in (TrainedEntry(), *config.scalings):
         if fixed and entry.type != "trained":
@@ -30,28 +30,21 @@ def check_entries(
                 f"scalings: {entry.label} changes nothing: every layer of this model has a "
                 f"scaling of its own{advice}"
             )
-        try:
-            scaling = entry.at(length, window, trained_scaling)
+        with errors_in(f"scalings: {entry.label}: ", UserError):
+            scaling = entry.at(length, trained.window, trained.scaling)
             layers.check(scaling, length)
-        except ValueError as error:
-            raise UserError(f"scalings: {entry.label}: {error}") from None
-        if not takes_maps and (entry.map is not None or trained_map is not None):
-            raise UserError(
-                f"scalings: {entry.label}: map: this model cannot read with a position map"
-            )
-        try:
-            map_ = entry.map_at(length, window, trained_map)
-            if map_ is None and entry.map is not None:
-                raise ValueError(
-                    f"type: {entry.map.type} with auto settings acts beyond the window of "
-                    f"{window:,} tokens, and no length is longer; give numbers"
-                )
-            if map_ is not None and map_ != trained_map:
-                known = _known_length(scaling, trained_scaling, window, length)
-                map_.check_reach(known, length)
-                _check_map(map_, layers, window, length)
-        except ValueError as error:
-            raise UserError(f"scalings: {entry.label}: map.{error}") from None
+            if not takes_maps and (entry.map is not None or trained.map is not None):
+                raise ValueError("map: this model cannot read with a position map")
+            with errors_in("map."):
+                map_ = entry.map_at(length, trained.window, trained.map)
+                if map_ is None and entry.map is not None:
+                    raise ValueError(
+                        f"type: {entry.map.type} with auto settings acts beyond the window of "
+                        f"{trained.window:,} tokens, and no length is longer; give numbers"
+                    )
+                if map_ is not None and map_ != trained.map:
+                    map_.check_reach(_known_length(scaling, trained, length), length)
+                    _check_map(map_, layers, trained.window, length)
 
 
 def _check_map(map_: PositionMap, layers: RotaryLayers, window: int, length: int) -> None:
@@ -67,16 +60,14 @@ def _check_map(map_: PositionMap, layers: RotaryLayers, window: int, length: int
                 raise ValueError(
                     "far: changes nothing: every layer of this model has a scaling of its own"
                 )
-            try:
+            with errors_in("far."):
                 layers.check(band.far, length)
-            except ValueError as error:
-                raise ValueError(f"far.{error}") from None
 
 
-def _known_length(scaling: Scaling, trained: Scaling, window: int, length: int) -> int:
+def _known_length(scaling: Scaling, trained: Trained, length: int) -> int:
     """The window, times what a scaling stretches beyond the trained one; at most `length`."""
     if math.isinf(scaling.longest_extension):
         return length
-    more = max(1.0, scaling.longest_extension / trained.longest_extension)
+    more = max(1.0, scaling.longest_extension / trained.scaling.longest_extension)
     # n/L·L may be rounded to less than n
-    return min(length, math.floor(window * more + 1e-6))
+    return min(length, math.floor(trained.window * more + 1e-6))

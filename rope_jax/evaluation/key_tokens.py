@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int32, Int64
+from jaxtyping import Bool, Float32, Int32
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
@@ -82,63 +82,60 @@ def read_key_tokens(path: str) -> KeyTokens:
         ) from None
 
 
-class TargetWindows(NamedTuple):
-    """Windows of one length, and the targets whose log-probability is taken in each."""
+class TargetWindow(NamedTuple):
+    """A window of a document, and the targets whose log-probability is taken in it."""
 
-    length: int
-    document: Int64[np.ndarray, " W"]
-    start: Int64[np.ndarray, " W"]
+    document: int
+    start: int
     """Index of the window's first input in its document."""
-    first: Int64[np.ndarray, " W"]
+    first: int
     """Position of the first target that counts."""
-    last: Int64[np.ndarray, " W"]
+    last: int
     """Position of the last one. Behind it, a window may exceed its document."""
 
-    def tokens(self, streams: Sequence[NDArray[np.integer]]) -> Int32[np.ndarray, "W n_plus_1"]:
-        """Return the windows' tokens, those beyond a document's end repeating its last one."""
-        places = self.start[:, None] + np.arange(self.length + 1)
-        rows = [
-            streams[document][np.minimum(row, len(streams[document]) - 1)]
-            for document, row in zip(self.document, places, strict=True)
-        ]
-        return np.stack(rows).astype(np.int32)
 
-
-def whole_windows(sizes: Sequence[int], length: int, least: int) -> TargetWindows:
+def whole_windows(sizes: Sequence[int], length: int, least: int) -> list[TargetWindow]:
     """Return windows of documents whose targets have all, or more than `least`, before them."""
-    parts = []
+    windows = []
     for document, size in enumerate(sizes):
-        ends = np.append(np.arange(length, size - 1, length - least), size - 1)
-        starts = np.maximum(ends - length, 0)
-        firsts = np.append(0, ends[:-1]) - starts + 1
-        parts.append((np.full(len(ends), document), starts, firsts, ends - starts))
-    return _joined(length, parts)
+        previous = 0
+        for end in (*range(length, size - 1, length - least), size - 1):
+            start = max(end - length, 0)
+            windows.append(TargetWindow(document, start, previous - start + 1, end - start))
+            previous = end
+    return windows
 
 
-def near_windows(sizes: Sequence[int], short: int, stride: int) -> TargetWindows:
+def near_windows(sizes: Sequence[int], short: int, stride: int) -> list[TargetWindow]:
     """Return windows whose targets have `short` to `short + stride − 1` tokens before them."""
     length = short + stride - 1
-    parts = []
-    for document, size in enumerate(sizes):
-        starts = np.arange(0, max(0, size - short), stride)
-        lasts = np.minimum(length, size - 1 - starts)
-        parts.append((np.full(len(starts), document), starts, np.full(len(starts), short), lasts))
-    return _joined(length, parts)
+    return [
+        TargetWindow(document, start, short, min(length, size - 1 - start))
+        for document, size in enumerate(sizes)
+        for start in range(0, size - short, stride)
+    ]
 
 
-def _joined(length: int, parts: Sequence[tuple[NDArray[np.int64], ...]]) -> TargetWindows:
-    columns = (np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
-    return TargetWindows(length, *columns)
+def tokens_of(
+    windows: Sequence[TargetWindow], length: int, streams: Sequence[NDArray[np.integer]]
+) -> Int32[np.ndarray, "W n_plus_1"]:
+    """Return the windows' tokens, those beyond a document's end repeating its last one."""
+    places = np.arange(length + 1)
+    rows = [streams[window.document].take(window.start + places, mode="clip") for window in windows]
+    return np.stack(rows).astype(np.int32)
 
 
 def log_probabilities(
-    windows: TargetWindows, sizes: Sequence[int], nll: Float32[np.ndarray, "W last"]
+    windows: Sequence[TargetWindow],
+    length: int,
+    sizes: Sequence[int],
+    nll: Float32[np.ndarray, "W last"],
 ) -> list[NDArray[np.float32]]:
     """Return each token's log-probability by document, NaN where no window gives it."""
     log_p = [np.full(size, np.nan, np.float32) for size in sizes]
-    unseen = windows.length - nll.shape[1]  # targets of a window, at its start
-    for document, start, first, last, row in zip(*windows[1:], nll, strict=True):
-        log_p[document][start + first : start + last + 1] = -row[first - 1 - unseen : last - unseen]
+    unread = length - nll.shape[1]  # targets of a window, at its start
+    for (document, start, first, last), row in zip(windows, nll, strict=True):
+        log_p[document][start + first : start + last + 1] = -row[first - 1 - unread : last - unread]
     return log_p
 
 
@@ -149,19 +146,11 @@ def is_key(
     return (whole - near > alpha) & (whole > beta)
 
 
-class KeyBlock(NamedTuple):
-    """Key tokens of a document that one window scores."""
-
-    document: int
-    tokens: NDArray[np.int64]
-    """Their places in the document, ascending."""
-
-
-def key_blocks(document: int, tokens: NDArray[np.int64], width: int) -> list[KeyBlock]:
+def key_blocks(tokens: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
     """Divide a document's ascending key tokens into blocks of at most `width` places."""
-    blocks, begin = list[KeyBlock](), 0
+    blocks, begin = [], 0
     while begin < len(tokens):
         end = int(np.searchsorted(tokens, tokens[begin] + width))
-        blocks.append(KeyBlock(document, tokens[begin:end]))
+        blocks.append(tokens[begin:end])
         begin = end
     return blocks

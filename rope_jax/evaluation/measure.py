@@ -6,26 +6,29 @@ Shapes: B rows, n context length, W windows; n_plus_1 = n + 1 tokens, inputs and
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Float32, Int
+from jaxtyping import Array, Float, Int
+from numpy.typing import NDArray
 
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.devices.hardware import compiled
 from rope_jax.devices.memory import check_fits, host_bytes, least_available, program_bytes
 from rope_jax.errors import UserError
-from rope_jax.evaluation.metrics import Perplexity, TaskMetric
+from rope_jax.evaluation.metrics import TaskMetric, exact_answers
 from rope_jax.evaluation.plan import EvalBatch, Job, Plan
 from rope_jax.evaluation.results import Measurement, SweepResult, TaskMeasurement
 from rope_jax.model.loss import Scores
+from rope_jax.protocols import Protocol
 from rope_jax.results.statistics import Sums
 from rope_jax.rope import Rotary
 
 LastNLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary, int], Float[Array, "B last"]]
-"""A model: its parameters, tokens, frequencies and `last` ↦ NLL of the last targets, or of all, in
-nats, float32."""
+"""nll_of_last(params, tokens, rotary, last): the NLL in nats, float32, of each window's last `last`
+targets; it may return that of all n targets instead."""
 LastScoresFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary, int], Scores]
 """The same with whether each target is the model's first choice, as tasks need."""
 
@@ -44,10 +47,12 @@ class JournalEntry(NamedTuple):
     """How many answers of each unit are exact; None: it has none, or the model does not say."""
 
 
-# Keyed by `Plan.key`.
+# Keyed by `Job.key`.
 Journal = MutableMapping[str, JournalEntry]
 # Called with (what is being read, tokens read so far, tokens in all).
 Progress = Callable[[str, int, int], None]
+# Called after every step with the number of windows in it.
+Tick = Callable[[int], None]
 # Called with (distinct measurements found in the journal, distinct measurements in all).
 Resuming = Callable[[int, int], None]
 
@@ -64,9 +69,9 @@ def measure(
     progress: Progress = lambda *_: None,
     resuming: Resuming = lambda *_: None,
 ) -> SweepResult:
-    """Measure what a plan says. The other arguments are those of `evaluation.sweep`."""
-    every_job = plan.every_job()
-    _check_host_memory(every_job)
+    """Make the measurements of a plan. The other arguments are those of `evaluation.sweep`."""
+    jobs = plan.every_job()
+    _check_host_memory(jobs)
     budget = memory_budget(plan.config)
     reader = Reader(
         nll_of_last,
@@ -77,21 +82,21 @@ def measure(
     )
     journal = {} if journal is None else journal
     # curves that read alike, such as all with an `auto` factor at the window, are one measurement
-    keys = {plan.key(job) for job in every_job}
+    keys = {job.key for job in jobs}
     if reused := len(keys & set(journal)):
         resuming(reused, len(keys))
-    _fill(journal, every_job, reader, plan, progress)
-    made = [_measurement(job, journal, plan) for job in every_job]
-    compared = made.pop() if plan.baseline_job() else None
+    _fill(journal, jobs, reader, progress)
+    made = [_measurement(job, journal[job.key], plan.token_bytes) for job in jobs]
+    measurements = [m for m in made if isinstance(m, Measurement)]
     return SweepResult(
         config=plan.config,
         window=plan.window,
         longest=plan.lengths[-1],
         documents=plan.documents,
         unit_kind=plan.units,
-        measurements=[m for m in made if isinstance(m, Measurement)],
+        baseline=measurements.pop() if plan.baseline else None,
+        measurements=measurements,
         task_measurements=[m for m in made if isinstance(m, TaskMeasurement)],
-        baseline=compared if isinstance(compared, Measurement) else None,
         compilations=reader.compilations,
     )
 
@@ -105,7 +110,7 @@ def _check_host_memory(jobs: Sequence[Job]) -> None:
         windows, length = job.batch.windows, job.batch.length
         # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
         check_fits(
-            f"{job.metric.label}: {windows:,} windows of {length:,} tokens take",
+            f"{job.metric.name}: {windows:,} windows of {length:,} tokens take",
             *(4 * windows * (length + 2 * last[length]), available),
             "raise stride, or lower max_blocks or max_documents",
             where="of the host's memory",
@@ -120,26 +125,22 @@ def memory_budget(config: SweepConfig) -> float:
     return _CPU_GIB * 2**30 if limit is None else _SHARE_OF_ACCELERATOR * limit
 
 
-def _fill(
-    journal: Journal, jobs: Sequence[Job], reader: "Reader", plan: Plan, progress: Progress
-) -> None:
+def _fill(journal: Journal, jobs: Sequence[Job], reader: "Reader", progress: Progress) -> None:
     """Measure the jobs that are not in the journal; those with equal batches read them once."""
     by_program: dict[tuple[int, str], list[Job]] = {}
     for job in jobs:
         by_program.setdefault((job.batch.length, job.batch.structure), []).append(job)
-    missing = {
-        program: {key: job for job in of_program if (key := plan.key(job)) not in journal}
-        for program, of_program in by_program.items()
-    }
-    to_read = [batch for jobs in missing.values() for batch in _distinct_batches(jobs.values())]
+    to_read = _distinct_batches(job for job in jobs if job.key not in journal)
     done, total = 0, sum(batch.length * batch.windows for batch in to_read)
     # Longest first: if they do not fit in memory, that shows at once, and the estimate of the time
     # left starts with the slowest.
-    for program in sorted(by_program, key=lambda program: program[0], reverse=True):
-        batches = _distinct_batches(missing[program].values())
+    for length, structure in sorted(by_program, key=lambda program: program[0], reverse=True):
+        of_program = by_program[length, structure]
+        missing = [job for job in of_program if job.key not in journal]
+        batches = _distinct_batches(missing)
         if not batches:
             continue
-        length, label = program[0], f"length {program[0]:,}"
+        label = f"length {length:,}"
         progress(label, done, total)
 
         def tick(windows: int, length: int = length, label: str = label) -> None:
@@ -150,14 +151,14 @@ def _fill(
         results = reader.read(
             batches,
             # over all jobs and batches, read or not: a resumed sweep then computes the same
-            last=max(job.last for job in by_program[program]),
-            windows=[batch.windows for batch in _distinct_batches(by_program[program])],
+            last=max(job.last for job in of_program),
+            windows=[batch.windows for batch in _distinct_batches(of_program)],
             tick=tick,
         )
-        for batch, scores in zip(batches, results, strict=True):
-            for key, job in missing[program].items():
-                if job.batch.key == batch.key:
-                    journal[key] = _entry(job, scores)
+        for batch, (scores, seconds) in zip(batches, results, strict=True):
+            for job in missing:
+                if job.batch.key == batch.key and job.key not in journal:
+                    journal[job.key] = _entry(job, scores, seconds)
     progress("done", total, total)
 
 
@@ -165,97 +166,88 @@ def _distinct_batches(jobs: Iterable[Job]) -> list[EvalBatch]:
     return list({job.batch.key: job.batch for job in jobs}.values())
 
 
-def _entry(job: Job, scores: "WindowScores") -> JournalEntry:
-    num_correct = None
-    if job.metric.has_answers:
-        if scores.is_top1 is None:
-            raise UserError(
-                f"tasks: {job.metric.label}: nll_fn returns only NLLs; it must return Scores, "
-                "which say whether each target is the first choice"
-            )
-        num_correct = job.num_correct(scores.is_top1).tolist()
-    return JournalEntry(job.nats(scores.nll).tolist(), scores.seconds, num_correct)
+def _entry(job: Job, scores: Scores, seconds: float) -> JournalEntry:
+    answers = job.answers(scores.nll.shape[1])
+    nats = job.by_unit(np.where(answers >= 0, scores.nll, 0).astype(np.float64).sum(1)).tolist()
+    if not isinstance(job.metric, TaskMetric):
+        return JournalEntry(nats, seconds)
+    if scores.is_top1 is None:
+        raise UserError(
+            f"tasks: {job.metric.name}: nll_fn returns only NLLs; it must return Scores, which say "
+            "whether each target is the first choice"
+        )
+    num_correct = job.by_unit(exact_answers(answers, np.asarray(scores.is_top1)))
+    return JournalEntry(nats, seconds, num_correct.astype(int).tolist())
 
 
-def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement | TaskMeasurement:
-    nats, seconds, num_correct = journal[plan.key(job)]
+def _measurement(
+    job: Job, entry: JournalEntry, token_bytes: NDArray[Any] | None
+) -> Measurement | TaskMeasurement:
+    metric, windows, length = job.metric, job.windows, job.length
+    sums = Sums(np.array(entry.nats), job.by_unit(windows.scored_tokens(length)))
     shared: dict[str, Any] = {
         "entry": job.entry,
         "scaling": job.scaling,
         "map": job.map,
-        "length": job.length,
-        "sums": Sums(nll=np.array(nats), weight=job.weights(), bytes=job.bytes()),
-        "targets": job.metric.fingerprint(job.length, job.cell),
-        "seconds": seconds,
+        "length": length,
+        "targets": job.targets,
+        "seconds": entry.seconds,
     }
-    if isinstance(job.metric, TaskMetric):
+    if isinstance(metric, TaskMetric):
+        assert windows.answers is not None
         return TaskMeasurement(
             **shared,
-            task=job.metric.settings,
-            cell=job.cell,
-            num_correct=np.array(num_correct, np.int64),
-            answers=job.answers(),
+            sums=sums,
+            task=metric.settings,
+            depth=metric.depth,
+            ablated=metric.ablated,
+            num_correct=np.array(entry.num_correct, np.int64),
+            answers=job.by_unit(windows.answers.max(1) + 1).astype(np.int64),
         )
-    assert isinstance(job.metric, Perplexity)
+    assert isinstance(metric, Protocol)
+    if token_bytes is not None:
+        scored = metric.streams.scored_bytes(windows, length, token_bytes)
+        sums = sums._replace(bytes=job.by_unit(scored))
+    first_windows = np.unique(windows.unit, return_index=True)[1]
     return Measurement(
         **shared,
-        protocol=job.metric.label,
-        first_position=int(job.windows.first.min()),
-        stride=job.metric.protocol.stride_at(job.length),
-        unit_documents=job.unit_documents(),
-        tokens=int(job.windows.scored_tokens(job.length).sum()),
+        sums=sums,
+        protocol=metric.name,
+        first_position=int(windows.first.min()),
+        stride=metric.stride_at(length),
+        unit_documents=windows.document[first_windows],
+        tokens=int(windows.scored_tokens(length).sum()),
     )
 
 
-class WindowScores(NamedTuple):
-    """What the model says of the last targets of a batch's windows."""
-
-    nll: Float32[np.ndarray, "W last_or_more"]
-    is_top1: Bool[np.ndarray, "W last_or_more"] | None
-    """Whether the target is the model's first choice; None: the model does not say."""
-    seconds: float
-    """The batch's share of the time of its steps."""
-
-
+@dataclass
 class Reader:
     """Reads batches with one model, compiling once for each shape."""
 
-    def __init__(
-        self,
-        nll_of_last: LastNLLFunction | LastScoresFunction,
-        params: Any,
-        *,
-        rows_at: Callable[[int], int],
-        row_multiple: Callable[[int], int],
-        programs: MutableMapping[Any, Any],
-    ) -> None:
-        """rows_at(n): the largest number of windows of length n in one step.
-        row_multiple(n): the number of rows of a step is rounded up to a multiple of this.
-        programs: programs already compiled for the same function and shapes of params; new ones
-            are added.
-        """
-        self.params = params
-        self.rows_at, self.row_multiple = rows_at, row_multiple
-        self._nll_of_last = jax.jit(nll_of_last, static_argnums=3)
-        self._programs = programs
-        self.compilations = 0
+    nll_of_last: LastNLLFunction | LastScoresFunction
+    params: Any
+    rows_at: Callable[[int], int]
+    """rows_at(n): the largest number of windows of length n in one step."""
+    row_multiple: Callable[[int], int]
+    """row_multiple(n): the number of rows of a step is rounded up to a multiple of this."""
+    programs: MutableMapping[Any, Any] = field(default_factory=dict)
+    """Compiled for the same function and shapes of params; new ones are added."""
+    compilations: int = 0
+
+    def __post_init__(self) -> None:
+        self._jitted = jax.jit(self.nll_of_last, static_argnums=3)
 
     def read(
-        self,
-        batches: Sequence[EvalBatch],
-        last: int,
-        windows: Sequence[int],
-        tick: Callable[[int], None],
-    ) -> Iterator[WindowScores]:
-        """Yield what the model says of at least the last `last` targets for each batch.
+        self, batches: Sequence[EvalBatch], last: int, windows: Sequence[int], tick: Tick
+    ) -> Iterator[tuple[Scores, float]]:
+        """Yield each batch's scores of at least the last `last` targets, and its seconds.
 
         All batches have one length and structure. If a step can hold more windows than a batch
-        has, it combines several batches, each row with its own frequencies.
+        has, it combines several batches, each row with its own frequencies. Scores are on the host.
 
-        windows: the number of windows in every batch of this length and structure, including
-            those that need not be read again. The size of a step follows from these numbers, so a
-            resumed sweep computes exactly what an uninterrupted one would have.
-        tick(windows): called after every step with the number of windows in it.
+        windows: the number in each batch of this length and structure, including those that need
+            not be read again: the size of a step follows from them, so a resumed sweep computes
+            exactly what an uninterrupted one would have.
         """
         length = batches[0].length
         most, multiple = self.rows_at(length), self.row_multiple(length)
@@ -263,24 +255,18 @@ class Reader:
         total = sum(windows) if mixed else max(windows)
         size = -(-total // -(-total // most))  # the fewest steps, of equal size
         size = -(-size // multiple) * multiple
-        groups = [list(batches)] if mixed else [[batch] for batch in batches]
-        for group in groups:
+        for group in [list(batches)] if mixed else [[batch] for batch in batches]:
             began = time.perf_counter()
             scores = self._read_group(group, last, size, tick, mixed=mixed)
             seconds = (time.perf_counter() - began) / len(scores.nll)
-            ends = itertools.accumulate((batch.windows for batch in group), initial=0)
-            for rows in itertools.starmap(slice, itertools.pairwise(ends)):
-                nll, is_top1 = jax.tree.map(lambda x, rows=rows: x[rows], scores)
-                yield WindowScores(nll, is_top1, seconds * len(nll))
+            begin = 0
+            for batch in group:
+                rows = slice(begin, begin + batch.windows)
+                yield jax.tree.map(lambda x, rows=rows: x[rows], scores), seconds * batch.windows
+                begin += batch.windows
 
     def _read_group(
-        self,
-        group: Sequence[EvalBatch],
-        last: int,
-        size: int,
-        tick: Callable[[int], None],
-        *,
-        mixed: bool,
+        self, group: Sequence[EvalBatch], last: int, size: int, tick: Tick, *, mixed: bool
     ) -> Scores:
         """Read in steps of `size` rows; mixed: of several batches."""
         tokens = np.concatenate([batch.tokens() for batch in group])
@@ -314,9 +300,9 @@ class Reader:
         """Return the program; UserError if `calls` calls of it need more memory than there is."""
         leaf_shapes = [leaf.shape for leaf in jax.tree.leaves(rotary)]
         key = (size, length, last, jax.tree.structure(rotary), *itertools.chain(*leaf_shapes))
-        if key not in self._programs:
-            self._programs[key] = self.compile(size, length, last, rotary)
-            used = program_bytes(self._programs[key], calls)
+        if key not in self.programs:
+            self.programs[key] = self.compile(size, length, last, rotary)
+            used = program_bytes(self.programs[key], calls)
             can_shrink = size > self.row_multiple(length)
             check_fits(
                 f"lengths: {size:,} × {length:,} tokens at a time take",
@@ -324,13 +310,13 @@ class Reader:
                 "lower memory_gib" if can_shrink else "leave out the longest length",
             )
             self.compilations += 1
-        return self._programs[key]
+        return self.programs[key]
 
     def compile(self, size: int, length: int, last: int, rotary: Rotary) -> Any:
         """Compile the program for `size` windows of `length` tokens, and the last `last` NLLs."""
         tokens = jax.ShapeDtypeStruct((size, length + 1), np.int32)
         arguments = (self.params, tokens, rotary, last)
-        made = jax.eval_shape(self._nll_of_last, *arguments)
+        made = jax.eval_shape(self._jitted, *arguments)
         nll, is_top1 = _as_scores(made)
         shapes = (size, last), (size, length)
         is_right = getattr(nll, "shape", None) in shapes and nll.dtype == np.float32
@@ -342,7 +328,7 @@ class Reader:
                 f"float32 [{size}, {length}], the NLL of tokens[:, 1:], or Scores of them, and "
                 f"nll_of_last [{size}, {last}]"
             )
-        return compiled(self._nll_of_last, *arguments)
+        return compiled(self._jitted, *arguments)
 
 
 def _as_scores(returned: Any) -> Any:

@@ -1,6 +1,6 @@
 """The result of a sweep, before statistics, the rows of its tables and its summary."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import SweepTask
-from rope_jax.evaluation.metrics import TaskCell
 from rope_jax.positions.maps import PositionMap, first_changed_distance
 from rope_jax.protocols import BASELINE
 from rope_jax.results.rows import DocumentRow, Origin, Row, UnitKind
@@ -40,7 +39,7 @@ _OF_A_RUN = [*Origin._fields, "split"]
 
 @dataclass(frozen=True)
 class _Measured:
-    """One entry at one length, before statistics."""
+    """One entry at one length, before statistics. Shapes: U units."""
 
     entry: str
     scaling: Scaling
@@ -73,7 +72,8 @@ class TaskMeasurement(_Measured):
     """One task at one depth. Units are samples, whose answers' tokens are scored."""
 
     task: SweepTask
-    cell: TaskCell
+    depth: float | None
+    ablated: bool
     num_correct: NDArray[np.int64]
     """[U], how many answers of each sample are exact."""
     answers: NDArray[np.int64]
@@ -119,11 +119,7 @@ class SweepResult:
         return frame.astype({**floats, "stride": "Int64"})
 
     def plot(self, *, title: str = "") -> "matplotlib.figure.Figure":
-        """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does.
-
-        The figure is made without pyplot; a notebook shows it, and `savefig` writes it to a file.
-        """
-        from rope_jax.comparison.curves import compare_checkpoints
+        """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does."""
         from rope_jax.report.figure import draw_comparison  # loads matplotlib: takes a second
 
         nll = None if self.baseline is None else self.baseline.sums.mean()
@@ -221,9 +217,9 @@ def task_rows(result: SweepResult, origin: Origin) -> list[TaskRow]:
                 **_shared_columns(result, origin, m),
                 task=m.task.label,
                 kind_of_task=m.task.task,
-                depth=m.cell.depth,
+                depth=m.depth,
                 distance=m.task.distance(m.length),
-                taken_out=m.cell.ablated,
+                taken_out=m.ablated,
                 metric=metric,
                 value=estimate.value,
                 ci_low=estimate.low,
@@ -245,8 +241,8 @@ def sample_rows(result: SweepResult, origin: Origin) -> list[SampleRow]:
             name=m.entry,
             task=m.task.label,
             length=m.length,
-            depth=m.cell.depth,
-            taken_out=m.cell.ablated,
+            depth=m.depth,
+            taken_out=m.ablated,
             step=origin.step,
             sample=number,
             nll=float(m.sums.nll[number]),
@@ -323,25 +319,26 @@ def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:
     An `auto` factor that happens to equal the trained one at some lengths does not count.
     """
     trained, window = baseline.scaling, result.window
-    same = [
-        entry
-        for entry in result.config.scalings
-        if not entry.is_auto
-        and entry.at(window, window, trained) == trained
-        and entry.map_at(window, window, baseline.map) == baseline.map
-    ]
-    same.sort(key=lambda entry: entry.type != "trained")  # `trained` itself comes first
-    return same[0].label if same else None
+    # `trained` itself comes first
+    for entry in sorted(result.config.scalings, key=lambda entry: entry.type != "trained"):
+        is_same = entry.at(window, window, trained) == trained
+        has_same_map = entry.map_at(window, window, baseline.map) == baseline.map
+        if is_same and has_same_map and not entry.is_auto:
+            return entry.label
+    return None
 
 
 def _curve(
-    result: SweepResult, name: str, baseline: Measurement, trained: dict[int, Measurement]
+    result: SweepResult, name: str, baseline: Measurement, trained: Mapping[int, Measurement]
 ) -> CurveSummary:
-    """trained: what has the checkpoint's own scaling, by length."""
-    own, how = _same_tokens(result, name), result.resampling
-    losses = {n: paired_difference(m.sums, baseline.sums, **how) for n, m in own.items()}
+    """Compare an entry's curve with the baseline, and with `trained`: its measurements by length.
+
+    All differences are of the same scored tokens, and paired by document.
+    """
+    curve, how = _same_tokens(result, name), result.resampling
+    losses = {n: paired_difference(m.sums, baseline.sums, **how) for n, m in curve.items()}
     window, tolerance = result.window, result.config.tolerance
-    units = min((len(m.sums.nll) for m in own.values()), default=0)
+    units = min((len(m.sums.nll) for m in curve.values()), default=0)
     return CurveSummary(
         usable=established_length(losses, window, tolerance, units=units),
         usable_at_most=usable_length({n: d.at_least for n, d in losses.items()}, window, tolerance),
@@ -349,11 +346,12 @@ def _curve(
         gain_over_truncation={n: loss.negated() for n, loss in losses.items()},
         difference_from_trained={
             n: paired_difference(m.sums, trained[n].sums, **how)
-            for n, m in own.items()
+            for n, m in curve.items()
             if n in trained
         },
     )
 
 
 def _same_tokens(result: SweepResult, name: str | None) -> dict[int, Measurement]:
+    """Return an entry's measurements of the same tokens, by length."""
     return {m.length: m for m in result.measurements if m.entry == name and m.protocol == BASELINE}

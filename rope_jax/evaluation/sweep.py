@@ -84,8 +84,7 @@ def sweep(
         entry with a map is refused.
     longest: the most tokens the model can read (default: any number); longer lengths are left out.
     words: how the model's tokens are made, which tasks need; its bos_id counts for their samples.
-    token_bytes: how many bytes of text each token stands for, [vocabulary], for results in bits per
-        byte: those of the scored targets count (default: they are not known).
+    token_bytes: bytes of text of each token [vocabulary], for results in bits per byte.
 
     What is measured:
     scalings: entries as in a sweep file: "trained", {"type": "ntk", "factor": "auto"}, …
@@ -96,8 +95,8 @@ def sweep(
     settings: other keys of a sweep file (protocols, max_blocks, seed, memory_gib, …).
 
     How it is run:
-    row_bytes(n): how many bytes a window of n tokens takes in memory. Together with the budget
-        `memory_gib` it sets the batch size at each length.
+    row_bytes(n): memory of a window of n tokens in bytes. Together with the budget `memory_gib` it
+        sets the batch size at each length.
     row_multiple(n): batch sizes at n tokens are a multiple of this, e.g. of the number of devices.
     journal: measurements made earlier with this nll_fn, params and documents, which are not made
         again; new ones are added as soon as they are made.
@@ -113,14 +112,13 @@ def sweep(
     raw = {"scalings": scalings, "lengths": lengths} | settings
     config = validate(SweepConfig, {k: v for k, v in raw.items() if v is not None}, "sweep")
     layers = geometry if isinstance(geometry, RotaryLayers) else RotaryLayers(geometry)
+    window = window or layers.geometry.train_length
     plan = Plan(
-        layers=layers,
-        trained=Trained(
-            window or layers.geometry.train_length, trained or NoScaling(), trained_map
-        ),
-        documents=documents,
-        bos_id=bos_id,
-        config=config,
+        layers,
+        Trained(window, trained or NoScaling(), trained_map),
+        documents,
+        bos_id,
+        config,
         takes_maps=takes_maps,
         longest=longest,
         words=words,

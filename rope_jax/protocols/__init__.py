@@ -12,13 +12,7 @@ from rope_jax.protocols.tiling import PerPosition, Sliding, WholeWindow, YarnCom
 
 __all__ = ["BASELINE", "PROTOCOLS", "Protocol", "Tiles", "TilingProtocol"]
 
-_ALL: tuple[type[Protocol], ...] = (
-    SameTokens,
-    WholeWindow,
-    Sliding,
-    PerPosition,
-    YarnCompat,
-)
+_ALL: tuple[type[Protocol], ...] = (SameTokens, WholeWindow, Sliding, PerPosition, YarnCompat)
 PROTOCOLS: Mapping[str, type[Protocol]] = {protocol.name: protocol for protocol in _ALL}
 """The class of each protocol, by the name that a sweep's `protocols` gives it."""
 BASELINE = SameTokens.name

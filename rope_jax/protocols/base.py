@@ -1,11 +1,11 @@
-"""What a protocol is. Shapes: W windows."""
+"""What a sweep measures on windows of texts. Shapes: W windows, n_plus_1 = n + 1 tokens."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int32, Int64
 
 from rope_jax.protocols.windows import RELIABLE_UNITS, Streams, Windows
 
@@ -15,10 +15,38 @@ Tiles = tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]
 """By window: the index of its first input, and the position of the first target that it scores."""
 
 
-class Protocol(ABC):
+class Metric(ABC):
+    """What is measured at each length: perplexity by a protocol, or a task."""
+
+    name: str
+    """In the results."""
+    streams: Streams
+    """The texts that it reads."""
+    by_position: bool = False
+    """Whether windows begin at the same places at every length and score the positions past the
+    previous length, so that a causal model's pass over the longest windows gives them all."""
+
+    @abstractmethod
+    def windows(self, length: int) -> Windows:
+        """Return the windows of one of the lengths, with the targets that they score."""
+
+    def tokens(self, windows: Windows, length: int) -> Int32[np.ndarray, "W n_plus_1"]:
+        """Return the tokens of windows, read at a length that may exceed theirs."""
+        return self.streams.cut(windows, length)
+
+    def fingerprint(self, windows: Windows, length: int) -> str:
+        """Return a hash of the tokens that are scored."""
+        return self.streams.fingerprint(windows, length)
+
+    def divisor(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"]:
+        """Return what a window's NLLs are divided by: 1, or the targets for a mean of means."""
+        return np.ones(len(windows.start))
+
+
+class Protocol(Metric):
     """Which windows of a sweep's documents are read, and which of their targets are scored."""
 
-    name: ClassVar[str]
+    name: str
     """In `protocols` of a sweep, and in its results."""
     title: ClassVar[str]
     """Above a panel of a figure: what is scored."""
@@ -27,9 +55,6 @@ class Protocol(ABC):
     scored: ClassVar[str] = ""
     """What follows the caption where a table has to explain itself: which targets are scored."""
     axis_label: ClassVar[str] = "context length (tokens)"
-    by_position: ClassVar[bool] = False
-    """Whether windows begin at the same places at every length and score the positions past the
-    previous length, so that a causal model's pass over the longest windows gives them all."""
     uses_stride: ClassVar[bool] = False
     """Whether windows advance by the sweep's `stride`."""
 
@@ -59,17 +84,9 @@ class Protocol(ABC):
         """How many targets of a document are a block, of which `max_blocks` are scored."""
         return self.longest
 
-    @abstractmethod
-    def windows(self, length: int) -> Windows:
-        """Return the windows of one of the lengths, with the targets that they score."""
-
     def stride_at(self, length: int) -> int | None:
         """Return how far apart windows of a document start; None: at random places."""
         return None
-
-    def divisor(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"]:
-        """Return what a window's NLLs are divided by: 1, or the targets for a mean of means."""
-        return np.ones(len(windows.start))
 
 
 class TilingProtocol(Protocol):

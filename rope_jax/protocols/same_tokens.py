@@ -1,6 +1,7 @@
 """`same_tokens`: the same targets at every length, so that only the context before them grows."""
 
 import functools
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,26 +67,20 @@ class SameTokens(Protocol):
         the one asked for, but leave `RELIABLE_UNITS` units, or nine tenths of them where even
         single blocks are fewer.
         """
-        sizes = [len(stream) for stream in self.streams.tokens]
+        sizes = np.array([len(stream) for stream in self.streams.tokens])
+        most_adjacent = self._most_adjacent(sizes)
 
         def counts(group: int) -> tuple[int, int]:
             """Return the number of units, and of blocks up to `blocks` per document."""
-            units = scored = 0
-            for size in sizes:
-                adjacent = min(group, self._most_adjacent(size))
-                width = adjacent * self.targets
-                room = 1 + (size - self.longest - 1 - width + self.targets) // (
-                    self.longest + width
-                )
-                count = min(-(-self.blocks // adjacent), room)
-                units += count
-                scored += min(self.blocks, count * adjacent)
-            return units, scored
+            adjacent = np.minimum(group, most_adjacent)
+            width = adjacent * self.targets
+            room = 1 + (sizes - self.longest - 1 - width + self.targets) // (self.longest + width)
+            count = np.minimum(-(-self.blocks // adjacent), room)
+            return int(count.sum()), int(np.minimum(self.blocks, count * adjacent).sum())
 
         units, most = counts(1)
         fewest, best = min(RELIABLE_UNITS, -(-9 * units // 10)), 1
-        widest = max(map(self._most_adjacent, sizes))
-        for group in range(2, min(self.blocks, widest) + 1):
+        for group in range(2, min(self.blocks, int(most_adjacent.max())) + 1):
             if most == self.blocks * len(sizes):
                 break
             units, scored = counts(group)
@@ -93,6 +88,6 @@ class SameTokens(Protocol):
                 best, most = group, scored
         return best
 
-    def _most_adjacent(self, size: int) -> int:
+    def _most_adjacent(self, size: Any) -> Any:
         """How many adjacent blocks a document has room for, each after `longest` tokens."""
         return 1 + (size - self.longest - 1) // self.targets

@@ -13,10 +13,10 @@ Shapes: W windows; n_plus_1 = n + 1 tokens; m, count: targets at the end of a wi
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Float64, Int32, Int64
 from numpy.typing import NDArray
 
 from rope_jax.errors import UserError
@@ -73,18 +73,25 @@ class Streams(NamedTuple):
     bos: Bos
     bos_id: int | None
 
-    def cut(
-        self, documents: Int64[np.ndarray, " W"], starts: Int64[np.ndarray, " W"], length: int
-    ) -> Int32[np.ndarray, "W n_plus_1"]:
-        """Return the tokens of the windows of `length` that begin at `starts` in `documents`."""
-        places = zip(documents, starts, strict=True)
+    def cut(self, windows: Windows, length: int) -> Int32[np.ndarray, "W n_plus_1"]:
+        """Return the tokens of windows of `length`."""
+        places = zip(windows.document, windows.start, strict=True)
         tokens = np.stack([self.tokens[d][start : start + length + 1] for d, start in places])
         if self.bos == "every_window":
             tokens[:, 0] = self.bos_id
         return tokens
 
+    def scored_bytes(
+        self, windows: Windows, length: int, token_bytes: NDArray[Any]
+    ) -> Float64[np.ndarray, " W"]:
+        """Return the bytes of text of the scored targets of each window, given those by token."""
+        begins, ends = windows.start + windows.first, windows.start + length + 1
+        spans = zip(windows.document, begins, ends, strict=True)
+        scored = [self.tokens[document][begin:end] for document, begin, end in spans]
+        return np.array([token_bytes[targets].sum() for targets in scored], np.float64)
+
     def fingerprint(self, windows: Windows, length: int) -> str:
-        """Return a hash of which tokens of which texts are scored: equal ones are comparable."""
+        """Return a hash of the texts, and of which of their tokens are scored."""
         digest = hashlib.sha256()
         prefix = 0 if self.bos == "none" else 1
         for index, stream in enumerate(self.tokens):

@@ -30,8 +30,8 @@ def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
         scalings[title] = _describe_scalings(training, config, longest, stage)
     trained, imported = training.trained_at(steps[-1]), training.imported is not None
     memory = loaded.memory.describe(plans.readable[-1])
-    tasks = ", ".join(  # with the samples at each length
-        f"{task.label} ({task.samples * (len(task.places) + task.has_control):,} samples)"
+    tasks = ", ".join(  # with the samples at each length, ablated ones included
+        f"{task.label} ({task.samples * (len(task.places) + task.has_answers):,} samples)"
         for task in config.tasks
     )
     which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"

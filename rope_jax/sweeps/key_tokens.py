@@ -28,6 +28,7 @@ from rope_jax.evaluation.key_tokens import (
     log_probabilities,
     near_windows,
     read_key_tokens,
+    tokens_of,
     whole_windows,
 )
 from rope_jax.evaluation.measure import Reader, memory_budget
@@ -152,9 +153,10 @@ def _read(
     sizes, window = [len(stream) for stream in streams], training.trained_at(step).window
     # more context than any target has of near context
     least = max(-(-window // 2), config.short + config.s)
+    # windows, their length, and how many targets at their end count
     passes = (
-        (whole_windows(sizes, window, least), window),
-        (near_windows(sizes, config.short, config.s), config.s),
+        (whole_windows(sizes, window, least), window, window),
+        (near_windows(sizes, config.short, config.s), config.short + config.s - 1, config.s),
     )
     budget = memory_budget(SweepConfig())
     reader = Reader(
@@ -162,28 +164,27 @@ def _read(
         params,
         rows_at=lambda n: max(1, int(budget / loaded.memory.window(n))),
         row_multiple=lambda n: loaded.placement_at(n).row_shards,
-        programs={},
     )
     bar = progress_bar(loaded.session.console, TaskProgressColumn())
-    total = sum(windows.length * len(windows.start) for windows, _ in passes)
+    total = sum(length * len(windows) for windows, length, _ in passes)
     task = bar.add_task("reading", total=total, now="")
     log_p = []
     with bar:
-        for windows, last in passes:
+        for windows, length, last in passes:
 
-            def tick(count: int, length: int = windows.length) -> None:
+            def tick(count: int, length: int = length) -> None:
                 stopping.check()
                 bar.update(task, advance=count * length, now=f"{length:,} tokens")
 
             batch = EvalBatch(
-                length=windows.length,
-                windows=len(windows.start),
+                length=length,
+                windows=len(windows),
                 windows_hash="",  # no two batches are compared
-                tokens=functools.partial(windows.tokens, streams),
-                rotary=_rotary(loaded.training, step, windows.length),
+                tokens=functools.partial(tokens_of, windows, length, streams),
+                rotary=_rotary(loaded.training, step, length),
             )
-            (scores,) = reader.read([batch], last, [batch.windows], tick)
-            log_p.append(log_probabilities(windows, sizes, scores.nll))
+            ((scores, _),) = reader.read([batch], last, [batch.windows], tick)
+            log_p.append(log_probabilities(windows, length, sizes, np.asarray(scores.nll)))
     return log_p
 
 

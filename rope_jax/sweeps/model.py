@@ -317,7 +317,7 @@ def sweep_flops(
     """Return the FLOPs of a sweep's batches. done: keys of what need not be measured again."""
     batches: dict[str, tuple[EvalBatch, int]] = {}
     for job in plan.every_job():
-        if plan.key(job) not in done:
+        if job.key not in done:
             _, last = batches.get(job.batch.key, (job.batch, 0))
             batches[job.batch.key] = job.batch, max(last, job.last)
     flops = (

@@ -24,12 +24,11 @@ class Words(NamedTuple):
     encode: Callable[[str], NDArray[np.integer]]
     vocab_size: int
     bos_id: int | None
-    """The token that a sample begins with, if any."""
     has_words: bool
     """Whether a token stands for more than a byte, so that prompts written for people are short."""
 
     def start(self) -> NDArray[np.integer]:
-        """Return what a sample begins with."""
+        """Return what a sample begins with: the document start, if any."""
         return np.array([] if self.bos_id is None else [self.bos_id], np.int32)
 
     def ordinary(self, most: int = 2**31) -> Int32[np.ndarray, " V"]:
@@ -72,22 +71,20 @@ class Request(NamedTuple):
 
 
 class Question(BaseModel):
-    """What is asked: settings, and what they mean for the answers."""
+    """The settings of a task, and what they mean for its answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     task: str
     title: ClassVar[str]
-    """What is asked, for the title of a table or a figure."""
+    """Of a table or a figure."""
     source: ClassVar[str]
     has_depth: ClassVar[bool] = True
     """Whether what is asked for can be placed at any depth."""
-    has_control: ClassVar[bool] = True
-    """Whether it is also asked with what is asked for ablated."""
     has_answers: ClassVar[bool] = True
     """Whether its targets are answers that are exact or not; otherwise only their NLL counts."""
     needs_words: ClassVar[bool] = False
-    """Whether the task's texts are for tokenizers whose tokens are longer than a byte."""
+    """Whether it is for tokenizers whose tokens are longer than a byte."""
 
     @property
     def chance(self) -> float | None:
@@ -100,7 +97,7 @@ class Question(BaseModel):
 
 
 class Task(Question):
-    """A task's settings, and how its samples are made."""
+    """A task on samples that it makes."""
 
     @abstractmethod
     def sample(self, request: Request) -> Sample:

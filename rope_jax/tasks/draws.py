@@ -10,28 +10,23 @@ T = TypeVar("T")
 
 _PART = 2**31
 # what keys are called, what values of words are made of, and what may precede a word
-NAMES = (
-    *("amber", "azure", "bronze", "cobalt", "copper", "coral", "crimson", "ebony"),
-    *("emerald", "garnet", "golden", "indigo", "ivory", "jade", "lilac", "linen"),
-    *("maroon", "mauve", "ochre", "olive", "opal", "pearl", "purple", "ruby"),
-    *("russet", "scarlet", "silver", "topaz", "umber", "velvet", "violet", "yellow"),
-)
-WORDS = (
-    *("anchor", "basket", "bridge", "button", "candle", "castle", "cellar", "church"),
-    *("circle", "cradle", "desert", "dinner", "engine", "feather", "finger", "flower"),
-    *("forest", "garden", "hammer", "harbor", "island", "jacket", "kettle", "ladder"),
-    *("lantern", "letter", "market", "meadow", "mirror", "mountain", "needle", "orchard"),
-    *("palace", "pepper", "pillow", "planet", "pocket", "prison", "ribbon", "river"),
-    *("saddle", "school", "shadow", "shovel", "spider", "spring", "statue", "stone"),
-    *("summer", "table", "temple", "thunder", "ticket", "timber", "tunnel", "valley"),
-    *("vessel", "village", "wagon", "walnut", "whistle", "window", "winter", "wolf"),
-)
-QUALITIES = (
-    *("ancient", "brave", "calm", "clever", "daring", "eager", "faithful", "gentle"),
-    *("happy", "honest", "humble", "jolly", "kind", "lively", "lucky", "mighty"),
-    *("modest", "noble", "patient", "polite", "proud", "quiet", "rapid", "secret"),
-    *("simple", "steady", "sturdy", "tender", "timid", "vivid", "wise", "young"),
-)
+NAMES = (  # noqa: SIM905
+    "amber azure bronze cobalt copper coral crimson ebony emerald garnet golden indigo ivory jade "
+    "lilac linen maroon mauve ochre olive opal pearl purple ruby russet scarlet silver topaz umber "
+    "velvet violet yellow"
+).split()
+WORDS = (  # noqa: SIM905
+    "anchor basket bridge button candle castle cellar church circle cradle desert dinner engine "
+    "feather finger flower forest garden hammer harbor island jacket kettle ladder lantern letter "
+    "market meadow mirror mountain needle orchard palace pepper pillow planet pocket prison ribbon "
+    "river saddle school shadow shovel spider spring statue stone summer table temple thunder "
+    "ticket timber tunnel valley vessel village wagon walnut whistle window winter wolf"
+).split()
+QUALITIES = (  # noqa: SIM905
+    "ancient brave calm clever daring eager faithful gentle happy honest humble jolly kind lively "
+    "lucky mighty modest noble patient polite proud quiet rapid secret simple steady sturdy tender "
+    "timid vivid wise young"
+).split()
 NAMED = len(QUALITIES) * len(WORDS)
 """How many values `Draws.named` chooses from."""
 
@@ -39,13 +34,12 @@ Kind = Literal["numbers", "words", "uuids"]
 
 
 class Draws:
-    """A sequence of random choices: equal seeds give equal choices.
+    """A sequence of random choices: equal seeds for the same purpose give equal choices.
 
     numpy guarantees a bit generator's raw bits, but not what `Generator.integers` makes of them.
     """
 
     def __init__(self, *seed: int, purpose: int = 0) -> None:
-        """Begin the sequence of a seed. purpose: equal seeds for different purposes differ."""
         self._bits = np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose,)))
 
     def part(self) -> "Draws":
@@ -61,7 +55,7 @@ class Draws:
         return (int(self._bits.random_raw()) >> 11) * 2.0**-53
 
     def one_of(self, choices: Sequence[T]) -> T:
-        """Return one of the choices, all equally likely."""
+        """Return one of the choices."""
         return choices[self.below(len(choices))]
 
     def different(self, bound: int, count: int) -> list[int]:

@@ -28,17 +28,8 @@ class Passkey(Task):
         return 10.0**-self.digits
 
     def sample(self, request: Request) -> Sample:
-        words = request.words
-        question = words.encode("<<PASS:")
-        answer = words.encode("-".join(request.draws.digits(self.digits)))
-        needle = np.concatenate([question, answer, words.encode(">>")])
-        return hide(
-            [Needle(request.depth, needle, asked=True)],
-            request,
-            question=question,
-            answer=answer,
-            setting=f"digits: {self.digits}",
-        )
+        value = "-".join(request.draws.digits(self.digits))
+        return _keyed(request, ["PASS"], [value], [request.depth], f"digits: {self.digits}")
 
 
 class Multikey(Task):
@@ -72,25 +63,28 @@ class Multikey(Task):
         return 1 / self.keys
 
     def sample(self, request: Request) -> Sample:
-        words, draws = request.words, request.draws
+        draws = request.draws
         names = [NAMES[n] for n in draws.different(len(NAMES), self.keys)]
         make = {
             "digits": lambda: "-".join(draws.digits(self.digits)),
             "words": draws.words,
             "uuids": draws.uuid,
         }
-        hidden = distinct(make[self.values], self.keys)
+        values = distinct(make[self.values], self.keys)
         others = self.keys - 1
         places = [request.depth, *((part + draws.fraction()) / others for part in range(others))]
-        end = words.encode(">>")
-        questions = [words.encode(f"<<{name}:") for name in names]
-        answers = [words.encode(value) for value in hidden]
-        texts = map(np.concatenate, zip(questions, answers, [end] * self.keys, strict=True))
-        asked, *rest = map(Needle, places, texts)
-        return hide(
-            [asked._replace(asked=True), *rest],
-            request,
-            question=questions[0],
-            answer=answers[0],
-            setting=f"keys: {self.keys}",
-        )
+        return _keyed(request, names, values, places, f"keys: {self.keys}")
+
+
+def _keyed(
+    request: Request, names: list[str], values: list[str], places: list[float], setting: str
+) -> Sample:
+    """Return the sample that hides <<name:value>> at each place, and asks for the first value."""
+    encode = request.words.encode
+    questions, answers = [encode(f"<<{name}:") for name in names], list(map(encode, values))
+    end = encode(">>")
+    needles = [
+        Needle(place, np.concatenate([question, answer, end]), asked=question is questions[0])
+        for place, question, answer in zip(places, questions, answers, strict=True)
+    ]
+    return hide(needles, request, question=questions[0], answer=answers[0], setting=setting)

@@ -1,24 +1,30 @@
-"""The sweep's batches and compilations: they change the cost, never the results."""
+"""The sweep's batches, programs, memory and journal: they change the cost, never the results."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.evaluation.toy_model import DOCUMENTS, LENGTHS, cheap_nll, run
+from rope_jax.errors import UserError
+from tests.evaluation.test_sweep_maps import LEAKY, SINKS, cheap_mapped_nll
+from tests.evaluation.toy_model import (
+    DOCUMENTS,
+    LENGTHS,
+    Interrupting,
+    assert_equal,
+    cheap_nll,
+    gib,
+    of_last,
+    run,
+)
 
-
-def gib(tokens):
-    """Return the memory budget for this many tokens."""
-    return tokens * 2**14 / 2**30
+PI = {"type": "pi", "factor": 3}
 
 
 @pytest.mark.parametrize("tokens", [1, 130, 10**6])
 def test_the_batch_size_does_not_change_results(tokens):
     settings = {"nll": cheap_nll, "protocols": ["same_tokens", "whole_window"], "lengths": [8, 64]}
-    scalings = ["trained", {"type": "pi", "factor": 3}]
-    wanted = run(scalings, memory_gib=gib(64), **settings)
-    found = run(scalings, memory_gib=gib(tokens), **settings)
+    wanted = run(["trained", PI], memory_gib=gib(64), **settings)
+    found = run(["trained", PI], memory_gib=gib(tokens), **settings)
     for a, b in zip(wanted.measurements, found.measurements, strict=True):
         np.testing.assert_array_equal(a.sums.weight, b.sums.weight)
         np.testing.assert_allclose(a.sums.nll, b.sums.nll, rtol=1e-6)  # XLA rounds by shape
@@ -72,64 +78,31 @@ def test_an_infinite_token_stays_in_its_own_document():
         return jnp.where(tokens[:, 1:] == 95, jnp.float32(jnp.inf), plain)
 
     documents = [document.copy() for document in DOCUMENTS]
-    documents[3][-20:] = 95
-    result = run(documents=documents, nll=nll, lengths=[8, 64], protocols=["whole_window"])
-    for m in result.measurements:
-        # documents[3] is the fourth of 21 long enough; its last tokens are past its only tile
+    documents[3][-20:] = 95  # the fourth of 21 long enough; these are past its only tile
+    settings = {"nll": nll, "lengths": [8, 64], "protocols": ["whole_window"]}
+    for m in run(documents=documents, **settings).measurements:
         assert np.isfinite(m.sums.nll).all()
     documents[3][5] = 95
-    result = run(documents=documents, nll=nll, lengths=[8, 64], protocols=["whole_window"])
-    for m in result.measurements:
+    for m in run(documents=documents, **settings).measurements:
         np.testing.assert_array_equal(np.isfinite(m.sums.nll), [n != 3 for n in range(21)])
 
 
-# Compilations: as many as shapes, whatever the number of scalings
+# Programs: as many as shapes, whatever the number of scalings
 
 
-@pytest.fixture
-def backend_compiles():
-    """Record the compilations that JAX itself reports."""
-    seen = []
-
-    def listen(event, duration, **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(duration)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield seen
-    jax.monitoring.unregister_event_duration_listener(listen)
-
-
-FIVE = [
-    "trained",
-    {"type": "pi", "factor": "auto"},
-    {"type": "ntk", "factor": 2},
-    {"type": "yarn", "factor": "auto"},
-    {"type": "yarn", "factor": 8, "beta_fast": 4},
-]
-
-
-@pytest.mark.parametrize("count", [2, 5])
-@pytest.mark.parametrize(
-    ("protocols", "shapes"),
-    [
-        (["same_tokens"], 4),
-        (["sliding"], 4),
-        (["same_tokens", "whole_window", "per_position"], 4),
-    ],
-)
-def test_one_compilation_per_length(backend_compiles, count, protocols, shapes):
+def test_one_compilation_per_length():
     traced = []
 
     def nll(params, tokens, rotary):
         traced.append(tokens.shape)
         return cheap_nll(params, tokens, rotary)
 
+    entries = ["trained", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 2}]
+    entries += [{"type": "yarn", "factor": "auto"}, {"type": "yarn", "factor": 8, "beta_fast": 4}]
+    protocols = ["same_tokens", "whole_window", "per_position"]
     # the last batch of every length is a short one
-    result = run(FIVE[:count], nll=nll, protocols=protocols, memory_gib=gib(50))
-    assert len(traced) == len(set(traced)) == shapes
-    assert len(backend_compiles) == shapes
-    assert result.compilations == shapes
+    result = run(entries, nll=nll, protocols=protocols, memory_gib=gib(50))
+    assert len(traced) == len(set(traced)) == result.compilations == 4
 
 
 def test_equal_frequencies_run_once():
@@ -144,8 +117,108 @@ def test_equal_frequencies_run_once():
     scalings += [{"type": "pi", "factor": 4}]
     result = run(scalings, nll=nll, memory_gib=1.0)  # all of a length in one batch
     # Up to the window of 16 every automatic factor is 1. At 64 "auto" is 4.
-    curves = {8: 2, 16: 2, 24: 5, 64: 4}
-    windows = 38
+    windows, curves = 38, {8: 2, 16: 2, 24: 5, 64: 4}
     assert rows == {n: windows * c for n, c in curves.items()}
     # and every curve has its measurements
     assert len(result.measurements) == len(scalings) * len(LENGTHS)
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, r"lengths: \d+ × 64 tokens at a time take at least .* only 6e-08; lower memory_gib"),
+        ({"memory_gib": 1e-9}, r"lengths: 1 × 64 .*; leave out the longest length"),
+        (
+            {"protocols": ["sliding"], "stride": 1, "max_blocks": 100},
+            r"sliding: .* of the host's memory.*; raise stride, or lower max_blocks or max_docum.*",
+        ),
+    ],
+)
+def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
+    monkeypatch, settings, says
+):
+    monkeypatch.setattr("rope_jax.evaluation.measure.least_available", lambda: 64)
+    if "stride" in settings:
+        monkeypatch.setattr("rope_jax.evaluation.measure.host_bytes", lambda: 2**16)
+    read = []
+    with pytest.raises(UserError, match=f"^{says}$"):
+        run(lengths=[8, 64], nll=cheap_nll, programs={}, progress=lambda *now: read.append(now[1]),
+            **settings)  # fmt: skip
+    assert not any(read)
+
+
+# Interrupted
+
+
+@pytest.mark.parametrize("tokens", [8, 200])  # one reading at a time, and several in a batch
+def test_an_interrupted_sweep_resumes_where_it_stopped(tokens):
+    entries = ["trained", {"type": "pi", "factor": "auto"}, {"type": "none", "map": LEAKY}]
+    settings = {"protocols": ["same_tokens", "per_position"], "memory_gib": gib(tokens)}
+    settings |= {"takes_maps": True, "nll": cheap_mapped_nll}
+    settings["nll_of_last"] = of_last(cheap_mapped_nll)
+    read, resumed = [], []
+    settings["progress"] = lambda what, done, total: read.append(total)
+    settings["resuming"] = lambda *counts: resumed.append(counts)
+    journal = Interrupting(9)
+    with pytest.raises(KeyboardInterrupt):
+        run(entries, journal=journal, **settings)
+    kept = dict(journal)
+    result = run(entries, journal=kept, **settings)
+    assert resumed == [(9, len(kept))]
+    part = read[-1]
+    whole = run(entries, **settings)
+    assert_equal(result, whole)
+    assert 0 < part < read[-1]
+    # with a complete journal nothing is read
+    assert_equal(run(entries, journal=kept, **settings), whole)
+    assert read[-1] == 0
+
+
+BASE = {"nll": cheap_mapped_nll, "takes_maps": True, "scalings": [PI | {"map": LEAKY}]}
+
+
+@pytest.fixture(scope="module")
+def complete_journal():
+    journal = {}
+    for protocol, stride in (("same_tokens", None), ("sliding", 4), ("per_position", None)):
+        run(**BASE, journal=journal, protocols=[protocol], stride=stride)
+    return journal
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"targets": 3},
+        {"bos": "every_window"},
+        {"max_blocks": 1},
+        {"documents": DOCUMENTS[::-1]},
+        {"protocols": ["sliding"], "stride": 3},
+        {"lengths": [8, 16, 64], "protocols": ["per_position"]},
+        {"scalings": [{"type": "pi", "factor": 5, "map": LEAKY}]},
+        {"scalings": [PI | {"map": LEAKY | {"k": 41.0}}]},
+        {"scalings": [PI | {"map": LEAKY | {"window": 9}}]},
+        {"scalings": [PI | {"map": SINKS}]},
+        {"scalings": [PI]},
+    ],
+    ids=lambda change: "-".join(change),
+)
+def test_measurements_with_other_settings_are_not_reused(complete_journal, change):
+    journal = dict(complete_journal)
+    found = run(**(BASE | change), journal=journal)
+    assert len(journal) > len(complete_journal)
+    assert_equal(found, run(**(BASE | change)))
+
+
+def test_only_measurements_of_this_sweep_count_as_reused():
+    journal, told = {}, []
+    settings = {"nll": cheap_nll, "journal": journal, "resuming": lambda *call: told.append(call)}
+    run(["trained", {"type": "ntk", "factor": 2}], **settings)
+    assert told == []  # an empty journal
+    # `none` is `trained` here: one entry of the journal serves both. The rest are of ntk.
+    run(["trained", "none", {"type": "pi", "factor": 2}], **settings)
+    run([PI], **settings)
+    assert told == [(4, 8), (1, 5)]  # the baseline, `trained` at the window

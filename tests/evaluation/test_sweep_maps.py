@@ -15,20 +15,16 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.entries import check_entries
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.maps import AnyMap, relative_positions
-from rope_jax.protocols import PROTOCOLS
-from rope_jax.protocols.windows import make_streams
 from rope_jax.rope import LayerOverride, RotaryLayers, parse_scaling
 from rope_jax.rope.strategies import NoScaling
 from tests.evaluation.toy_model import (
-    BOS,
-    DOCUMENTS,
     GEOMETRY,
     LENGTHS,
     PARAMS,
     cheap_nll,
     figures,
-    of_last,
     run,
+    windows_of,
 )
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -36,9 +32,11 @@ pytestmark = pytest.mark.usefixtures("compiled_quickly")
 parse = TypeAdapter(AnyMap).validate_python
 LEAKY = {"type": "leaky_rerope", "window": 8, "k": 40.0}
 SINKS = {"type": "streaming", "sinks": 2, "recent": 9}
+MAPPED = {"type": "none", "map": LEAKY}
+AUTO = {"type": "none", "map": {"type": "leaky_rerope"}, "name": "auto"}
 WEIGHTS = PARAMS["cos"]
 # `mapped_nll` takes a second to compile at each length
-SHORT = [8, 16, 24]
+SHORT = [16, 24]
 
 
 def mapped_nll(params, tokens, rotary):
@@ -71,16 +69,16 @@ def cheap_mapped_nll(params, tokens, rotary):
     return nll
 
 
-def mapped_reference(window, map_):
-    """Compute the same for one window of n + 1 tokens from r(i, j), in float64."""
-    place = np.arange(len(window) - 1)
+def mapped_reference(tokens, map_):
+    """Compute the same for windows [W, n + 1] from r(i, j), in float64."""
+    place = np.arange(tokens.shape[1] - 1)
     r = (place[:, None] - place[None]).astype(float)
     r[r < 0] = np.nan
     if map_ is not None:
         r = relative_positions(map_.bands(16, place.size), place, place)
     scores = np.nan_to_num(np.cos(r[..., None] * GEOMETRY.inv_freq()), nan=0.0) @ WEIGHTS
     scores[np.isnan(r)] = 0
-    return scores @ window[:-1] / 100 + window[1:]
+    return tokens[:, :-1] @ scores.T / 100 + tokens[:, 1:]
 
 
 def sweep_maps(entries, lengths=LENGTHS, **settings):
@@ -88,142 +86,56 @@ def sweep_maps(entries, lengths=LENGTHS, **settings):
     return run(entries, lengths, **settings)
 
 
-def expected_nll(protocol, length, map_, lengths=LENGTHS):
-    """Return Σ NLL by document, computed one window at a time."""
-    streams = make_streams(
-        DOCUMENTS, longest=lengths[-1], max_documents=64, bos="document", bos_id=BOS, seed=0
-    )
-    settings = {"targets": lengths[0] // 2, "max_blocks": 2, "stride": 5, "seed": 0}
-    nll = np.zeros(len(streams.tokens))
-    windows = PROTOCOLS[protocol](streams, lengths=lengths, **settings).windows(length)
-    for index, start, first, _ in zip(*windows[:4], strict=True):
-        window = streams.tokens[index][start : start + length + 1].astype(np.int64)
-        nll[index] += mapped_reference(window, map_)[first - 1 :].sum()
-    return nll
+def expected_nll(protocol, length, map_):
+    """Return Σ NLL by document."""
+    document, tokens, scored = windows_of(protocol, length, tuple(SHORT))
+    return np.bincount(document, np.where(scored, mapped_reference(tokens, map_), 0).sum(1))
+
+
+def read_rows(entries, **settings):
+    """Return the results, and {(number of bands, length): how many windows one program read}."""
+    rows = {}
+
+    def nll(params, tokens, rotary):
+        rows[len(rotary.bands), tokens.shape[1] - 1] = len(tokens)
+        return cheap_mapped_nll(params, tokens, rotary)
+
+    return sweep_maps(entries, SHORT, nll=nll, memory_gib=1.0, **settings), rows
 
 
 def test_every_measurement_with_a_map_is_what_numpy_computes():
-    entries = [
-        "trained",
-        {"type": "none", "map": LEAKY},
-        {"type": "none", "map": {"type": "leaky_rerope"}, "name": "auto"},
-        {"type": "none", "map": SINKS},
-    ]
-    protocols = ["same_tokens", "sliding"]
+    entries = ["trained", MAPPED, AUTO, {"type": "none", "map": SINKS}]
+    protocols = ["same_tokens", "sliding", "per_position"]
     result = sweep_maps(entries, SHORT, protocols=protocols, stride=5)
-    auto = parse({"type": "leaky_rerope"})
     at = {
         "trained": lambda n: None,
         "leaky_rerope": lambda n: parse(LEAKY),
-        "auto": lambda n: auto.at(16, n),
+        "auto": lambda n: parse(AUTO["map"]).at(16, n),
         "streaming": lambda n: parse(SINKS),
     }
     for m in result.measurements:
         assert m.map == at[m.entry](m.length)
-        wanted = expected_nll(m.protocol, m.length, m.map, SHORT)
+        wanted = expected_nll(m.protocol, m.length, m.map)
         np.testing.assert_allclose(m.sums.nll, wanted, rtol=3e-6)
 
 
 def test_auto_is_no_map_up_to_the_window_and_shares_its_reading():
-    read = []
-
-    def nll(params, tokens, rotary):
-        jax.debug.callback(lambda: read.append(tokens.shape))
-        return mapped_nll(params, tokens, rotary)
-
-    entries = ["none", {"type": "none", "map": {"type": "rerope"}, "name": "auto"}]
-    found = figures(sweep_maps(entries, SHORT, nll=nll, memory_gib=1.0))
-    jax.effects_barrier()
+    result, rows = read_rows(["none", AUTO])
+    found = figures(result)
     for length in SHORT:
         plain, auto = (found[name, "same_tokens", length].sums.nll for name in ("none", "auto"))
         assert np.array_equal(plain, auto) == (length <= 16)
-    # one batch for `none` at every length, and one for the map beyond the window
-    assert sorted(length - 1 for _, length in read) == [8, 16, 24, 24]
-    # in it are the windows of one entry only
-    assert len({size for size, _ in read}) == 1
-
-
-def test_two_maps_at_one_length_have_two_programs_and_settings_of_one_may_share_it():
-    leaky = [{"type": "none", "map": LEAKY | {"k": k}, "name": f"k{k:g}"} for k in (10.0, 20.0)]
-    for more, programs in (
-        ([], 2),
-        ([{"type": "none", "map": SINKS}], 3),
-        # another w hides other keys
-        ([{"type": "none", "map": LEAKY | {"window": 9}, "name": "wider"}], 3),
-    ):
-        entries = ["trained", *leaky, *more]
-        result = sweep_maps(entries, [16, 64], nll=cheap_mapped_nll, memory_gib=1.0)
-        assert result.compilations == 2 * programs
-
-
-@pytest.mark.parametrize("tokens", [8, 200])  # one reading at a time, and several in a batch
-def test_an_interrupted_sweep_with_maps_resumes_with_the_same_results(tokens):
-    entries = ["trained", {"type": "none", "map": LEAKY}, {"type": "none", "map": SINKS}]
-    settings = {
-        "protocols": ["same_tokens", "per_position"],
-        "memory_gib": tokens * 2**14 / 2**30,
-        "nll": cheap_mapped_nll,
-        "nll_of_last": of_last(cheap_mapped_nll),
-    }
-    whole = sweep_maps(entries, **settings)
-
-    class Interrupting(dict):
-        def __setitem__(self, key, value):
-            if len(self) == 8:
-                raise KeyboardInterrupt
-            super().__setitem__(key, value)
-
-    journal = Interrupting()
-    with pytest.raises(KeyboardInterrupt):
-        sweep_maps(entries, journal=journal, **settings)
-    kept, resumed = dict(journal), []
-    result = sweep_maps(
-        entries, journal=kept, resuming=lambda *counts: resumed.append(counts), **settings
-    )
-    assert resumed == [(8, len(whole.measurements))]
-    for a, b in zip(whole.measurements, result.measurements, strict=True):
-        np.testing.assert_array_equal(a.sums[:2], b.sums[:2])
-        assert (a.entry, a.length, a.map) == (b.entry, b.length, b.map)
-
-
-def test_measurements_with_another_map_are_not_reused():
-    journal = {}
-    settings = {"nll": cheap_mapped_nll, "lengths": [16, 64]}
-    sweep_maps([{"type": "none", "map": LEAKY, "name": "x"}], journal=journal, **settings)
-    before = len(journal)
-    for map_ in ({**LEAKY, "k": 41.0}, {**LEAKY, "window": 9}, {"type": "rerope", "window": 8}):
-        entry = {"type": "none", "map": map_, "name": "x"}
-        found = sweep_maps([entry], journal=journal, **settings)
-        fresh = sweep_maps([entry], **settings)
-        for a, b in zip(found.measurements, fresh.measurements, strict=True):
-            np.testing.assert_array_equal(a.sums[:2], b.sums[:2])
-    assert len(journal) == before + 3 * 2
+    # one reading of `none` at every length, and one of the map beyond the window
+    assert rows.keys() == {(0, 16), (0, 24), (2, 24)}
+    assert len(set(rows.values())) == 1
 
 
 def test_prefixes_are_read_with_fixed_maps_only():
-    read = []
-
-    def nll(params, tokens, rotary):
-        jax.debug.callback(lambda: read.append(tokens.shape[1] - 1))
-        return cheap_mapped_nll(params, tokens, rotary)
-
-    entries = [
-        {"type": "none", "map": LEAKY},
-        {"type": "none", "map": {"type": "leaky_rerope"}, "name": "auto"},
-        # m depends on the length
-        {"type": "none", "map": {"type": "dual_chunk", "chunk": 12, "local": 4}},
-    ]
-    settings = {"protocols": ["per_position"], "memory_gib": 1.0}
-    sweep_maps(entries, SHORT, nll=nll, **settings)
-    jax.effects_barrier()
-    # all three at 24; below, the others
-    assert sorted(read) == [8, 8, 16, 16, 24, 24, 24]
-    # one program of length 24 gives what separate windows of each length do
-    result = sweep_maps(entries[:1], SHORT, **settings)
-    assert result.compilations == 1
-    for m in result.measurements:
-        direct = expected_nll("per_position", m.length, parse(LEAKY), SHORT)
-        np.testing.assert_allclose(m.sums.nll, direct, rtol=3e-6)
+    # m of dual_chunk depends on the length
+    chunks = {"type": "none", "map": {"type": "dual_chunk", "chunk": 12, "local": 4}}
+    for entry, lengths in ((MAPPED, {24}), (AUTO, {16, 24}), (chunks, {16, 24})):
+        _, rows = read_rows([entry], protocols=["per_position"])
+        assert {length for _, length in rows} == lengths
 
 
 def test_trained_keeps_the_map_of_the_checkpoint_and_others_do_not():
@@ -288,93 +200,92 @@ def test_layers_may_differ_only_in_the_far_frequencies():
 
 # Refusals
 
-
-def refusal(entries, lengths=LENGTHS, **settings):
-    def nll(params, tokens, rotary):
-        raise AssertionError("traced")
-
-    with pytest.raises(UserError) as caught:
-        sweep_maps(entries, lengths, nll=nll, **settings)
-    return str(caught.value)
-
-
-def test_a_model_that_does_not_read_maps_refuses_them():
-    entry = {"type": "none", "map": LEAKY}
-    says = refusal(["trained", entry], takes_maps=False)
-    assert says == "scalings: leaky_rerope: map: this model cannot read with a position map"
-    says = refusal(["trained"], takes_maps=False, trained_map=parse(LEAKY))
-    assert says == "scalings: trained: map: this model cannot read with a position map"
-
-
-def test_a_map_that_leaves_the_window_is_refused_with_the_defaults_that_do_not():
-    says = refusal([{"type": "none", "map": LEAKY | {"window": 8, "k": 4.0}, "name": "x"}])
-    assert says == (
-        "scalings: x: map.window, k: 8, 4 put the first of 64 tokens at distance 21.75, outside "
-        "the window of 16 tokens; the defaults, window 12, k 17, would do"
-    )
-
-
-def test_a_scaling_makes_the_known_window_longer():
-    map_ = {"type": "rerope", "window": 50}
-    assert sweep_maps([{"type": "pi", "factor": 4, "map": map_}], nll=cheap_nll)
-    assert sweep_maps([{"type": "pi", "factor": "auto", "map": map_}], nll=cheap_nll)
-    says = refusal([{"type": "pi", "factor": 2, "map": map_}])
-    assert (
-        "map.window: 50 put the first of 64 tokens at distance 50, outside the window of 32" in says
-    )
-
-
-@pytest.mark.parametrize(("window", "length"), [(49, 54), (49, 55)])
-def test_a_factor_of_length_by_window_makes_every_length_known(window, length):
-    assert length / window * window < length
-    map_ = {"type": "rerope", "window": length - 1}
-    entry = {"type": "pi", "factor": "auto", "map": map_}
-    config = SweepConfig.model_validate({"scalings": [entry], "lengths": [length]})
-    trained = Trained(window, NoScaling(), None)
-    check_entries(config, RotaryLayers(GEOMETRY), trained, length)
+OWN = (LayerOverride(scaling=parse_scaling({"type": "pi", "factor": 2})),)
+ALL_OWN = {"geometry": RotaryLayers(GEOMETRY, 1, OWN)}
+NO_MAPS = {"takes_maps": False}
+REROPE_24 = {"type": "rerope", "window": 24}
 
 
 @pytest.mark.parametrize(
-    ("entry", "lengths", "says"),
+    ("entry", "settings", "says"),
     [
+        ({"map": LEAKY}, NO_MAPS, "map: this model cannot read with a position map"),
         (
-            {"map": {"type": "rerope", "window": 24}},
-            [8, 16],
+            {"map": LEAKY | {"window": 8, "k": 4.0}},
+            {},
+            "map.window, k: 8, 4 put the first of 64 tokens at distance 21.75, outside the window "
+            "of 16 tokens; the defaults, window 12, k 17, would do",
+        ),
+        (
+            {"type": "pi", "factor": 2, "map": {"type": "rerope", "window": 50}},
+            {},
+            "map.window: 50 put the first of 64 tokens at distance 50, outside the window of 32 "
+            "tokens; the defaults, window 24, would do",
+        ),
+        (
+            {"map": REROPE_24},
+            {"lengths": [8, 16]},
             "map.type: rerope with these settings changes nothing in a text of 16 tokens",
         ),
         (
-            {"map": {"type": "rerope", "window": 24}},
-            [8, 16, 24],
+            {"map": REROPE_24},
+            {"lengths": [8, 16, 24]},
             "map.window: 24 put the first of 24 tokens at distance 23, outside the window of 16 "
             "tokens; the defaults, window 12, would do",
         ),
         (
+            {"map": {"type": "rerope"}},
+            {"lengths": [8, 16]},
+            "map.type: rerope with auto settings acts beyond the window of 16 tokens, and no "
+            "length is longer; give numbers",
+        ),
+        (
             {"map": {"type": "dual_chunk", "local": 100}},
-            LENGTHS,
+            {},
             "map.local: 100 leaves no chunk of 12; give at most 11 (at a trained window of 16)",
         ),
         (
             {"map": {"type": "far_frequencies", "far": {"type": "explicit", "inv_freq": [1.0]}}},
-            LENGTHS,
+            {},
             "map.far.inv_freq: 1 numbers for the 4 pairs of rotary_dim 8",
+        ),
+        (
+            {
+                "type": "trained",
+                "map": {"type": "far_frequencies", "far": {"type": "pi", "factor": 8.0}},
+            },
+            ALL_OWN,
+            "map.far: changes nothing: every layer of this model has a scaling of its own",
         ),
     ],
 )
-def test_a_map_without_effect_or_that_does_not_fit_is_refused(entry, lengths, says):
-    found = refusal([{"type": "none", "name": "x"} | entry], lengths)
-    assert found == f"scalings: x: {says}"
+def test_a_map_without_effect_or_that_does_not_fit_is_refused(entry, settings, says):
+    with pytest.raises(UserError) as caught:
+        sweep_maps([{"type": "none", "name": "x"} | entry], nll=None, **settings)
+    assert str(caught.value) == f"scalings: x: {says}"
 
 
-def test_maps_beside_layers_that_all_have_their_own_scaling():
-    own = (LayerOverride(scaling=parse_scaling({"type": "pi", "factor": 2})),)
-    layers = RotaryLayers(GEOMETRY, 1, own)
-    says = refusal([{"type": "none", "map": LEAKY}], geometry=layers)
-    assert says.endswith("has a scaling of its own; give type: trained beside the map")
-    far = {"type": "far_frequencies", "far": {"type": "pi", "factor": 8.0}}
-    says = refusal([{"type": "trained", "map": far, "name": "x"}], geometry=layers)
-    assert says == (
-        "scalings: x: map.far: changes nothing: every layer of this model has a scaling of its own"
-    )
-    assert sweep_maps(
-        [{"type": "trained", "map": LEAKY, "name": "x"}], geometry=layers, nll=cheap_nll
-    )
+def test_maps_of_the_checkpoint_and_beside_layers_of_their_own():
+    with pytest.raises(UserError, match=r"^scalings: trained: map: this model cannot read with a"):
+        run(trained_map=parse(LEAKY))
+    with pytest.raises(UserError, match=r"scaling of its own; give type: trained beside the map$"):
+        sweep_maps([MAPPED], **ALL_OWN)
+    entry = {"type": "trained", "map": LEAKY, "name": "x"}
+    assert sweep_maps([entry], **ALL_OWN, nll=cheap_nll)
+
+
+@pytest.mark.parametrize(
+    ("entry", "window", "length"),
+    [
+        ({"type": "pi", "factor": 4}, 16, 64),
+        ({"type": "pi", "factor": "auto"}, 16, 64),
+        # length / window · window is rounded to less than the length
+        ({"type": "pi", "factor": "auto"}, 49, 54),
+        ({"type": "pi", "factor": "auto"}, 49, 55),
+    ],
+)
+def test_a_scaling_makes_the_known_window_longer(entry, window, length):
+    entry = entry | {"map": {"type": "rerope", "window": length - 1}}
+    config = SweepConfig.model_validate({"scalings": [entry], "lengths": [length]})
+    trained = Trained(window, NoScaling(), None)
+    check_entries(config, RotaryLayers(GEOMETRY), trained, length)

@@ -1,36 +1,31 @@
 """A toy model and documents that the tests of the sweep share."""
 
+import functools
+from collections import defaultdict
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rope_jax.evaluation import sweep
-from rope_jax.rope import (
-    RotaryGeometry,
-    cos_sin,
-)
+from rope_jax.protocols import PROTOCOLS
+from rope_jax.protocols.windows import make_streams
+from rope_jax.rope import RotaryGeometry, cos_sin
 
 BOS = 99
-
-
 GEOMETRY = RotaryGeometry(rotary_dim=8, base=100.0, train_length=16)
-
-
 LENGTHS = [8, 16, 24, 64]
-
-
 PARAMS = {
     "cos": np.float32([0.5, -0.25, 0.125, 1.0]),
     "sin": np.float32([0.3, 0.2, -0.7, 0.4]),
     "context": np.float32(0.01),
 }
-
-
 # 20 of them or more can be read at every length, so that documents are what intervals resample.
 DOCUMENTS = [
     np.random.default_rng(size).integers(0, 90, size)
     for size in (64, 150, 65, 90, 40, 331, *range(66, 82))
 ]
+_PROGRAMS = defaultdict(dict)
 
 
 def nll_fn(params, tokens, rotary):
@@ -43,11 +38,12 @@ def nll_fn(params, tokens, rotary):
     return by_text + by_position
 
 
-def reference(window, inv_freq, m=1.0):
-    """Compute the same for one window of n + 1 tokens, in float64."""
-    angles = np.arange(len(window) - 1)[:, None] * inv_freq
+def reference(tokens, inv_freq, m=1.0, query_scale=1.0):
+    """Compute the same for windows [W, n + 1], in float64."""
+    angles = np.arange(tokens.shape[1] - 1)[:, None] * inv_freq
     by_position = m * (np.cos(angles) @ PARAMS["cos"] + np.sin(angles) @ PARAMS["sin"])
-    return 0.01 * (np.cumsum(window[:-1]) % 101) + window[1:] + by_position
+    context = np.cumsum(tokens[:, :-1], axis=1) % 101
+    return 0.01 * context + tokens[:, 1:] + by_position * query_scale
 
 
 def cheap_nll(params, tokens, rotary):
@@ -57,20 +53,7 @@ def cheap_nll(params, tokens, rotary):
     return by_row[:, None] * position + tokens[:, 1:].astype(jnp.float32)
 
 
-def run(scalings=("trained",), lengths=LENGTHS, documents=DOCUMENTS, nll=nll_fn, **settings):
-    settings = {"params": PARAMS, "geometry": GEOMETRY, "bos_id": BOS, "max_blocks": 2} | settings
-    return sweep(nll, list(scalings), lengths, documents, **settings)
-
-
-def plain_frequencies(base=100.0):
-    return base ** (-np.arange(0, 8, 2) / 8)
-
-
-def figures(result):
-    """Return {(entry, protocol, length): measurement}."""
-    return {(m.entry, m.protocol, m.length): m for m in result.measurements}
-
-
+@functools.cache
 def of_last(nll):
     """Make an nll_of_last from an nll_fn; it fails if asked for all targets."""
 
@@ -79,3 +62,58 @@ def of_last(nll):
         return nll(params, tokens, rotary)[:, -last:]
 
     return function
+
+
+@functools.cache
+def windows_of(protocol, length, lengths=tuple(LENGTHS), bos="document"):
+    """Return each window's document, its tokens [W, n + 1], and which targets [W, n] are scored."""
+    streams = make_streams(
+        DOCUMENTS, longest=lengths[-1], max_documents=64, bos=bos, bos_id=BOS, seed=0
+    )
+    settings = {"targets": lengths[0] // 2, "max_blocks": 2, "stride": 5, "seed": 0}
+    windows = PROTOCOLS[protocol](streams, lengths=lengths, **settings).windows(length)
+    places = zip(windows.document, windows.start, strict=True)
+    tokens = np.stack([streams.tokens[d][start : start + length + 1] for d, start in places])
+    if bos == "every_window":
+        tokens[:, 0] = BOS
+    scored = np.arange(1, length + 1) >= windows.first[:, None]
+    return windows.document, tokens.astype(int), scored
+
+
+def run(scalings=("trained",), lengths=LENGTHS, documents=DOCUMENTS, nll=nll_fn, **settings):
+    """Sweep a toy model. Tests share its programs, unless they count them with programs={}."""
+    settings = {"params": PARAMS, "geometry": GEOMETRY, "bos_id": BOS, "max_blocks": 2} | settings
+    settings.setdefault("programs", _PROGRAMS[nll, settings.get("nll_of_last")])
+    return sweep(nll, list(scalings), lengths, documents, **settings)
+
+
+def gib(tokens):
+    """Return the memory budget for this many tokens."""
+    return tokens * 2**14 / 2**30
+
+
+def figures(result):
+    """Return {(entry, protocol, length): measurement}."""
+    return {(m.entry, m.protocol, m.length): m for m in result.measurements}
+
+
+def assert_equal(found, wanted):
+    """Both results have the same measurements, to the last digit."""
+    assert len(found.measurements) == len(wanted.measurements)
+    for a, b in zip(found.measurements, wanted.measurements, strict=True):
+        assert (a.entry, a.protocol, a.length) == (b.entry, b.protocol, b.length)
+        assert (a.scaling, a.map, a.targets) == (b.scaling, b.map, b.targets)
+        np.testing.assert_array_equal(a.sums[:2], b.sums[:2])
+
+
+class Interrupting(dict):
+    """A journal that is interrupted after a number of entries."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most = most
+
+    def __setitem__(self, key, value):
+        if len(self) == self.most:
+            raise KeyboardInterrupt
+        super().__setitem__(key, value)

@@ -96,23 +96,9 @@ def test_chance_is_that_of_guessing_a_number():
     assert TASKS["chain"](chains=1, digits=4).chance == pytest.approx(1e-4)
 
 
-@pytest.mark.parametrize(
-    ("given_settings", "says"),
-    [
-        (
-            {"hops": 4, "chains": 6},
-            "chains: 6 of 4 hops have more than 26 variables; take at most 5",
-        ),
-        ({"hops": 0}, "greater than or equal to 1"),
-        ({"hops": 5}, "less than or equal to 4"),
-        ({"digits": 1}, "greater than or equal to 2"),
-    ],
-)
-def test_wrong_settings(given_settings, says):
+def test_chains_have_names_of_their_own():
+    says = "chains: 6 of 4 hops have more than 26 variables; take at most 5"
     with pytest.raises(ValidationError, match=says):
-        TASKS["chain"](**given_settings)
-
-
-def test_the_alphabet_suffices_for_as_many_chains_as_are_allowed():
+        TASKS["chain"](hops=4, chains=6)
     made = sample("chain", 1000, hops=1, chains=13)
-    assert len(re.findall(STATEMENT, read(made.tokens))) == 26
+    assert len(set(re.findall(STATEMENT, read(made.tokens)))) == 26

@@ -55,10 +55,9 @@ def test_gaps_have_the_power_law_of_zoology():
     places = (62 - 2) // 2
     p = 0.01 * np.arange(1, places + 1) ** (0.01 - 1)
     p /= p.sum()
-    found = [parts(sample("mqar", 62, seed=n, pairs=1), 1)[2][0] // 2 for n in range(1500)]
+    found = [parts(sample("mqar", 62, seed=n, pairs=1), 1)[2][0] // 2 for n in range(700)]
     counts = np.bincount(found, minlength=places)
-    assert len(counts) == places
-    assert (abs(counts - 1500 * p) < 5 * np.sqrt(1500 * p)).all()
+    assert (abs(counts - 700 * p) < 5 * np.sqrt(700 * p)).all()
 
 
 def test_further_gaps_are_chosen_among_those_left():
@@ -66,10 +65,10 @@ def test_further_gaps_are_chosen_among_those_left():
     p = np.arange(1, 4) ** (0.01 - 1)
     p /= p.sum()
     found = np.zeros((3, 3))
-    for seed in range(1500):
+    for seed in range(700):
         first, second = parts(sample("mqar", 10, seed=seed, pairs=2), 2)[2] // 2
         found[first, second] += 1
-    want = 1500 * np.outer(p, p) / (1 - p)[:, None]
+    want = 700 * np.outer(p, p) / (1 - p)[:, None]
     np.fill_diagonal(want, 0)
     assert (abs(found - want) <= 5 * np.sqrt(want)).all()
 
@@ -88,12 +87,9 @@ def test_every_value_taken_out_is_replaced_by_another():
         assert answered(without) == answered(whole)
 
 
-@pytest.mark.parametrize(("load", "length", "k"), [(0.25, 100, 25), (0.1, 99, 9), (0.001, 100, 1)])
-def test_a_load_is_a_share_of_the_length(load, length, k):
-    assert len(answered(sample("mqar", length, load=load))) == k
-
-
-def test_a_load_has_the_same_pairs_first():
+def test_a_load_is_a_share_of_the_length_and_has_the_same_pairs_first():
+    for load, length, k in ((0.25, 100, 25), (0.1, 99, 9), (0.001, 100, 1)):
+        assert len(answered(sample("mqar", length, load=load))) == k
     short, long = (answered(sample("mqar", length, load=0.1)) for length in (100, 500))
     assert long[: len(short)] == short
 
@@ -105,13 +101,8 @@ def test_more_pairs_than_keys():
     with pytest.raises(ValueError, match="load: 250 pairs need as many keys"):
         sample("mqar", 1000, load=0.25)
     assert len(answered(sample("mqar", 1000, pairs=128))) == 128
-
-
-def test_pairs_or_load():
     with pytest.raises(ValidationError, match="load: pairs is given as well; give one of them"):
         TASKS["mqar"](pairs=4, load=0.1)
-    with pytest.raises(ValidationError, match=r"less than or equal to 0\.25"):
-        TASKS["mqar"](load=0.3)
 
 
 def test_chance():

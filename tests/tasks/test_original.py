@@ -33,8 +33,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("depth", [0.0, 0.25, 1.0])
-@pytest.mark.parametrize("digits", [1, 5, 7])
+@pytest.mark.parametrize(("depth", "digits"), [(0.0, 5), (0.25, 1), (0.25, 7), (1.0, 5)])
 def test_the_passkey_text_is_that_of_the_authors(depth, digits):
     made = sample("passkey_text", 1000, depth, digits=digits)
     text, key = read(made.tokens), said(made)
@@ -45,14 +44,10 @@ def test_the_passkey_text_is_that_of_the_authors(depth, digits):
     filler = before + after
     assert (SENTENCES * 20).rstrip().endswith(filler)
     assert len(before) == round(depth * len(filler))
-
-
-def test_the_passkey_text_without_its_key():
-    made = sample("passkey_text", 1000, 0.25, ablated=True)
-    text = read(made.tokens)
-    assert text.count(said(made)) == 1
-    assert "Remember" not in text
-    assert (SENTENCES * 20).rstrip().endswith(text.split("\n")[1])
+    without = read(sample("passkey_text", 1000, depth, digits=digits, ablated=True).tokens)
+    assert without.endswith(f"\nWhat is the pass key? The pass key is{key}")
+    assert "Remember" not in without
+    assert (SENTENCES * 20).rstrip().endswith(without.split("\n")[1])
 
 
 def needles(made):
@@ -154,7 +149,3 @@ def test_chance():
     assert needle(queries=4).chance == 1 / math.factorial(4)
     assert needle(keys=5, queries=2).chance == 1 / 20
     assert needle(values=2, kind="numbers").chance == pytest.approx(1 / (9e6 * (9e6 - 1)))
-
-
-def test_the_texts_are_for_tokenizers():
-    assert {name for name, task in TASKS.items() if task.needs_words} == {"passkey_text", "needle"}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rope_jax.tasks import TASKS
-from tests.tasks.samples import NO_START, TEXT, fillers, read, said, sample
+from tests.tasks.samples import TEXT, fillers, read, said, sample
 
 settings.register_profile("fast", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("fast")
@@ -30,11 +30,6 @@ def test_a_passkey_is_in_the_text_and_asked_for_at_its_end(length, depth, seed):
     assert before + after == read(TEXT[len(TEXT) - (length - 34) :])
 
 
-@pytest.mark.parametrize(("depth", "before"), [(0.0, 0), (0.25, 50), (1.0, 200)])
-def test_the_depth_is_the_share_of_the_text_before_the_key(depth, before):
-    assert len(fillers(sample("passkey", 234, depth), PASS)[0]) == before
-
-
 def test_a_longer_window_only_adds_text_at_the_start():
     short, long = (fillers(sample("passkey", n, 0.0), PASS, "<<PASS:")[1] for n in (200, 900))
     assert len(short) == 166
@@ -47,11 +42,6 @@ def test_a_passkey_taken_out_is_nowhere():
     assert text.count("<<") == 1
     assert text.endswith("<<PASS:" + said(made))
     assert text.startswith(read(TEXT[len(TEXT) - 284 :]))
-
-
-def test_a_passkey_without_a_document_start_has_one_more_token_of_text():
-    before, after, _ = fillers(sample("passkey", 100, 0.5, words=NO_START), PASS, "<<PASS:")
-    assert len(before + after) == 100 - 34 + 1
 
 
 FORMS = {
@@ -101,15 +91,6 @@ def test_the_key_asked_for_is_at_the_depth_and_the_others_do_not_move(depth):
         assert same == pytest.approx(others, abs=0.003)
 
 
-def test_at_the_ends_nothing_lies_beyond_the_key_asked_for():
-    for seed in range(20):
-        text = read(sample("multikey", 200, 0.0, seed=seed).tokens)
-        asked = re.search(r"<<([a-z]+):[0-9-]+$", text).group(1)
-        assert text.startswith(f"<<{asked}:")
-        text = read(sample("multikey", 200, 1.0, seed=seed).tokens)
-        assert re.search(rf"<<{asked}:([0-9-]+)>><<{asked}:\1$", text)
-
-
 def test_other_keys_are_spread_over_the_text():
     for seed in range(20):
         _, others = places(1900, 0.5, seed=seed, keys=5)
@@ -132,21 +113,9 @@ def test_chance_is_that_of_guessing():
     assert TASKS["multikey"](keys=5).chance == 1 / 5
 
 
-@pytest.mark.parametrize(
-    ("given_settings", "says"),
-    [
-        ({"keys": 11, "digits": 1}, "digits: 11 keys need values of 2 digits or more to differ"),
-        ({"keys": 1}, "greater than or equal to 2"),
-        ({"keys": 33}, "less than or equal to 32"),
-        ({"digits": 0}, "greater than or equal to 1"),
-        ({"values": "names"}, "'digits', 'words' or 'uuids'"),
-    ],
-)
-def test_wrong_settings(given_settings, says):
+def test_values_can_differ():
+    says = "digits: 11 keys need values of 2 digits or more to differ"
     with pytest.raises(ValidationError, match=says):
-        TASKS["multikey"](**given_settings)
-
-
-def test_all_values_of_one_digit_can_be_used():
+        TASKS["multikey"](keys=11, digits=1)
     made = sample("multikey", 600, keys=10, digits=1)
     assert {value for _, value in re.findall(KEYED, read(made.tokens))} == set("0123456789")
