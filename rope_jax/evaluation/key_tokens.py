@@ -34,8 +34,6 @@ class Evaluator(Frozen):
 
 
 class DocumentKeys(Frozen):
-    """The key tokens of one document."""
-
     index: NonNegativeInt
     """Among the documents of the split."""
     id: str
@@ -44,28 +42,23 @@ class DocumentKeys(Frozen):
 
 
 class KeyTokens(Frozen):
-    """A file of key tokens, and what they depend on."""
+    """A file of key tokens, and what they depend on; short: K, stride: s."""
 
     corpus: str
-    """The corpus's fingerprint."""
     split: Literal["test", "validation"]
     evaluator: Evaluator
     short: int
-    """K."""
     stride: int
-    """s."""
     alpha: float
     beta: float
     max_documents: int
     seed: int
-    """Of the choice of documents."""
     candidates: int
     """How many targets have K tokens before them in the documents that were read."""
     documents: tuple[DocumentKeys, ...]
 
     @property
     def count(self) -> int:
-        """How many key tokens they hold."""
         return sum(len(document.tokens) for document in self.documents)
 
 
@@ -83,15 +76,15 @@ def read_key_tokens(path: str) -> KeyTokens:
 
 
 class TargetWindow(NamedTuple):
-    """A window of a document, and the targets whose log-probability is taken in it."""
+    """A window, and the positions of the targets whose log-probability is taken in it.
+
+    start: index of the window's first input in its document, whose end the window may exceed.
+    """
 
     document: int
     start: int
-    """Index of the window's first input in its document."""
     first: int
-    """Position of the first target that counts."""
     last: int
-    """Position of the last one. Behind it, a window may exceed its document."""
 
 
 def whole_windows(sizes: Sequence[int], length: int, least: int) -> list[TargetWindow]:

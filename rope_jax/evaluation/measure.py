@@ -38,23 +38,19 @@ _SHARE_OF_ACCELERATOR = 0.5
 
 
 class JournalEntry(NamedTuple):
-    """One measurement in a journal."""
-
     nats: list[float]
     """One sum per unit."""
     seconds: float
     num_correct: list[int] | None = None
-    """How many answers of each unit are exact; None: it has none, or the model does not say."""
+    """How many answers are exact; None: it has none."""
 
 
 # Keyed by `Job.key`.
 Journal = MutableMapping[str, JournalEntry]
-# Called with (what is being read, tokens read so far, tokens in all).
 Progress = Callable[[str, int, int], None]
+Resuming = Callable[[int, int], None]
 # Called after every step with the number of windows in it.
 Tick = Callable[[int], None]
-# Called with (distinct measurements found in the journal, distinct measurements in all).
-Resuming = Callable[[int, int], None]
 
 
 def measure(
@@ -118,7 +114,6 @@ def _check_host_memory(jobs: Sequence[Job]) -> None:
 
 
 def memory_budget(config: SweepConfig) -> float:
-    """Return the bytes that one batch may take while it is being read."""
     if config.memory_gib is not None:
         return config.memory_gib * 2**30
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")

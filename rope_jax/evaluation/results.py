@@ -39,16 +39,14 @@ _OF_A_RUN = [*Origin._fields, "split"]
 
 @dataclass(frozen=True)
 class _Measured:
-    """One entry at one length, before statistics. Shapes: U units."""
+    """One entry at one length, before statistics; targets: a hash of what is scored."""
 
     entry: str
     scaling: Scaling
     map: PositionMap | None
     length: int
     sums: Sums
-    """By unit."""
     targets: str
-    """Hash of the tokens that are scored."""
     seconds: float
 
 
@@ -62,9 +60,8 @@ class Measurement(_Measured):
     stride: int | None
     """How far apart a document's windows start, in tokens; None: at random places."""
     unit_documents: NDArray[np.int64]
-    """[U], the index of each unit's document among those of the sweep."""
+    """The index of each unit's document among those of the sweep."""
     tokens: int
-    """How many targets are scored."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +72,9 @@ class TaskMeasurement(_Measured):
     depth: float | None
     ablated: bool
     num_correct: NDArray[np.int64]
-    """[U], how many answers of each sample are exact."""
+    """How many answers of each sample are exact."""
     answers: NDArray[np.int64]
-    """[U], how many answers each sample has."""
+    """How many answers each sample has."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +84,10 @@ class SweepResult:
     config: SweepConfig
     window: int
     longest: int
-    """The longest length."""
     documents: int
     unit_kind: UnitKind
     """What intervals resample: documents or, where those are too few, blocks of them."""
     measurements: list[Measurement]
-    """Of perplexity."""
     baseline: Measurement | None
     """`trained` at the window with same_tokens, whether or not it is among the measurements; None
     unless the window is among the lengths and same_tokens among the protocols."""
@@ -101,7 +96,6 @@ class SweepResult:
 
     @property
     def resampling(self) -> dict[str, int]:
-        """The settings of the bootstrap."""
         return {"resamples": self.config.resamples, "seed": self.config.seed}
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -273,7 +267,6 @@ def _shared_columns(result: SweepResult, origin: Origin, m: _Measured) -> dict[s
 
 
 def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
-    """Summarize the sweep of one checkpoint."""
     nll = bits = None
     curves = {}
     if baseline := result.baseline:

@@ -19,9 +19,7 @@ class Metric(ABC):
     """What is measured at each length: perplexity by a protocol, or a task."""
 
     name: str
-    """In the results."""
     streams: Streams
-    """The texts that it reads."""
     by_position: bool = False
     """Whether windows begin at the same places at every length and score the positions past the
     previous length, so that a causal model's pass over the longest windows gives them all."""
@@ -35,7 +33,6 @@ class Metric(ABC):
         return self.streams.cut(windows, length)
 
     def fingerprint(self, windows: Windows, length: int) -> str:
-        """Return a hash of the tokens that are scored."""
         return self.streams.fingerprint(windows, length)
 
     def divisor(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"]:
@@ -46,8 +43,6 @@ class Metric(ABC):
 class Protocol(Metric):
     """Which windows of a sweep's documents are read, and which of their targets are scored."""
 
-    name: str
-    """In `protocols` of a sweep, and in its results."""
     title: ClassVar[str]
     """Above a panel of a figure: what is scored."""
     caption: ClassVar[str] = "context length"
@@ -56,7 +51,6 @@ class Protocol(Metric):
     """What follows the caption where a table has to explain itself: which targets are scored."""
     axis_label: ClassVar[str] = "context length (tokens)"
     uses_stride: ClassVar[bool] = False
-    """Whether windows advance by the sweep's `stride`."""
 
     def __init__(
         self,
@@ -77,7 +71,6 @@ class Protocol(Metric):
             if streams.units == "blocks":
                 max_blocks = max(max_blocks, -(-RELIABLE_UNITS // documents))
         self.blocks = int(max_blocks)
-        """The most blocks per document."""
 
     @property
     def tokens_per_block(self) -> int:

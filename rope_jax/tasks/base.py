@@ -41,7 +41,6 @@ class Words(NamedTuple):
         return tokens[tokens != self.bos_id]
 
     def random(self, draws: Draws, count: int) -> Int32[np.ndarray, " count"]:
-        """Return `count` independent ordinary tokens."""
         tokens = self.ordinary()
         return tokens[draws.tokens(len(tokens), count)]
 
@@ -63,7 +62,6 @@ class Request(NamedTuple):
     draws: Draws
     """Equal ones give equal keys and values at every length and depth."""
     length: int
-    """n, the number of targets."""
     depth: float
     """Where what is asked for is placed: 0 at the start of the window, 1 before the question."""
     ablated: bool = False
@@ -77,7 +75,6 @@ class Question(BaseModel):
 
     task: str
     title: ClassVar[str]
-    """Of a table or a figure."""
     source: ClassVar[str]
     has_depth: ClassVar[bool] = True
     """Whether what is asked for can be placed at any depth."""

@@ -55,7 +55,6 @@ class Draws:
         return (int(self._bits.random_raw()) >> 11) * 2.0**-53
 
     def one_of(self, choices: Sequence[T]) -> T:
-        """Return one of the choices."""
         return choices[self.below(len(choices))]
 
     def different(self, bound: int, count: int) -> list[int]:
@@ -69,12 +68,10 @@ class Draws:
         return drawn
 
     def tokens(self, bound: int, count: int) -> Int32[np.ndarray, " count"]:
-        """Return `count` independent tokens below `bound`."""
         raw = self._bits.random_raw(count)
         return np.array([(bits * bound) >> 64 for bits in raw.tolist()], np.int32)
 
     def digits(self, count: int) -> str:
-        """Return `count` independent digits."""
         return "".join(str(self.below(10)) for _ in range(count))
 
     def number(self, count: int) -> str:

@@ -23,6 +23,7 @@ from tests.evaluation.toy_model import (
     PARAMS,
     cheap_nll,
     figures,
+    never_read,
     run,
     windows_of,
 )
@@ -261,7 +262,7 @@ REROPE_24 = {"type": "rerope", "window": 24}
 )
 def test_a_map_without_effect_or_that_does_not_fit_is_refused(entry, settings, says):
     with pytest.raises(UserError) as caught:
-        sweep_maps([{"type": "none", "name": "x"} | entry], nll=None, **settings)
+        sweep_maps([{"type": "none", "name": "x"} | entry], nll=never_read, **settings)
     assert str(caught.value) == f"scalings: x: {says}"
 
 

@@ -6,7 +6,7 @@ import pytest
 from rope_jax.errors import UserError
 from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers
 from rope_jax.rope.strategies import PIScaling
-from tests.evaluation.toy_model import GEOMETRY, LENGTHS, cheap_nll, run
+from tests.evaluation.toy_model import GEOMETRY, LENGTHS, cheap_nll, never_read, run
 
 # A YaRN whose ramp starts after the last pair and whose temperature is 1: it does nothing.
 IDLE = {"type": "yarn", "factor": 4, "beta_fast": 2.4e-2, "beta_slow": 1e-2, "attention_factor": 1}
@@ -47,13 +47,13 @@ OWN = RotaryLayers(GEOMETRY, 3, (LayerOverride(scaling=PIScaling(factor=2)),))
 )
 def test_an_entry_that_does_not_fit_the_model_is_refused_before_any_work(entry, settings, message):
     with pytest.raises(UserError, match=r"^scalings: x: ") as caught:
-        run(["trained", entry | {"name": "x"}], nll=None, **settings)
+        run(["trained", entry | {"name": "x"}], nll=never_read, **settings)
     assert message in str(caught.value)
 
 
 def test_an_entry_that_no_layer_would_use_is_refused():
     with pytest.raises(UserError, match=r"^scalings: ntk-4 changes nothing: every layer of this"):
-        run(["trained", {"type": "ntk", "factor": 4}], nll=None, geometry=OWN)
+        run(["trained", {"type": "ntk", "factor": 4}], nll=never_read, geometry=OWN)
     assert run(["trained"], nll=cheap_nll, geometry=OWN).measurements
 
 
@@ -94,7 +94,7 @@ def test_a_scaling_that_changes_something_or_need_not_is_accepted(entry, lengths
 )
 def test_bad_input_is_a_user_error(settings, message):
     with pytest.raises(UserError) as caught:
-        run(**({"nll": None} | settings))
+        run(**({"nll": never_read} | settings))
     assert "\n" not in str(caught.value)
     assert message in str(caught.value)
 

@@ -53,6 +53,11 @@ def cheap_nll(params, tokens, rotary):
     return by_row[:, None] * position + tokens[:, 1:].astype(jnp.float32)
 
 
+def never_read(params, tokens, rotary):
+    """A model for tests of what is refused before it is traced."""
+    raise AssertionError("traced")
+
+
 @functools.cache
 def of_last(nll):
     """Make an nll_of_last from an nll_fn; it fails if asked for all targets."""

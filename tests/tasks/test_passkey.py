@@ -30,12 +30,6 @@ def test_a_passkey_is_in_the_text_and_asked_for_at_its_end(length, depth, seed):
     assert before + after == read(TEXT[len(TEXT) - (length - 34) :])
 
 
-def test_a_longer_window_only_adds_text_at_the_start():
-    short, long = (fillers(sample("passkey", n, 0.0), PASS, "<<PASS:")[1] for n in (200, 900))
-    assert len(short) == 166
-    assert long.endswith(short)
-
-
 def test_a_passkey_taken_out_is_nowhere():
     made = sample("passkey", 300, 0.25, ablated=True)
     text = read(made.tokens)
