@@ -38,6 +38,8 @@ _SHARE_OF_ACCELERATOR = 0.5
 
 
 class JournalEntry(NamedTuple):
+    """One measurement in a journal."""
+
     nats: list[float]
     """One sum per unit."""
     seconds: float

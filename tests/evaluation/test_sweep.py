@@ -11,7 +11,7 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.protocols import PROTOCOLS
 from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers, parse_scaling
-from rope_jax.rope.strategies import NTKScaling, PIScaling, ResonanceScaling, YaRNScaling
+from rope_jax.rope.strategies import PIScaling, YaRNScaling
 from tests.evaluation.toy_model import (
     DOCUMENTS,
     GEOMETRY,
@@ -109,20 +109,6 @@ def test_per_position_reads_the_longest_windows_alone_where_frequencies_are_equa
     # the window
     windows = len(windows_of("per_position", 64)[0])
     assert rows == {8: windows, 16: windows, 24: 2 * windows, 64: 5 * windows}
-
-
-def test_the_scaling_of_each_measurement_is_recorded():
-    inner = {"type": "resonance", "inner": {"type": "yarn", "factor": "auto"}}
-    entries = [{"type": "pi", "factor": "auto"}, YaRNScaling(factor=8), inner, "trained"]
-    result = run(entries, trained=NTKScaling(factor=3), nll=cheap_nll)
-    found = {(m.entry, m.length): m.scaling for m in result.measurements}
-    auto = (1, 1, 1.5, 4)
-    assert [found["pi-auto", n] for n in LENGTHS] == [PIScaling(factor=f) for f in auto]
-    assert {found["yarn-8", n] for n in LENGTHS} == {YaRNScaling(factor=8)}
-    assert [found["resonance-yarn-auto", n] for n in LENGTHS] == [
-        ResonanceScaling(inner=YaRNScaling(factor=f)) for f in auto
-    ]
-    assert {found["trained", n] for n in LENGTHS} == {NTKScaling(factor=3)}
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,6 @@ def test_a_repeat_is_the_end_of_the_text_and_taken_out_the_text_alone(words):
     assert (made.tokens[0] == 256) == (without.tokens[0] == 256) == (words is BYTES)
 
 
-def test_a_longer_repeat_has_more_text_between():
-    short, long = (sample("repeat", length).tokens for length in (100, 900))
-    np.testing.assert_array_equal(short[33:], long[-68:])
-    np.testing.assert_array_equal(short[:33], long[:33])
-
-
 def test_other_tasks_have_no_distance():
     found = {name for name, task in TASKS.items() if task().distance(500) is not None}
     assert found == {"repeat", "induction"}
