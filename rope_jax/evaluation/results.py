@@ -114,6 +114,7 @@ class SweepResult:
 
     def plot(self, *, title: str = "") -> "matplotlib.figure.Figure":
         """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does."""
+        from rope_jax.comparison.curves import compare_checkpoints
         from rope_jax.report.figure import draw_comparison  # loads matplotlib: takes a second
 
         nll = None if self.baseline is None else self.baseline.sums.mean()
