@@ -131,7 +131,7 @@ def _write_inputs(
     )
     for n in LENGTHS:
         windows = protocol.windows(n)
-        np.save(folder / f"windows{n}.npy", streams.cut(windows.document, windows.start, n))
+        np.save(folder / f"windows{n}.npy", streams.cut(windows, n))
     flat: dict[str, Any] = {
         ".".join(str(key.key) for key in path): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
