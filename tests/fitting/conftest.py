@@ -11,12 +11,12 @@ from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.fitting.run import fit_run
 from rope_jax.runs.directory import RunDirectory
-from tests.sweeps.test_sweep_run import trained
+from tests.sweeps.conftest import SMALL, STAGE, blank_figures, trained
+
+__all__ = ["blank_figures"]
 
 WINDOW = 16
-MODEL = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
+MODEL = SMALL | {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -40,9 +40,8 @@ def fit_config(**settings: object) -> FitConfig:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Config]:
-    stages = [{"steps": 2, "seq_len": WINDOW, "batch_size": 4}]
-    rope = {"base": 100.0}
-    return trained(tmp_path_factory.mktemp("fitted"), stages, model=MODEL, rope=rope)
+    folder = tmp_path_factory.mktemp("fitted")
+    return trained(folder, [STAGE], model=MODEL, rope={"base": 100.0})
 
 
 def fitted(run: tuple[RunDirectory, Config], **settings: object) -> tuple[Path, str]:

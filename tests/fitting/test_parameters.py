@@ -106,8 +106,7 @@ def random_free(parameters: Parameters, size: float = 0.3) -> dict[str, Any]:
     return parameters.projected(moved)
 
 
-@pytest.mark.parametrize("per", ["model", "head"])
-@pytest.mark.parametrize("name", STARTS)
+@pytest.mark.parametrize(("name", "per"), [*((name, "head") for name in STARTS), ("far", "model")])
 def test_the_start_gives_the_same_losses_as_without_a_fit(name, per):
     entry = parse_entry(STARTS[name])
     map_ = entry.map_at(LENGTH, WINDOW, None)
@@ -153,8 +152,6 @@ def test_a_sweep_of_the_strategy_file_computes_what_the_fit_computed(start, how,
     assert jax.tree.structure(fitted) == jax.tree.structure(swept)
     for mine, theirs in zip(jax.tree.leaves(fitted), jax.tree.leaves(swept), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=2e-6, atol=1e-7)
-    if not pattern:
-        np.testing.assert_allclose(nll(fitted), nll(swept), atol=2e-5)
 
 
 def test_shared_frequencies_in_a_map_are_those_of_explicit():
@@ -296,7 +293,7 @@ def test_a_fit_may_start_from_a_fit_with_more_numbers():
     free = random_free(first)
     fitted = first.strategy(free)
     entry = {"type": "none", "map": fitted.map.model_dump()}
-    for per, learn in (("model", ["far_frequencies"]), ("head", OF_MAPS), ("layer", ["bias"])):
+    for per, learn in (("model", ["far_frequencies"]), ("head", OF_MAPS)):
         parameters = made(entry, learn=learn, per=per)
         found = parameters.rotary(parameters.initial(), POSITIONS, LENGTH)
         np.testing.assert_allclose(

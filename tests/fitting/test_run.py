@@ -25,9 +25,9 @@ from rope_jax.session import Session
 from rope_jax.sweeps import model
 from tests.fitting.conftest import MODEL, WINDOW, fitted
 from tests.rounded import rounded_copy
-from tests.sweeps.test_sweep_run import rows, swept, trained
+from tests.sweeps.conftest import rows, swept, trained
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
+pytestmark = pytest.mark.usefixtures("compiled_quickly", "blank_figures")
 
 QUICK = {"learn": ["far_phase", "far_amplitude"], "name": "quick"}
 
@@ -59,7 +59,9 @@ def without_test_split():
 def quick(run, without_test_split):
     """Return the folder of a fit by head, and what was printed."""
     before = files_of(run)
-    folder, said = fitted(run, **QUICK)
+    with pytest.MonkeyPatch.context() as patch:  # a machine a hundred million times as slow
+        patch.setattr("rope_jax.fitting.run.reached_flops", lambda peak: 1e4)
+        folder, said = fitted(run, **QUICK)
     assert files_of(run) == before
     return folder, said
 
@@ -98,13 +100,12 @@ def test_the_table_has_start_fitted_and_truncation(quick):
     for (name, length), value in nll.items():
         row = next(line for line in table if line.strip().startswith(f"{name} "))
         assert f"{value:.4f}" in row, (name, length)
-    assert (folder / "numbers.png").stat().st_size > 10_000
+    assert (folder / "numbers.png").is_file()
 
 
-def test_an_estimate_counts_steps_and_checks(run, without_test_split, monkeypatch):
-    """On a machine a hundred million times as slow, and with the keys that take less time."""
-    monkeypatch.setattr("rope_jax.fitting.run.reached_flops", lambda peak: 1e4)
-    folder, said = fitted(run, **QUICK | {"name": "slow"})
+def test_an_estimate_counts_steps_and_checks(run, quick):
+    """With the keys that take less time, on a slow machine."""
+    folder, said = quick
     config, training = load(FitConfig, folder / "fit.yaml"), run[1]
     per_token = flops_per_token(training.model, 257, 64) * 2 / 3
     check = 3 * window_flops(training.model, 257, 64, 8)  # a block of each document
@@ -238,64 +239,25 @@ def test_a_refused_fit_leaves_the_others(run, tmp_path, monkeypatch):
     assert [path.name for path in copy.fits.iterdir()] == ["other"]
 
 
-@pytest.mark.parametrize("killed_at", [3, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_killed_fit_ends_with_the_same_strategy_file(
-    run, quick, monkeypatch, tmp_path, killed_at
-):
-    ignored = shutil.ignore_patterns("evals", "fits")
-    copy = RunDirectory(tmp_path / "tiny")
-    shutil.copytree(run[0].path, copy.path, ignore=ignored)
-    again = copy, run[1]
-    call = FitStep.__call__
-
-    def killed(self, free, opt_state, step):
-        if step == killed_at:
-            raise KeyboardInterrupt
-        return call(self, free, opt_state, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FitStep, "__call__", killed)
-        with pytest.raises(KeyboardInterrupt):
-            fitted(again, **QUICK)
-    folder, said = fitted(again, **QUICK)
-    assert "step    0/4" not in said
-    assert "resuming after step 2\n" in said
-    for name in ("strategy.json", "results.csv", "metrics.jsonl"):
-        assert (folder / name).read_bytes() == (quick[0] / name).read_bytes(), name
-
-
 def book(folder, lines):
     path = folder / "book.txt"
     path.write_text("".join(f"line {n} of a book\n" for n in range(lines)))
     return {"type": "text", "files": [str(path)], "cache_dir": str(folder / "cache")}
 
 
-def test_a_fit_reads_texts_of_its_own(run, without_test_split, monkeypatch, tmp_path):
-    settings = QUICK | {"name": "book", "steps": 2, "check_every": 1}
-    data = book(tmp_path, 300)
-
-    def not_the_second(self, *arguments, call=FitStep.__call__):
-        if arguments[-1] == 2:
-            raise KeyboardInterrupt
-        return call(self, *arguments)
-
-    shutil.copytree(run[0].path, tmp_path / "tiny", ignore=shutil.ignore_patterns("fits"))
-    copy = RunDirectory(tmp_path / "tiny"), run[1]
-    with monkeypatch.context() as patch:
-        patch.setattr(FitStep, "__call__", not_the_second)
-        with pytest.raises(KeyboardInterrupt):
-            fitted(copy, **settings, data=data)
-    # other texts: by name, or in the same file
-    with pytest.raises(UserError, match=r"book: holds a fit with other settings; choose another"):
-        fitted(copy, **settings)
-    book(tmp_path, 301)
-    with pytest.raises(UserError, match=r"belongs to a fit with another checkpoint, corpus or cod"):
-        fitted(copy, **settings, data=data)
-    (copy[0].fits / "book/state.npz").unlink()
-    folder, said = fitted(copy, **settings, data=data)
-    corpus = open_corpus(TextData(**data), ByteTokenizer())
+@pytest.mark.parametrize("killed_at", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_killed_fit_with_texts_of_its_own_ends_with_the_same_strategy_file(
+    run, without_test_split, tmp_path, killed_at
+):
+    settings = QUICK | {"name": "book", "data": book(tmp_path, 300)}
+    runs = []
+    for name in ("whole", "killed"):
+        copy = shutil.copytree(run[0].path, tmp_path / name, ignore=shutil.ignore_patterns("fits"))
+        runs.append((RunDirectory(copy), run[1]))
+    whole, said = fitted(runs[0], **settings)
+    corpus = open_corpus(TextData(**settings["data"]), ByteTokenizer())
     assert [len(split) for split in (corpus.train, corpus.validation, corpus.test)] == [1, 1, 1]
-    shown = [f"{{type: text, files: ['{data['files'][0]}']}}"]
+    shown = [f"{{type: text, files: ['{tmp_path}/book.txt']}}"]
     for name, what in (("train", "to learn from"), ("validation", "to check on")):
         shown.append(f"{name}: 1 document, {len(getattr(corpus, name).tokens):,} tokens, {what}")
     assert [line.strip() for line in said.partition("  texts  ")[2].splitlines()[:4]] == [
@@ -303,8 +265,30 @@ def test_a_fit_reads_texts_of_its_own(run, without_test_split, monkeypatch, tmp_
         "one document split by position: train is its beginning, then come 5% validation and 10% "
         "test",
     ]
-    made_by = read_strategy(str(folder / "strategy.json")).made_by
+    made_by = read_strategy(str(whole / "strategy.json")).made_by
     assert (made_by["texts"], made_by["corpus"]) == (shown[0], corpus.fingerprint[:16])
+
+    def killed(self, free, opt_state, step, call=FitStep.__call__):
+        if step == killed_at:
+            raise KeyboardInterrupt
+        return call(self, free, opt_state, step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FitStep, "__call__", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fitted(runs[1], **settings)
+    # other texts: by name, or in the same file
+    with pytest.raises(UserError, match=r"book: holds a fit with other settings; choose another"):
+        fitted(runs[1], **QUICK | {"name": "book"})
+    book(tmp_path, 301)
+    with pytest.raises(UserError, match=r"belongs to a fit with another checkpoint, corpus or cod"):
+        fitted(runs[1], **settings)
+    book(tmp_path, 300)
+    folder, said = fitted(runs[1], **settings)
+    assert "step    0/4" not in said
+    assert "resuming after step 2\n" in said
+    for name in ("strategy.json", "results.csv", "metrics.jsonl"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
 
 
 def test_a_book_too_short_to_be_checked_on_is_refused(run, tmp_path):

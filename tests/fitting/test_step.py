@@ -1,5 +1,7 @@
 """A step of a fit: its loss against the model's own NLL, and what it changes."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -41,13 +43,18 @@ def step_of(loaded, params):
     return step_of
 
 
+@functools.cache
+def jitted(nll_of_last):
+    return jax.jit(nll_of_last, static_argnums=3)
+
+
 def expected_loss(loaded, params, parameters, objective, length, step, count):
     """Return the mean NLL of the targets that count, window by window, with the start's numbers."""
     tokens = windows_within_documents(
         loaded.corpus.train, seed=3, step=step, length=length, count=count
     )
     rotary = parameters.rotary(parameters.initial(), np.arange(length)[None], length)
-    nll = np.asarray(loaded.nll_of_last(params, jax.numpy.asarray(tokens), rotary, length))
+    nll = np.asarray(jitted(loaded.nll_of_last)(params, tokens, rotary, length))
     if objective == "far":
         counts = repeats_from_afar(tokens, WINDOW, 2) == 1
     else:

@@ -25,7 +25,7 @@ from rope_jax.grids.run import done_jobs, run_job, run_jobs, shell_lines
 from rope_jax.rope.strategies import PIScaling
 from rope_jax.sealed import locked
 from tests.grids.conftest import ROOT
-from tests.sweeps.test_sweep_run import trained
+from tests.sweeps.conftest import trained
 
 NAMES = [f"tiny-s{s}/{kind}" for s in (0, 1) for kind in ("train", "sweep-short")] + ["compare"]
 

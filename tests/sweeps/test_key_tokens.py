@@ -19,33 +19,20 @@ from rope_jax.evaluation.key_tokens import read_key_tokens
 from rope_jax.session import Session
 from rope_jax.sweeps.key_tokens import find_key_tokens
 from rope_jax.sweeps.model import chosen_checkpoints, load_model
-from tests.sweeps.test_sweep_run import swept, trained
+from tests.sweeps.conftest import SMALL, STAGE, swept, trained
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
+pytestmark = pytest.mark.usefixtures("compiled_quickly", "blank_figures")
 
 WINDOW, SHORT, STRIDE = 64, 12, 5
-MODEL = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "initializer_range": 0.3,  # so that attention is far from uniform
-}
+MODEL = SMALL | {"initializer_range": 0.3}  # so that attention is far from uniform
 # an untrained model gains little, and nothing is likely
 LOW = {"short": SHORT, "stride": STRIDE, "alpha": 0.1, "beta": -20.0}
 
 
 @pytest.fixture(scope="module")
 def evaluator(tmp_path_factory):
-    stages = [{"steps": 2, "seq_len": WINDOW, "batch_size": 4}]
+    stages = [STAGE | {"seq_len": WINDOW}]
     return trained(tmp_path_factory.mktemp("long"), stages, name="long", model=MODEL)
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory):
-    """A run with the same texts and another name."""
-    stages = [{"steps": 2, "seq_len": 16, "batch_size": 4}]
-    return trained(tmp_path_factory.mktemp("short"), stages)
 
 
 def found(run, **settings):
@@ -171,16 +158,16 @@ def test_bad_input(evaluator, settings, says):
         found(evaluator, **settings)
 
 
-def test_a_sweep_of_another_run_scores_them(other, mask):
+def test_a_sweep_of_another_run_scores_them(run, mask):
     path, _ = mask
     tasks = [{"task": "longppl", "mask": str(path), "samples": 5000}]
-    folder, said = swept(other, name="far", tasks=tasks, scalings=["trained"])
+    folder, said = swept(run, name="far", tasks=tasks, scalings=["trained"])
     with (folder / "tasks.csv").open() as file:
         rows = list(csv.DictReader(file))
     keys = read_key_tokens(str(path))
     count = sum(place >= 64 for document in keys.documents for place in document.tokens)
     assert [(row["length"], row["metric"]) for row in rows] == [
-        (length, "nats") for length in ("8", "16", "64")
+        (length, "nats") for length in ("16", "64")
     ]
     assert {row["tokens"] for row in rows} == {str(count)}
     assert all(0 < float(row["value"]) < 10 for row in rows)
@@ -195,13 +182,13 @@ def test_a_run_does_not_judge_itself(evaluator, mask):
         swept(evaluator, name="own", tasks=tasks)
 
 
-def test_a_mask_of_other_texts_is_refused(other, mask, tmp_path):
+def test_a_mask_of_other_texts_is_refused(run, mask, tmp_path):
     content = json.loads(mask[0].read_text())
     path = tmp_path / "mask.json"
     tasks = [{"task": "longppl", "mask": str(path)}]
     path.write_text(json.dumps(content | {"corpus": "0" * 64}))
     with pytest.raises(UserError, match=r"tasks: longppl: mask: .* was made from another corpus"):
-        swept(other, name="corpus", tasks=tasks)
+        swept(run, name="corpus", tasks=tasks)
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match="is of split test, and the sweep reads validation"):
-        swept(other, name="split", tasks=tasks, split="validation")
+        swept(run, name="split", tasks=tasks, split="validation")

@@ -9,25 +9,16 @@ from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.sweeps.compatibility import check_run_entries
-from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.run import sweep_run
-from tests.sweeps.test_sweep_run import rows, swept, trained
+from tests.sweeps.conftest import SMALL, STAGE, rows, swept, trained
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
-STAGE = {"steps": 2, "seq_len": 16, "batch_size": 4}
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("run"), [STAGE])
+pytestmark = pytest.mark.usefixtures("compiled_quickly", "blank_figures")
 
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
-    model = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
-    model |= {"num_hidden_layers": 1, "position": {"type": "learned"}}
-    return trained(tmp_path_factory.mktemp("learned"), [STAGE], model=model)
+    model = SMALL | {"position": {"type": "learned"}}
+    return trained(tmp_path_factory.mktemp("learned"), model=model)
 
 
 MAPPED = [
@@ -37,46 +28,28 @@ MAPPED = [
 ]
 
 
-def test_maps_with_automatic_settings_are_those_of_the_length(run, monkeypatch):
+def test_maps_with_automatic_settings_are_those_of_the_length(run):
     folder, said = swept(run, name="maps", scalings=MAPPED)
     assert "auto: " in said
     # w = 3L/4 and k = (n − 1 − w)/(L − 1 − w) at n = 64
     assert "map leaky_rerope: window 12, k 17" in said
     found = {(row["name"], row["length"]): row for row in rows(folder)}
-    for length in (8, 16, 64):
+    for length in (16, 64):
         plain, auto = found["trained", length], found["auto", length]
         assert (plain["nll"] == auto["nll"]) == (length <= 16)
         assert auto["map"] == ("" if length <= 16 else "leaky_rerope+window=12+k=17")
         assert not auto["auto"]  # which is about factors
     assert found["streaming", 64]["map"] == "streaming+sinks=2+recent=13"
 
-    def interrupted(self, key, figures):
-        set_item(self, key, figures)
-        if len(self) == 3:
-            raise KeyboardInterrupt
-
-    set_item = FileJournal.__setitem__
-    with monkeypatch.context() as patch:
-        patch.setattr(FileJournal, "__setitem__", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            swept(run, name="cut", scalings=MAPPED)
-    cut, said = swept(run, name="cut", scalings=MAPPED)
-    # of the nine, auto and streaming share the reading of trained at 8 and 16
-    assert "measurements reused" in said
-    assert rows(cut) == rows(folder)
-
 
 def test_a_learned_table_ends_a_sweep(learned):
     said = plain_console(file=io.StringIO(), width=200)
-    config = SweepConfig(name="default", lengths=(8, 16, 64), resamples=50)
+    config = SweepConfig(name="default", lengths=(16, 64), resamples=50)
     sweep_run(*learned, config, said)
     assert "no curve at 64: position learned ends at 16 tokens" in said.file.getvalue()
     folder = learned[0].evals / "default"
     # of the default scalings, only this one
-    assert [(row["name"], row["length"]) for row in rows(folder)] == [
-        ("trained", 8),
-        ("trained", 16),
-    ]
+    assert [(row["name"], row["length"]) for row in rows(folder)] == [("trained", 16)]
     with pytest.raises(UserError, match=r"^lengths: 32 is too long: position learned ends at 16"):
         swept(learned, name="long", lengths=[32, 64], scalings=["trained"])
 

@@ -1,7 +1,6 @@
 """A sweep of a run: what it prints and writes, and how it resumes after an interruption."""
 
 import errno
-import io
 import json
 import re
 import shutil
@@ -12,8 +11,6 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rope_jax.config.explain import validate
-from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError, printable
@@ -21,118 +18,63 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.model import load_model
-from rope_jax.sweeps.run import sweep_run
-from rope_jax.training.run import train
+from tests.sweeps.conftest import STAGE, rows, swept, trained
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
-
-def trained(folder: Path, stages: list[dict], **settings: object) -> tuple[RunDirectory, Config]:
-    (folder / "texts").mkdir()
-    rng = np.random.default_rng(0)
-    for index in range(12):
-        words = rng.choice(["rope ", "turns ", "slow ", "fast ", "pair\n"], 150)
-        (folder / "texts" / f"{index}.txt").write_text("".join(words))
-    small = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
-    raw = {
-        "name": "tiny",
-        "runs_dir": str(folder / "runs"),
-        "model": {**small, "num_hidden_layers": 2},
-        "data": {
-            "type": "text",
-            "files": [str(folder / "texts" / "*.txt")],
-            "validation_fraction": 0.2,
-            "test_fraction": 0.4,
-            "cache_dir": str(folder / "cache"),
-        },
-        "optim": {"warmup_steps": 0},
-        "stages": stages,
-    }
-    config = Config.model_validate(raw | settings)
-    return train(config, plain_console(quiet=True)), config
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> tuple[RunDirectory, Config]:
-    folder = tmp_path_factory.mktemp("run")
-    return trained(folder, [{"steps": 2, "seq_len": 16, "batch_size": 4}])
+pytestmark = pytest.mark.usefixtures("compiled_quickly", "blank_figures")
 
 
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory) -> tuple[RunDirectory, Config]:
     """Three checkpoints: two of a stage of 8 tokens, one of a stage of 16, with PI."""
     stages = [
-        {"steps": 4, "seq_len": 8, "batch_size": 4},
-        {"steps": 2, "seq_len": 16, "batch_size": 4, "scaling": {"type": "pi", "factor": 2.0}},
+        STAGE | {"steps": 4, "seq_len": 8},
+        STAGE | {"scaling": {"type": "pi", "factor": 2.0}},
     ]
     checkpoint = {"every_steps": 2, "keep": 9}
     return trained(tmp_path_factory.mktemp("staged"), stages, checkpoint=checkpoint)
 
 
-def swept(
-    run: tuple[RunDirectory, Config], again: bool = False, **settings: object
-) -> tuple[Path, str]:
-    """Sweep; return the folder and what was printed."""
-    raw = {"lengths": [8, 16, 64], "resamples": 50, "scalings": ["trained", "dynamic_ntk"]}
-    said = plain_console(file=io.StringIO(), width=200)
-    config = validate(SweepConfig, raw | settings, "test")
-    sweep_run(*run, config, said, again=again)
-    return run[0].evals / config.name, said.file.getvalue()
-
-
-def rows(folder: Path) -> list[dict]:
-    """Read results.jsonl, without the seconds."""
-    lines = (folder / "results.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-
-
-def test_an_interrupted_sweep_resumes_where_it_stopped(run, monkeypatch):
-    protocols = {"protocols": ["same_tokens", "sliding", "per_position"], "stride": 4}
-    whole, said = swept(run, name="whole", **protocols)
-    assert "resuming" not in said
-
-    set_item = FileJournal.__setitem__
+def cut_off(run, most, **settings):
+    """Sweep until the journals have so many more measurements, and then as if Ctrl-C came."""
+    set_item, count = FileJournal.__setitem__, []
 
     def interrupted(self, key, figures):
         set_item(self, key, figures)
-        if len(self) == 5:
+        count.append(key)
+        if len(count) == most:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FileJournal, "__setitem__", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            swept(run, name="cut", **protocols)
-    journal = run[0].sweep_journal("cut", 2)
-    assert journal.exists()
+            swept(run, **settings)
+
+
+def test_an_interrupted_sweep_resumes_where_it_stopped(run):
+    protocols = {"protocols": ["same_tokens", "per_position"]}
+    whole, said = swept(run, name="whole", **protocols)
+    assert "resuming" not in said
+    cut_off(run, 4, name="cut", **protocols)
+    assert run[0].sweep_journal("cut", 2).exists()
     assert not (run[0].evals / "cut").exists()
     cut, said = swept(run, name="cut", **protocols)
-    assert "resuming: 5 of 14 measurements reused" in said
+    assert "resuming: 4 of 7 measurements reused" in said
     assert rows(cut) == rows(whole)
     # complete: the same sweep is read, whatever it is to look like
-    for settings in ({}, {"show": "nats", "figure_width": "column"}):
-        _, said = swept(run, name="cut", **protocols, **settings)
-        assert "nothing to measure: all 14 measurements were made before (--again rep" in said
-        assert rows(cut) == rows(whole)
+    _, said = swept(run, name="cut", **protocols, show="nats", figure_width="column")
+    assert "nothing to measure: all 7 measurements were made before (--again rep" in said
+    assert rows(cut) == rows(whole)
     # another scaling is measured, and nothing else
     more = {"scalings": ["trained", "dynamic_ntk", {"type": "pi", "factor": 3}]}
     _, said = swept(run, name="cut", **protocols, **more)
-    assert "resuming: 14 of 23 measurements reused" in said
+    assert "resuming: 7 of 11 measurements reused" in said
     _, said = swept(run, name="cut", again=True, **protocols)
     assert "measurements" not in said
     assert rows(cut) == rows(whole)
 
 
 def test_measurements_of_other_code_are_not_reused(run, monkeypatch):
-    set_item = FileJournal.__setitem__
-
-    def interrupted(self, key, figures):
-        set_item(self, key, figures)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FileJournal, "__setitem__", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            swept(run, name="edited")
+    cut_off(run, 1, name="edited")
     monkeypatch.setattr("rope_jax.sweeps.journal.code_hash", lambda: "another")
     _, said = swept(run, name="edited")
     assert "resuming" not in said
@@ -173,7 +115,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_continues(run, monkeypatch
     evals = run[0].evals
     assert {path.name for path in evals.glob("*full*")} == {".full.2.journal"}
     _, said = swept(run, name="full")
-    assert "nothing to measure: all 4 measurements were made before" in said
+    assert "nothing to measure: all 3 measurements were made before" in said
     assert {path.name for path in evals.glob("*full*")} == {"full", ".full.2.journal"}
 
 
@@ -232,13 +174,9 @@ def test_a_sweep_is_refused_before_weights_are_read(run, monkeypatch):
     assert not (run[0].evals / "large").exists()
 
 
-def test_a_sweep_prints_its_plan(run):
-    _, said = swept(run, name="small", scalings=["trained"])
-    assert re.search(r"; [0-9.e-]+ of [0-9.,]+ GiB per device, at 64 tokens\n", said)
-
-
 def test_every_measurement_has_perplexity_nats_and_bits(run):
     folder, said = swept(run, name="units")
+    assert re.search(r"; [0-9.e-]+ of [0-9.,]+ GiB per device, at 64 tokens\n", said)
     _, in_nats = swept(run, name="units", show="nats")
     _, in_bits = swept(run, name="units", show="bits_per_byte")
     for row in rows(folder):
@@ -289,7 +227,7 @@ def test_a_sweep_of_all_checkpoints_equals_a_sweep_of_each(staged, monkeypatch):
 
 
 def test_the_estimate_is_of_what_is_left_of_all_checkpoints(staged):
-    asked = {"lengths": [16, 64], "scalings": ["trained"], "name": "left"}
+    asked = {"lengths": [16], "scalings": ["trained"], "name": "left"}
     said = [swept(staged, steps=steps, **asked)[1] for steps in ([2], [2, 4], [2, 4])]
     assert ["time: about " in text for text in said] == [True, True, False]
     assert ["nothing to measure" in text for text in said] == [False, True, True]
@@ -318,7 +256,7 @@ def test_a_path_is_printed_as_it_is(run, tmp_path):
     # a closing tag without an opening one, [/], and a terminal's title
     odd = tmp_path / "[red]x" / "[" / "]\x1b]0;x\x07\n\u202e"
     copy = RunDirectory(Path(shutil.copytree(directory.path, odd)))
-    _, said = swept((copy, config), name="markup", lengths=[8, 16])
+    _, said = swept((copy, config), name="markup", lengths=[16])
     assert all(line.isprintable() for line in said.split("\n"))
     place = printable(str(odd))
     assert f"{place}, step 2" in said
@@ -352,33 +290,22 @@ def test_an_older_checkpoint_that_replaces_a_damaged_one_is_swept_at_its_own_win
     run, config = staged
     copy = RunDirectory(Path(shutil.copytree(run.path, tmp_path / "copy")))
     shutil.rmtree(copy.checkpoints / "6/params")
-    folder, said = swept((copy, config), name="older", lengths=None, scalings=["trained"])
-    assert {row["length"] for row in rows(folder)} == {4, 8, 16, 32, 64, 128}
+    folder, said = swept((copy, config), name="older", lengths=[4, 32], scalings=["trained"])
+    assert {row["length"] for row in rows(folder)} == {4, 8, 32}
     first, _, then = said.partition("the checkpoint of step 6 is damaged")
     assert "step 6; window 16 tokens" in first
     assert "step 4; window 8 tokens" in then
 
 
 @pytest.mark.slow
-def test_a_sweep_of_checkpoints_resumes_at_the_one_it_had_reached(staged, monkeypatch):
+def test_a_sweep_of_checkpoints_resumes_at_the_one_it_had_reached(staged):
     whole, _ = swept(staged, name="whole", steps="all")
-    set_item, count = FileJournal.__setitem__, []
-
-    def interrupted(self, key, figures):
-        set_item(self, key, figures)
-        count.append(key)
-        if len(count) == len(rows(whole)) // 3 + 2:  # within the second checkpoint
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FileJournal, "__setitem__", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            swept(staged, name="cut", steps="all")
+    cut_off(staged, len(rows(whole)) // 3 + 2, name="cut", steps="all")  # within the second
     cut, said = swept(staged, name="cut", steps="all")
     # all of the first checkpoint, and those of the second made before the interruption
     assert re.findall(r"all \d measurements|\d of \d measurements", said) == [
-        "all 5 measurements",
-        "3 of 5 measurements",
+        "all 4 measurements",
+        "2 of 4 measurements",
     ]
     assert rows(cut) == rows(whole)
     assert len(list(cut.parent.glob(".cut.*.journal"))) == 3

@@ -30,7 +30,7 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.run import sweep_run
 from rope_jax.training.run import train
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
+pytestmark = pytest.mark.usefixtures("compiled_quickly", "blank_figures")
 
 SWEEP = {"lengths": [8, 16], "scalings": ["trained"], "max_blocks": 2, "resamples": 10}
 
@@ -128,7 +128,7 @@ def test_a_run_keeps_its_tokenizer_and_reads_with_it(bpe):
         assert row.bpb == pytest.approx(row.nll * row.tokens / size / math.log(2), rel=1e-12)
         assert row.bpb_low < row.bpb < row.bpb_high
         assert 0.5 < row.nll < math.log(270) + 0.5
-    shown = f"bpe, 270 tokens; document start: {START_TOKEN} (token 0); its own post-processor"
+    shown = f"bpe, 270 tokens; document start: {START_TOKEN} (token 0)"
     assert shown in printed
     (cost,) = costs_of(run)
     width, attention, mlp, norms = 16, 4 * 16 * 16, 3 * 16 * 24, 3 * 16

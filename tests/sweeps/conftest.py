@@ -1,0 +1,83 @@
+"""A tiny trained run, and sweeps of it."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imsave
+
+from rope_jax.config.explain import validate
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.sweeps.run import sweep_run
+from rope_jax.training.run import train
+
+Run = tuple[RunDirectory, Config]
+SMALL = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+STAGE = {"steps": 2, "seq_len": 16, "batch_size": 4}
+
+
+def trained(folder: Path, stages: list[dict] | None = None, **settings: object) -> Run:
+    (folder / "texts").mkdir()
+    rng = np.random.default_rng(0)
+    for index in range(12):
+        words = rng.choice(["rope ", "turns ", "slow ", "fast ", "pair\n"], 150)
+        (folder / "texts" / f"{index}.txt").write_text("".join(words))
+    raw = {
+        "name": "tiny",
+        "runs_dir": str(folder / "runs"),
+        "model": SMALL,
+        "data": {
+            "type": "text",
+            "files": [str(folder / "texts" / "*.txt")],
+            "validation_fraction": 0.2,
+            "test_fraction": 0.4,
+            "cache_dir": str(folder / "cache"),
+        },
+        "optim": {"warmup_steps": 0},
+        "stages": stages or [STAGE],
+    }
+    config = Config.model_validate(raw | settings)
+    return train(config, plain_console(quiet=True)), config
+
+
+def swept(run: Run, again: bool = False, **settings: object) -> tuple[Path, str]:
+    """Sweep; return the folder and what was printed."""
+    raw = {"lengths": [16, 64], "resamples": 50, "scalings": ["trained", "dynamic_ntk"]}
+    said = plain_console(file=io.StringIO(), width=200)
+    config = validate(SweepConfig, raw | settings, "test")
+    sweep_run(*run, config, said, again=again)
+    return run[0].evals / config.name, said.file.getvalue()
+
+
+def rows(folder: Path) -> list[dict]:
+    """Read results.jsonl, without the seconds."""
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory) -> Run:
+    return trained(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def blank_figures() -> Iterator[None]:
+    """Save figures as blank images, for a module whose sweeps are not about them."""
+
+    def blank(figure: object, path: Path) -> None:
+        imsave(path, np.zeros((2, 2, 3)), format="png")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rope_jax.plots.saving.write_figure", blank)
+        yield
