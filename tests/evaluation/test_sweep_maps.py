@@ -28,8 +28,6 @@ from tests.evaluation.toy_model import (
     windows_of,
 )
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 parse = TypeAdapter(AnyMap).validate_python
 LEAKY = {"type": "leaky_rerope", "window": 8, "k": 40.0}
 SINKS = {"type": "streaming", "sinks": 2, "recent": 9}

@@ -28,8 +28,6 @@ from rope_jax.rope import Rotary
 from rope_jax.rope.hf import from_hf, to_hf
 from tests.fitting.conftest import MODEL, WINDOW, fit_config
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 VOCABULARY, LENGTH = 23, 64
 STAGE = {"steps": 2, "seq_len": WINDOW, "batch_size": 4}
 POSITIONS = np.arange(LENGTH, dtype=np.int32)[None]

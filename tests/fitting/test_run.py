@@ -27,7 +27,7 @@ from tests.fitting.conftest import MODEL, WINDOW, fitted
 from tests.rounded import rounded_copy
 from tests.sweeps.conftest import rows, swept, trained
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly", "blank_figures")
+pytestmark = pytest.mark.usefixtures("blank_figures")
 
 QUICK = {"learn": ["far_phase", "far_amplitude"], "name": "quick"}
 

@@ -15,8 +15,6 @@ from rope_jax.sweeps.model import load_model, newest_params
 from tests.fitting.conftest import WINDOW, fit_config
 from tests.fitting.test_parameters import STARTS, parse_entry
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 @pytest.fixture(scope="module")
 def loaded(run):

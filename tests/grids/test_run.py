@@ -335,7 +335,7 @@ def test_a_command_does_not_outlive_an_error(stand_ins, folder):
 
 
 @pytest.mark.slow
-def test_a_real_grid_that_is_stopped_gives_the_same_results(folder, commands_compile_quickly):
+def test_a_real_grid_that_is_stopped_gives_the_same_results(folder):
     """The real commands; the grid is stopped in the middle of the training."""
     Path("texts").mkdir()
     rng = np.random.default_rng(0)
@@ -373,7 +373,7 @@ data:
 
 
 @pytest.mark.slow
-def test_a_real_fit_in_a_grid(folder, tmp_path, commands_compile_quickly):
+def test_a_real_fit_in_a_grid(folder, tmp_path):
     """A run trained by hand counts; its fit and the sweep of it are made, and count by hand too."""
     made, config = trained(tmp_path, [{"steps": 2, "seq_len": 16, "batch_size": 4}])
     Path("run.yaml").write_text(dump(config))

@@ -16,8 +16,6 @@ from rope_jax.planning.training import planned_vocabulary
 from rope_jax.training.memory import compiled_bytes, stage_bound
 from rope_jax.training.program import Program
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 RUN = """\
 name: small
 model: {hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1, num_attention_heads: 2}

@@ -21,7 +21,7 @@ from rope_jax.sweeps.key_tokens import find_key_tokens
 from rope_jax.sweeps.model import chosen_checkpoints, load_model
 from tests.sweeps.conftest import SMALL, STAGE, swept, trained
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly", "blank_figures")
+pytestmark = pytest.mark.usefixtures("blank_figures")
 
 WINDOW, SHORT, STRIDE = 64, 12, 5
 MODEL = SMALL | {"initializer_range": 0.3}  # so that attention is far from uniform

@@ -12,7 +12,7 @@ from rope_jax.sweeps.compatibility import check_run_entries
 from rope_jax.sweeps.run import sweep_run
 from tests.sweeps.conftest import SMALL, STAGE, rows, swept, trained
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly", "blank_figures")
+pytestmark = pytest.mark.usefixtures("blank_figures")
 
 
 @pytest.fixture(scope="module")

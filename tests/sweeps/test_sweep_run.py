@@ -20,7 +20,7 @@ from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.model import load_model
 from tests.sweeps.conftest import STAGE, rows, swept, trained
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly", "blank_figures")
+pytestmark = pytest.mark.usefixtures("blank_figures")
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.run import sweep_run
 from rope_jax.training.run import train
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly", "blank_figures")
+pytestmark = pytest.mark.usefixtures("blank_figures")
 
 SWEEP = {"lengths": [8, 16], "scalings": ["trained"], "max_blocks": 2, "resamples": 10}
 
