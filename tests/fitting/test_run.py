@@ -23,9 +23,9 @@ from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.sweeps import model
-from tests.fitting.conftest import MODEL, WINDOW, fitted
+from tests.fitting.conftest import fitted
 from tests.rounded import rounded_copy
-from tests.sweeps.conftest import rows, swept, trained
+from tests.sweeps.conftest import rows, swept
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -396,23 +396,15 @@ def test_a_refused_fit_leaves_nothing(run, settings, says):
     assert set(run[0].path.rglob("*")) == before
 
 
-def test_only_rope_with_a_softmax_is_fitted(tmp_path):
-    stages = [{"steps": 1, "seq_len": WINDOW, "batch_size": 2}]
-    pope = trained(tmp_path, stages, model=MODEL | {"position": {"type": "pope"}})
-    with pytest.raises(UserError, match="its position is pope, and a fit is for rope"):
-        fitted(pope)
-    linear = pope[1].model_copy(
-        update={"model": run_model(position={"type": "rope"}, attention="linear")}
-    )
-    with pytest.raises(UserError, match="its attention is linear, and a fit is for a softmax"):
-        fitted((pope[0], linear))
-
-
-def run_model(**settings):
-    return Config.model_validate(
-        {
-            "name": "x",
-            "model": MODEL | settings,
-            "stages": [{"steps": 2000, "seq_len": 16, "batch_size": 1}],
-        }
-    ).model
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"position": {"type": "pope"}}, "its position is pope, and a fit is for rope"),
+        ({"attention": "linear"}, "its attention is linear, and a fit is for a softmax"),
+    ],
+)
+def test_only_rope_with_a_softmax_is_fitted(run, settings, says):
+    raw = run[1].model_dump(mode="json", exclude_none=True)
+    other = Config.model_validate(raw | {"model": raw["model"] | settings})
+    with pytest.raises(UserError, match=says):
+        fitted((run[0], other))
