@@ -19,7 +19,7 @@ GEOMETRY = RotaryGeometry(16, 1e4, 128)
 B, T, N, K, H = 2, 10, 4, 2, 24
 POSITIONS = np.array([np.arange(T), np.arange(T) + 500], np.int32)
 Q, KEYS = (
-    np.random.default_rng(count).standard_normal((B, T, count, H)).astype(np.float32)
+    jnp.asarray(np.random.default_rng(count).standard_normal((B, T, count, H)), jnp.float32)
     for count in (N, K)
 )
 
@@ -32,7 +32,7 @@ def applied(module, q, k, positions, seq_len=None):
 def expected(x, scaling, layout="half"):
     theta, m = scaling.scaled(GEOMETRY)
     angles = rotation_angles(POSITIONS, theta)[:, :, None]
-    turned = m * rotate_elementwise(x[..., :16].astype(np.float64), angles, layout)
+    turned = m * rotate_elementwise(np.float64(x[..., :16]), angles, layout)
     return np.concatenate([turned, x[..., 16:]], -1)
 
 

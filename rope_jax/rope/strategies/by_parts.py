@@ -204,6 +204,6 @@ class Llama3Scaling(Scaling):
         return (1 - kept) * theta / self.factor + kept * theta, 1.0
 
 
-def _ramp(x: np.ndarray, low: float, high: float) -> np.ndarray:
+def _ramp(x: np.ndarray, low: float | int, high: float | int) -> np.ndarray:
     """Return 0 up to low, 1 from high on, and a straight line between."""
     return np.clip((x - low) / (high - low), 0, 1)

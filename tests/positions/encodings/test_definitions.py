@@ -324,8 +324,9 @@ def test_xpos_is_exact_at_65_thousand_tokens():
             )
         ]
         q_turned, k_turned = (x.transpose(0, 2, 1, 3) for x in turned)
+        queries = jnp.asarray(last)
         found, vjp = jax.vjp(
-            lambda q: encoding.scores(params, q[:, :, None], k_turned, last, key_index), q_turned
+            lambda q: encoding.scores(params, q[:, :, None], k_turned, queries, key_index), q_turned
         )
         return found[0, 0, 0], vjp(jnp.ones_like(found))[0]
 
