@@ -7,8 +7,6 @@ import pytest
 from rope_jax.positions.functions import mlp
 from rope_jax.positions.interaction import add_by_distance, sum_by_distance
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 T, S, C = 5, 7, 6
 # first query − first key: all keys later, some later, next to each other, across the table's end
 # (the last key is 4, then 5 tokens before the first query), all keys far

@@ -10,6 +10,9 @@ import pytest
 
 from rope_jax.rope import Frequencies, RotaryGeometry, cos_sin, parse_scaling
 
+# exact as users compile it
+pytestmark = pytest.mark.usefixtures("compiled_fully")
+
 GEOMETRY = RotaryGeometry(64, 1e4, 4096)
 SCALINGS = {
     "none": {"type": "none"},

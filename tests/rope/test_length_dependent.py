@@ -11,6 +11,9 @@ import pytest
 from rope_jax.rope import RotaryGeometry, parse_scaling
 from tests.rope.test_strategies import in_float64
 
+# exact as users compile it
+pytestmark = pytest.mark.usefixtures("compiled_fully")
+
 GEOMETRY = RotaryGeometry(64, 1e4, 2048)
 RISING = np.linspace(1, 40, 32)
 LISTS = {"short_factor": RISING.tolist(), "long_factor": (2 * RISING).tolist()}

@@ -13,8 +13,6 @@ from rope_jax.rope import RotaryEmbedding, RotaryGeometry, cos_sin, parse_scalin
 from rope_jax.rope.forms import rotate_elementwise, rotation_angles
 from rope_jax.rope.module import RotaryNumbers
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 GEOMETRY = RotaryGeometry(16, 1e4, 128)
 B, T, N, K, H = 2, 10, 4, 2, 24
 POSITIONS = np.array([np.arange(T), np.arange(T) + 500], np.int32)

@@ -24,8 +24,6 @@ from tests.positions.encodings.dense import (
     slow_logits,
 )
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 N, H = SIZES.heads, SIZES.head_dim
 PAIRS = [(i, j) for i in range(S) for j in range(i + 1)]
 

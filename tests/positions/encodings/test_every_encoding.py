@@ -19,8 +19,6 @@ from tests.positions.encodings.dense import (
     random_qkv,
 )
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 EVERY = pytest.mark.parametrize("name", SETTINGS)
 TOKEN = 13
 

@@ -22,8 +22,6 @@ from rope_jax.positions.maps import AnyMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 parse = TypeAdapter(AnyMap).validate_python
 # 8 of 12 dimensions rotate; 91 is no multiple of the blocks' 16 tokens
 LENGTH, QUERIES, WINDOW, GEOMETRY, WIDTH = 91, 70, 24, RotaryGeometry(8, 100.0, 24), 12

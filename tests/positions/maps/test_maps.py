@@ -21,8 +21,6 @@ from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import AnyMap, relative_positions
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 parse = TypeAdapter(AnyMap).validate_python
 DISTANCES = np.array([0, 1, 15, 41, 42, 63, 64, 65, 100, 127])
 HIDDEN = np.nan
