@@ -284,7 +284,8 @@ def test_maps_of_the_checkpoint_and_beside_layers_of_their_own():
     ],
 )
 def test_a_scaling_makes_the_known_window_longer(entry, window, length):
-    entry = entry | {"map": {"type": "rerope", "window": length - 1}}
+    # it puts the first token more than length − 2 tokens away, so all of the length must be known
+    entry = entry | {"map": {"type": "leaky_rerope", "window": 10, "k": 1.01}}
     config = SweepConfig.model_validate({"scalings": [entry], "lengths": [length]})
     trained = Trained(window, NoScaling(), None)
     check_entries(config, RotaryLayers(GEOMETRY), trained, length)
