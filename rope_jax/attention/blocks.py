@@ -19,14 +19,6 @@ from rope_jax.positions.mask import BandMask
 See = Callable[[Any, Int[Array, ""], "Visit"], Any]
 
 
-class Settings(NamedTuple):
-    """Static settings, compiled into the program; see `blockwise`."""
-
-    interaction: Interaction
-    block: int
-    """The exact number of tokens per block."""
-
-
 class Visit(NamedTuple):
     """Key blocks in which a query block needs the same bands.
 
@@ -100,9 +92,8 @@ class Blocks:
 
     Query block i lies on the diagonal of key block `diagonal(i)`. If the queries are the last T of
     the S tokens, both are padded at the front to whole blocks, so that their ends stay aligned.
+    Otherwise `diagonals` says where they lie, and the block size must divide both lengths.
 
-    query_padding: tokens of padding before the queries.
-    key_padding:   tokens of padding before the keys.
     segment_ids:   [n, B, block], or None.
     document_positions: [n, #B, block].
     nearest:       the visit of the key block of a query block's own tokens.
@@ -110,20 +101,15 @@ class Blocks:
 
     def __init__(
         self,
-        settings: Settings,
+        interaction: Interaction,
+        block: int,
         queries: int,
         keys: int,
         segment_ids: Int[Array, "B S"] | None,
         diagonals: Int[Array, " m"] | None,
     ) -> None:
-        """Cut a window.
-
-        diagonals: None: the queries are the last T tokens. Otherwise the block size must divide
-            both lengths.
-        """
-        self.settings, block = settings, settings.block
+        self.interaction, self.block, self._diagonals = interaction, block, diagonals
         self.query_padding, self.key_padding = -queries % block, -keys % block
-        self._diagonals = diagonals
         self._before = (keys + self.key_padding - queries - self.query_padding) // block
         self.segment_ids = None
         position = jnp.arange(keys)[None]
@@ -134,7 +120,7 @@ class Blocks:
         # padding must not count as the first document's first tokens
         position = jnp.pad(position, ((0, 0), (self.key_padding, 0)), constant_values=-1)
         self.document_positions = self._cut(position)
-        bands = settings.interaction.masks
+        bands = interaction.masks
         key_blocks = (keys + self.key_padding) // block
         self.nearest, *self._others = plan_visits(bands, block, key_blocks)
         within = jnp.arange(block)[:, None] - jnp.arange(block)[None]
@@ -156,10 +142,10 @@ class Blocks:
         for visit in self._others:
             start = 0 if visit.last is None else jnp.maximum(0, own - visit.last)
             end = own - visit.first + 1
-            first = self.settings.interaction.masks[visit.bands[0]].first
+            first = self.interaction.masks[visit.bands[0]].first
             if first is not None and self.segment_ids is None:
                 # one document, whose first tokens lie in the first blocks
-                end = jnp.minimum(end, -(-(first + self.key_padding) // self.settings.block))
+                end = jnp.minimum(end, -(-(first + self.key_padding) // self.block))
             # no iteration if the window begins after these blocks
             state = jax.lax.fori_loop(
                 start, end, lambda j, state, visit=visit: see(state, j, visit), state
@@ -179,7 +165,7 @@ class Blocks:
 
         queries, keys: the two blocks, rotated, for each band of the visit.
         """
-        scores = self.settings.interaction.scores
+        scores = self.interaction.scores
         query_index, key_index = self._indices(i, j)
         logits = None
         for band, query, key in zip(visit.bands, queries, keys, strict=True):
@@ -204,11 +190,10 @@ class Blocks:
         self, number: int, visit: Visit, i: Int[Array, ""], j: Int[Array, ""]
     ) -> Bool[Array, "#B 1 1 block block"] | None:
         """Return which keys a band holds in a pair of blocks; None: all of them."""
-        band = self.settings.interaction.masks[number]
+        band = self.interaction.masks[number]
         seen = self._masks[number, visit.first][None] if visit.masked else None
-        block = self.settings.block
-        farthest = None if visit.last is None else _greatest_distance(visit.last, block)
-        if band.needs_document_positions(_least_distance(visit.first, block), farthest):
+        farthest = None if visit.last is None else _greatest_distance(visit.last, self.block)
+        if band.needs_document_positions(_least_distance(visit.first, self.block), farthest):
             by_document_position = band.by_document_position(
                 self.document_positions[self.diagonal(i)], self.document_positions[j]
             )
@@ -226,7 +211,7 @@ class Blocks:
         """Return weights · values of key block j, and what the interaction adds, in float32."""
         rows = stacked(weights.astype(values.dtype))
         out = unstacked(product(rows, values[j]), weights.shape[2])
-        added = self.settings.interaction.values
+        added = self.interaction.values
         return out if added is None else out + added(params, weights, *self._indices(i, j))
 
     def value_gradients(
@@ -246,7 +231,7 @@ class Blocks:
         rows = stacked(dout)
         d_weights = unstacked(product(rows, values[j].swapaxes(-1, -2)), dout.shape[2])
         d_values = product(stacked(probabilities.astype(values.dtype)).swapaxes(-1, -2), rows)
-        added = self.settings.interaction.values
+        added = self.interaction.values
         if added is None:
             return d_weights, d_values, d_params
         index = self._indices(i, j)
@@ -258,9 +243,8 @@ class Blocks:
         self, i: Int[Array, ""], j: Int[Array, ""]
     ) -> tuple[Int[Array, " block"], Int[Array, " block"]]:
         """Return the indices in the window of query block i and key block j; below 0 is padding."""
-        block = self.settings.block
-        query = self.diagonal(i) * block - self.key_padding + jnp.arange(block)
-        return query, j * block - self.key_padding + jnp.arange(block)
+        within = jnp.arange(self.block) - self.key_padding
+        return self.diagonal(i) * self.block + within, j * self.block + within
 
     def of_queries(
         self, x: Float[Array, "B T N H"], kv_heads: int
@@ -268,23 +252,23 @@ class Blocks:
         """Cut queries, or an array of their shape, into blocks."""
         x = jnp.pad(x, ((0, 0), (self.query_padding, 0), (0, 0), (0, 0)))
         batch, _, heads, width = x.shape
-        x = x.reshape(batch, -1, self.settings.block, kv_heads, heads // kv_heads, width)
+        x = x.reshape(batch, -1, self.block, kv_heads, heads // kv_heads, width)
         return x.transpose(1, 0, 3, 4, 2, 5)
 
     def of_keys(self, x: Float[Array, "B S K H"]) -> Float[Array, "n B K block H"]:
         """Cut keys or values into blocks."""
         x = jnp.pad(x, ((0, 0), (self.key_padding, 0), (0, 0), (0, 0)))
-        x = x.reshape(x.shape[0], -1, self.settings.block, *x.shape[2:])
+        x = x.reshape(x.shape[0], -1, self.block, *x.shape[2:])
         return x.transpose(1, 0, 3, 2, 4)
 
     def merged(self, x: Float[Array, "m B K G block H"], length: int) -> Float[Array, "B T N H"]:
         """Put blocks and heads back together, and return the last `length` tokens."""
-        padded = x.shape[0] * self.settings.block
+        padded = x.shape[0] * self.block
         x = x.transpose(1, 0, 4, 2, 3, 5).reshape(x.shape[1], padded, -1, x.shape[-1])
         return x[:, padded - length :]
 
     def _cut(self, x: Int[Array, "#B padded"]) -> Int[Array, "_ #B block"]:  # noqa: F821
-        return x.reshape(x.shape[0], -1, self.settings.block).swapaxes(0, 1)
+        return x.reshape(x.shape[0], -1, self.block).swapaxes(0, 1)
 
 
 def document_positions(segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention.blocks import Blocks, Settings, Visit
+from rope_jax.attention.blocks import Blocks, Visit
 from rope_jax.attention.remat_names import attended
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
@@ -55,17 +55,26 @@ def banded_blockwise(
         size = next(n for n in range(min(block, chunk), 0, -1) if chunk % n == 0)
         first = part.starts(length) // size
         diagonals = (first[:, None] + jnp.arange(chunk // size)[None]).reshape(-1)
-    settings = Settings(interaction, size)
-    return _attention(settings, queries, keys, v, segment_ids, diagonals, params)
+    return _attention(interaction, size, queries, keys, v, segment_ids, diagonals, params)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(settings: Settings, *arrays: Any) -> Float[Array, "B T N V"]:
-    return _forward(settings, *arrays)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attention(interaction: Interaction, size: int, *arrays: Any) -> Float[Array, "B T N V"]:
+    return _forward(interaction, size, *arrays)[0]
+
+
+def _cut(
+    blocks: Blocks, queries: tuple[Array, ...], keys: tuple[Array, ...], v: Array
+) -> tuple[list[Array], list[Array], Array]:
+    """Cut the scaled queries q/√H of each band, its keys, and the values into blocks."""
+    scaled = [q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype) for q in queries]
+    query_blocks = [blocks.of_queries(q, v.shape[2]) for q in scaled]
+    return query_blocks, [blocks.of_keys(k) for k in keys], blocks.of_keys(v)
 
 
 def _forward(
-    settings: Settings,
+    interaction: Interaction,
+    size: int,
     queries: tuple[Float[Array, "B T N H"], ...],
     keys: tuple[Float[Array, "B S K H"], ...],
     v: Float[Array, "B S K V"],
@@ -78,36 +87,29 @@ def _forward(
     At the end, lse = ln Σ_s exp(logit_s) = row_max + ln row_sum, of shape [m, B, K, G, block, 1].
     """
     length = queries[0].shape[1]
-    blocks = Blocks(settings, length, v.shape[1], segment_ids, diagonals)
-    query_blocks = [blocks.of_queries(_scaled(q), v.shape[2]) for q in queries]
-    key_blocks, values = [blocks.of_keys(k) for k in keys], blocks.of_keys(v)
+    blocks = Blocks(interaction, size, length, v.shape[1], segment_ids, diagonals)
+    query_blocks, key_blocks, values = _cut(blocks, queries, keys, v)
 
     def query_block(_: None, i: Array) -> tuple[None, tuple[Array, Array]]:
-        def logits(j: Array, visit: Visit) -> Array:
+        def see(
+            running: tuple[Array, Array, Array] | None, j: Array, visit: Visit
+        ) -> tuple[Array, Array, Array]:
             own_queries = [query_blocks[band][i] for band in visit.bands]
             own_keys = [key_blocks[band][j] for band in visit.bands]
-            return blocks.logits(params, own_queries, own_keys, visit, i, j)
-
-        def see_first(_: None, j: Array, visit: Visit) -> tuple[Array, Array, Array]:
-            found = logits(j, visit)
-            row_max = found.max(-1, keepdims=True)
-            weights = jnp.exp(found - row_max)
+            logits = blocks.logits(params, own_queries, own_keys, visit, i, j)
+            row_max = logits.max(-1, keepdims=True)
+            if running is not None:
+                row_max = jnp.maximum(running[0], row_max)
+            weights = jnp.exp(logits - row_max)
             row_sum = weights.sum(-1, keepdims=True)
-            return row_max, row_sum, blocks.weighted_values(params, weights, values, i, j)
-
-        def see(
-            running: tuple[Array, Array, Array], j: Array, visit: Visit
-        ) -> tuple[Array, Array, Array]:
-            old_max, row_sum, out = running
-            found = logits(j, visit)
-            row_max = jnp.maximum(old_max, found.max(-1, keepdims=True))
-            rescale, weights = jnp.exp(old_max - row_max), jnp.exp(found - row_max)
-            row_sum = rescale * row_sum + weights.sum(-1, keepdims=True)
-            out = rescale * out + blocks.weighted_values(params, weights, values, i, j)
+            out = blocks.weighted_values(params, weights, values, i, j)
+            if running is not None:
+                rescale = jnp.exp(running[0] - row_max)
+                row_sum, out = rescale * running[1] + row_sum, rescale * running[2] + out
             return row_max, row_sum, out
 
         # The diagonal first: every query sees itself there, so row_max is finite from the start.
-        running = see_first(None, blocks.diagonal(i), blocks.nearest)
+        running = see(None, blocks.diagonal(i), blocks.nearest)
         row_max, row_sum, out = blocks.visit_others(see, running, i)
         return None, ((out / row_sum).astype(v.dtype), row_max + jnp.log(row_sum))
 
@@ -117,7 +119,7 @@ def _forward(
 
 
 def _backward(
-    settings: Settings, saved: tuple[Any, ...], dout: Float[Array, "B T N V"]
+    interaction: Interaction, size: int, saved: tuple[Any, ...], dout: Float[Array, "B T N V"]
 ) -> tuple[Any, Any, Float[Array, "B S K V"], None, None, Any]:
     """For each pair of blocks, with P = exp(logits − lse): dV = Pᵀ·dO, dP = dO·Vᵀ, and
     d(logits) = P ∘ (dP − delta), which the VJP of the scores carries to queries, keys and params.
@@ -125,11 +127,9 @@ def _backward(
     """
     queries, keys, v, segment_ids, diagonals, params, out, lse = saved
     length = queries[0].shape[1]
-    blocks = Blocks(settings, length, v.shape[1], segment_ids, diagonals)
-    query_blocks = [blocks.of_queries(_scaled(q), v.shape[2]) for q in queries]
-    key_blocks, values = [blocks.of_keys(k) for k in keys], blocks.of_keys(v)
-    douts = blocks.of_queries(dout, v.shape[2])
-    outs = blocks.of_queries(out, v.shape[2])
+    blocks = Blocks(interaction, size, length, v.shape[1], segment_ids, diagonals)
+    query_blocks, key_blocks, values = _cut(blocks, queries, keys, v)
+    outs, douts = (blocks.of_queries(x, v.shape[2]) for x in (out, dout))
 
     def query_block(gradients: Any, i: Array) -> tuple[Any, Any]:
         own, dout_block = [q[i] for q in query_blocks], douts[i]
@@ -187,8 +187,3 @@ def _backward(
 
 
 _attention.defvjp(_forward, _backward)
-
-
-def _scaled(q: Float[Array, "B T N H"]) -> Float[Array, "B T N H"]:
-    """q/√H."""
-    return q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention.backends.base import in_bfloat16
+from rope_jax.attention.backends.base import with_bfloat16_inputs
 from rope_jax.attention.blocks import document_positions
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.remat_names import attended
@@ -34,29 +34,25 @@ def banded_cpu(
     params: Any,
     part: ZigZag | None = None,
     *,
-    rounded: bool = False,
+    low_precision: bool = False,
 ) -> Float[Array, "B T N V"]:
     """`Backend.attend_bands`, by one call of the kernel for each band.
 
-    rounded: round both factors of every product to bfloat16. All else is float32, also if queries,
-        keys and v are not.
+    low_precision: round both factors of every product to bfloat16. All else is float32, also if
+        queries, keys and v are not.
 
     The tokens of a document must be consecutive. The kernel knows dot products alone; other scores,
     and added values, are `banded_blockwise`. The backward pass keeps queries, keys, v, the output
     and one number per query and head, and recomputes the probabilities.
-
-    RuntimeError if there is no kernel.
     """
     if load_kernels() is None:
         raise RuntimeError("attention cpu: the kernels were not compiled")
     if not interaction.is_dot_product:
-        blockwise = in_bfloat16(banded_blockwise) if rounded else banded_blockwise
+        blockwise = with_bfloat16_inputs(banded_blockwise) if low_precision else banded_blockwise
         return blockwise(queries, keys, v, segment_ids, interaction, params, part)
-    wide_queries, wide_keys, values = jax.tree.map(
-        lambda x: x.astype(jnp.float32), (queries, keys, v)
-    )
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32), (queries, keys, v))
     seen = _seen(interaction, queries[0].shape[1], v, segment_ids, part)
-    return _attention(wide_queries, wide_keys, values, seen, rounded).astype(v.dtype)
+    return _attention(*wide, seen, low_precision).astype(v.dtype)
 
 
 # The first and the last key that each query sees in a band: it sees all between them. In a band
@@ -89,9 +85,9 @@ def _seen(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _attention(
-    queries: Any, keys: Any, v: Any, seen: tuple[_Interval, ...], rounded: bool
+    queries: Any, keys: Any, v: Any, seen: tuple[_Interval, ...], low_precision: bool
 ) -> Float[Array, "B T N V"]:
-    return _forward(queries, keys, v, seen, rounded)[0]
+    return _forward(queries, keys, v, seen, low_precision)[0]
 
 
 def _forward(
@@ -99,7 +95,7 @@ def _forward(
     keys: tuple[Float[Array, "B S K H"], ...],
     v: Float[Array, "B S K V"],
     seen: tuple[_Interval, ...],
-    rounded: bool,
+    low_precision: bool,
 ) -> tuple[Float[Array, "B T N V"], tuple[Any, ...]]:
     """Band b's own softmax has the output out_b and lse_b = log2 Σ_s 2^logit_s.
 
@@ -107,13 +103,14 @@ def _forward(
     """
     batch, length, heads, _ = queries[0].shape
     results = _floats(batch, length, heads, v.shape[-1]), _floats(batch, heads, length)
-    found = [
-        call_kernel("attention_forward", results, q, k, v, *own, scale=_scale(q), rounded=rounded)
+    attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
+    bands = [
+        call_kernel("attention_forward", results, q, k, v, *own, **attributes)
         for q, k, own in zip(queries, keys, seen, strict=True)
     ]
-    out, lse = found[0]
-    if len(found) > 1:
-        outs, lses = zip(*found, strict=True)
+    out, lse = bands[0]
+    if len(bands) > 1:
+        outs, lses = zip(*bands, strict=True)
         largest = functools.reduce(jnp.maximum, lses)
         # not 2^(lse_b - lse): where logits are large, the rounding of lse would change their sum
         shares = [jnp.exp2(own - largest) for own in lses]
@@ -128,19 +125,18 @@ def _forward(
 
 
 def _backward(
-    rounded: bool, saved: tuple[Any, ...], dout: Float[Array, "B T N V"]
+    low_precision: bool, saved: tuple[Any, ...], dout: Float[Array, "B T N V"]
 ) -> tuple[tuple[Array, ...], tuple[Array, ...], Float[Array, "B S K V"], None]:
     """The kernel takes probabilities from lse, so with that of all bands each band's are right."""
     queries, keys, v, seen, out, lse = saved
     chunks = -(-_WANTED_TASKS // max(1, v.shape[0] * v.shape[2]))
     chunks = max(1, min(chunks, -(-v.shape[1] // _LEAST_KEYS)))
+    attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
     dqs, dks, dvs = [], [], []
     for q, k, own in zip(queries, keys, seen, strict=True):
         results = _floats(chunks, *q.shape), _floats(*k.shape), _floats(*v.shape)
         given = q, k, v, *own, out, lse, dout
-        dq, dk, dv = call_kernel(
-            "attention_backward", results, *given, scale=_scale(q), rounded=rounded
-        )
+        dq, dk, dv = call_kernel("attention_backward", results, *given, **attributes)
         dqs.append(dq[0] if chunks == 1 else dq.sum(0))
         dks.append(dk)
         dvs.append(dv)

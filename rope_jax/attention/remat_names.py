@@ -5,9 +5,10 @@ from typing import Any, TypeVar
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array
 
-PROJECTED, ATTENDED = "projected", "attended"
+from rope_jax.kernels.projections import PROJECTED
+
+ATTENDED = "attended"
 # What JAX calls the forward pass of cuDNN's attention, whose results cannot be marked from outside.
 CUDNN_FORWARD = "dot_product_attention_fwd_wrapper"
 
@@ -27,11 +28,6 @@ def keep_attended(primitive: Any, *_: Any, **parameters: Any) -> bool:
     """Keep attention's results: a policy of `jax.checkpoint`."""
     marked = primitive.name == "name" and parameters["name"] == ATTENDED
     return marked or primitive.name == CUDNN_FORWARD
-
-
-def projected(x: Array) -> Array:
-    """Mark the result of a product with a weight matrix."""
-    return checkpoint_name(x, PROJECTED)
 
 
 def with_remat(apply_layer: Callable[..., Any], remat: str, fsdp: int) -> Callable[..., Any]:

@@ -35,15 +35,18 @@ class MLP(FeedForward):
 
         from rope_jax.kernels.projections import has_kernels
 
+        low_precision = layer.low_precision
         is_llamas = model.gated_mlp and model.activation == "silu" and not model.mlp_bias
+        w_up = params["up_proj"]["kernel"].astype(x.dtype)
         # the width on this device, which is odd where a mesh splits it so
-        in_pairs = not layer.rounded or params["up_proj"]["kernel"].shape[1] % 2 == 0
-        if is_llamas and in_pairs and has_kernels(x, rounded=layer.rounded):
-            from rope_jax.blocks.gated import gated_feed_forward
+        in_pairs = not low_precision or w_up.shape[1] % 2 == 0
+        if is_llamas and in_pairs and has_kernels(x, w_up, low_precision=low_precision):
+            from rope_jax.kernels.gated import gated_feed_forward
 
-            names = "gate_proj", "up_proj", "down_proj"
-            weights = (params[name]["kernel"].astype(x.dtype) for name in names)
-            return layer.summed(gated_feed_forward(x, *weights, layer.rounded)), None
+            w_gate, w_down = (
+                params[name]["kernel"].astype(x.dtype) for name in ("gate_proj", "down_proj")
+            )
+            return layer.summed(gated_feed_forward(x, w_gate, w_up, w_down, low_precision)), None
         # x·sigmoid(x); x·Φ(x) with the normal distribution's Φ; the latter approximated with tanh
         activations: dict[str, Callable[[Any], Any]] = {
             "silu": jax.nn.silu,

@@ -1,94 +1,112 @@
-"""The hidden layer of a gated feed-forward with SiLU, by kernels of ours on a CPU.
+"""The feed-forward of a Llama, by our kernels on a CPU.
 
-`rounded` is as in `projections.project`. The hidden layer and the gradients of its factors are only
-factors of further products. So they are bfloat16 if those are rounded, which changes no result and
-halves what is written and read; F is even then. Shapes: D model, F hidden layer.
+The hidden layer and the gradients of its factors are only factors of further products. So they are
+bfloat16 if products are of low precision, which changes no result and halves what is written and
+read; F is even then. Shapes: D model, F hidden layer.
 """
 
 import functools
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rope_jax.kernels.loading import call_kernel
-from rope_jax.kernels.projections import plain_product
+from rope_jax.kernels.loading import call_kernel, with_kernel
+from rope_jax.kernels.projections import (
+    plain_product,
+    projected,
+    sum_of_products,
+    weight_gradient,
+)
 
 Hidden = Float[Array, "tokens F"]
+_Saved = tuple[Array, Array, Array, tuple[Array, Array, Array]]
 
 
-def hidden_layer(
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def gated_feed_forward(
     x: Float[Array, "tokens D"],
     w_gate: Float[Array, "D F"],
     w_up: Float[Array, "D F"],
-    *,
-    rounded: bool,
-) -> Hidden:
-    """silu(x·w_gate) · (x·w_up). It has no derivative."""
+    w_down: Float[Array, "F D"],
+    low_precision: bool = False,
+) -> Float[Array, "tokens D"]:
+    """(silu(x·w_gate) · (x·w_up))·w_down, float32. low_precision: as in `project`.
 
-    def plain(x: Array, w_gate: Array, w_up: Array) -> Hidden:
-        return _plain(x, w_gate, w_up, rounded)[0]
-
-    def ours(x: Array, w_gate: Array, w_up: Array) -> Hidden:
-        return _ours(x, w_gate, w_up, rounded, kept=0)[0]
-
-    return jax.lax.platform_dependent(x, w_gate, w_up, cpu=ours, default=plain)
+    The backward pass keeps both factors of the hidden layer, and computes their product again:
+    reading it back would take longer.
+    """
+    hidden, *_ = _hidden_layer(x, w_gate, w_up, low_precision, keep_factors=False)
+    return sum_of_products((hidden,), (w_down,), low_precision=low_precision)
 
 
-def hidden_layer_and_factors(
+def _forward(
+    x: Array, w_gate: Array, w_up: Array, w_down: Array, low_precision: bool
+) -> tuple[Array, _Saved]:
+    hidden, gate, up = _hidden_layer(x, w_gate, w_up, low_precision, keep_factors=True)
+    saved = x, projected(gate), projected(up), (w_gate, w_up, w_down)
+    return sum_of_products((hidden,), (w_down,), low_precision=low_precision), saved
+
+
+def _backward(low_precision: bool, saved: _Saved, dy: Array) -> tuple[Array, Array, Array, Array]:
+    x, gate, up, (w_gate, w_up, w_down) = saved
+    hidden, dgate, dup = _hidden_layer_and_gradients(dy, w_down, gate, up, low_precision)
+    gradient = functools.partial(weight_gradient, low_precision=low_precision)
+    dx = sum_of_products((dgate, dup), (w_gate, w_up), transposed=True, low_precision=low_precision)
+    return dx, gradient(x, dgate), gradient(x, dup), gradient(hidden, dy)
+
+
+gated_feed_forward.defvjp(_forward, _backward)
+
+
+def _hidden_layer(
     x: Float[Array, "tokens D"],
     w_gate: Float[Array, "D F"],
     w_up: Float[Array, "D F"],
+    low_precision: bool,
     *,
-    rounded: bool,
-) -> tuple[Hidden, Hidden, Hidden]:
-    """The same, and x·w_gate and x·w_up."""
-    plain = functools.partial(_plain, rounded=rounded)
-    ours = functools.partial(_ours, rounded=rounded, kept=x.shape[0])
-    return jax.lax.platform_dependent(x, w_gate, w_up, cpu=ours, default=plain)
+    keep_factors: bool,
+) -> tuple[Hidden, Float[Array, "_ F"], Float[Array, "_ F"]]:
+    """silu(x·w_gate) · (x·w_up), and both factors, which are empty unless they are kept."""
+    kept, dtype = x.shape[0] if keep_factors else 0, _hidden_dtype(low_precision)
 
+    def plain(x: Array, w_gate: Array, w_up: Array) -> tuple[Array, ...]:
+        gate, up = (plain_product(x, w, low_precision) for w in (w_gate, w_up))
+        return (jax.nn.silu(gate) * up).astype(dtype), gate[:kept], up[:kept]
 
-def _plain(x: Array, w_gate: Array, w_up: Array, rounded: bool) -> tuple[Hidden, Hidden, Hidden]:
-    gate, up = plain_product(x, w_gate, rounded), plain_product(x, w_up, rounded)
-    return (jax.nn.silu(gate) * up).astype(_dtype(rounded)), gate, up
+    def kernel(x: Array, w_gate: Array, w_up: Array) -> tuple[Array, ...]:
+        factor = jax.ShapeDtypeStruct((kept, w_gate.shape[1]), jnp.float32)
+        hidden = jax.ShapeDtypeStruct((x.shape[0], w_gate.shape[1]), dtype)
+        results = [hidden, factor, factor]
+        return tuple(call_kernel("gated_forward", results, x, w_gate, w_up, rounded=low_precision))
 
-
-def _dtype(rounded: bool) -> DTypeLike:
-    """The dtype of what is only a factor of further products."""
-    return jnp.bfloat16 if rounded else jnp.float32
-
-
-def _ours(
-    x: Array, w_gate: Array, w_up: Array, rounded: bool, kept: int
-) -> tuple[Hidden, Hidden | Float[Array, "0 F"], Hidden | Float[Array, "0 F"]]:
-    """The hidden layer, and its factors for the first `kept` tokens: all or none."""
-    tokens, size = x.shape[0], w_gate.shape[1]
-    factor = jax.ShapeDtypeStruct((kept, size), jnp.float32)
-    results = [jax.ShapeDtypeStruct((tokens, size), _dtype(rounded)), factor, factor]
-    hidden, gate, up = call_kernel("gated_forward", results, x, w_gate, w_up, rounded=rounded)
+    hidden, gate, up = with_kernel(kernel, plain, x, w_gate, w_up)
     return hidden, gate, up
 
 
-def hidden_layer_and_gradients(
+def _hidden_layer_and_gradients(
     dy: Float[Array, "tokens D"],
     w_down: Float[Array, "F D"],
     gate: Hidden,
     up: Hidden,
-    *,
-    rounded: bool,
+    low_precision: bool,
 ) -> tuple[Hidden, Hidden, Hidden]:
     """Recompute the hidden layer h; gradients of y = h·w_down with respect to gate and up."""
+    dtype = _hidden_dtype(low_precision)
 
-    def plain(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, Hidden, Hidden]:
+    def plain(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, ...]:
         hidden, pull_back = jax.vjp(lambda gate, up: jax.nn.silu(gate) * up, gate, up)
-        results = hidden, *pull_back(plain_product(dy, w_down.T, rounded))
-        return jax.tree.map(lambda result: result.astype(_dtype(rounded)), results)
+        results = hidden, *pull_back(plain_product(dy, w_down.T, low_precision))
+        return tuple(result.astype(dtype) for result in results)
 
-    def ours(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, Hidden, Hidden]:
-        results = (jax.ShapeDtypeStruct(gate.shape, _dtype(rounded)),) * 3
+    def kernel(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, ...]:
+        results = [jax.ShapeDtypeStruct(gate.shape, dtype)] * 3
         given = dy, w_down, gate, up
-        hidden, dgate, dup = call_kernel("gated_backward", results, *given, rounded=rounded)
-        return hidden, dgate, dup
+        return tuple(call_kernel("gated_backward", results, *given, rounded=low_precision))
 
-    return jax.lax.platform_dependent(dy, w_down, gate, up, cpu=ours, default=plain)
+    hidden, dgate, dup = with_kernel(kernel, plain, dy, w_down, gate, up)
+    return hidden, dgate, dup
+
+
+def _hidden_dtype(low_precision: bool) -> jnp.dtype:
+    return jnp.dtype(jnp.bfloat16 if low_precision else jnp.float32)

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,15 @@ def call_kernel(function: str, results: Any, *arrays: Array, **attributes: Any) 
     """Call a function of calls.cc inside a jitted program. results: shapes and dtypes."""
     call = jax.ffi.ffi_call(f"rope_jax_{function}", results, vmap_method="sequential")
     return call(*arrays, **attributes)
+
+
+def with_kernel(
+    kernel: Callable[..., Any], plain: Callable[..., Any], *arrays: Any, usable: bool = True
+) -> Any:
+    """kernel(*arrays) on a CPU, if kernels were compiled and are usable; else plain(*arrays)."""
+    if not usable or load_kernels() is None:
+        return plain(*arrays)
+    return jax.lax.platform_dependent(*arrays, cpu=kernel, default=plain)
 
 
 def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

@@ -1,7 +1,4 @@
-"""RMSNorm over the last axis, by a kernel of ours on a CPU.
-
-Shapes: W numbers to normalize.
-"""
+"""RMSNorm over the last axis, by our kernel on a CPU. Shapes: W numbers to normalize."""
 
 import functools
 
@@ -10,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rope_jax.kernels.loading import call_kernel, load_kernels
+from rope_jax.kernels.loading import call_kernel, with_kernel
 
 _BLOCK = 128  # NORM_BLOCK in kernels.h
 
@@ -21,8 +18,8 @@ def rms_norm(
 ) -> Float[Array, "tokens W"]:
     """x / √(mean x² + ε) · scale, in float32.
 
-    On a CPU it is computed by our kernel, where that was compiled: XLA would first write out the
-    scale for all tokens.
+    On a CPU it is computed by our kernel if that was compiled: XLA would first write out the scale
+    for all tokens.
     """
     return _forward(x, scale, epsilon)[0]
 
@@ -37,15 +34,12 @@ def _plain(
 def _forward(
     x: Float[Array, "tokens W"], scale: Float[Array, " W"], epsilon: float
 ) -> tuple[Float[Array, "tokens W"], tuple[Array, Array]]:
-    plain = functools.partial(_plain, epsilon=epsilon)
-    if load_kernels() is None:
-        return plain(x, scale), (x, scale)
-
-    def ours(x: Float[Array, "tokens W"], scale: Float[Array, " W"]) -> Float[Array, "tokens W"]:
+    def kernel(x: Array, scale: Array) -> Array:
         result = jax.ShapeDtypeStruct(x.shape, jnp.float32)
         return call_kernel("norm_forward", result, x, scale, epsilon=np.float32(epsilon))
 
-    return jax.lax.platform_dependent(x, scale, cpu=ours, default=plain), (x, scale)
+    plain = functools.partial(_plain, epsilon=epsilon)
+    return with_kernel(kernel, plain, x, scale), (x, scale)
 
 
 def _backward(
@@ -55,19 +49,15 @@ def _backward(
         dx, dscale = jax.vjp(functools.partial(_plain, epsilon=epsilon), x, scale)[1](dy)
         return dx, dscale
 
-    if load_kernels() is None:
-        return plain(*saved, dy)
-
-    def ours(x: Array, scale: Array, dy: Array) -> tuple[Array, Array]:
-        tokens, width = x.shape
-        blocks = jax.ShapeDtypeStruct((-(-tokens // _BLOCK), width), jnp.float32)
+    def kernel(x: Array, scale: Array, dy: Array) -> tuple[Array, Array]:
+        blocks = jax.ShapeDtypeStruct((-(-x.shape[0] // _BLOCK), x.shape[1]), jnp.float32)
         results = jax.ShapeDtypeStruct(x.shape, jnp.float32), blocks
-        dx, dscale = call_kernel(
-            "norm_backward", results, x, scale, dy, epsilon=np.float32(epsilon)
-        )
+        given = x, scale, dy
+        dx, dscale = call_kernel("norm_backward", results, *given, epsilon=np.float32(epsilon))
         return dx, dscale.sum(0)
 
-    return jax.lax.platform_dependent(*saved, dy, cpu=ours, default=plain)
+    dx, dscale = with_kernel(kernel, plain, *saved, dy)
+    return dx, dscale
 
 
 rms_norm.defvjp(_forward, _backward)

@@ -45,16 +45,15 @@ class EmbeddingAndHead(nnx.Module):
     """The modules outside the layers: token embedding, final norm and output matrix."""
 
     def __init__(
-        self, config: ModelConfig, vocab_size: int, over: Collectives, rngs: nnx.Rngs
+        self, config: ModelConfig, vocab_size: int, mesh: Collectives, rngs: nnx.Rngs
     ) -> None:
-        init = nnx.initializers.normal(config.initializer_range)
-        self.config, self.over = config, over
+        self.config, self.mesh = config, mesh
         self.embed_tokens = nnx.Embed(
             vocab_size,
             config.hidden_size,
             dtype=config.dtype,
             param_dtype=config.param_dtype,
-            embedding_init=init,
+            embedding_init=nnx.initializers.normal(config.initializer_range),
             rngs=rngs,
         )
         self.norm = norm(config, config.hidden_size, rngs)
@@ -63,14 +62,14 @@ class EmbeddingAndHead(nnx.Module):
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
         """Return the tokens' embeddings; times √D, rounded to their dtype, where configured."""
-        if self.over.tensor == 1:
+        if self.mesh.tensor == 1:
             x = self.embed_tokens(tokens)
         else:
             size = self.embed_tokens.embedding[...].shape[0]
-            own = tokens - self.over.own_vocabulary(size)
-            found = self.embed_tokens(jnp.clip(own, 0, size - 1))
+            own = tokens - self.mesh.own_vocabulary(size)
+            x = self.embed_tokens(jnp.clip(own, 0, size - 1))
             is_own = (own >= 0) & (own < size)
-            x = self.over.sum_over_tensor(found * is_own[:, None].astype(found.dtype))
+            x = self.mesh.sum_over_tensor(x * is_own[:, None].astype(x.dtype))
         if self.config.scale_embeddings:
             x = x * jnp.asarray(self.config.hidden_size**0.5, x.dtype)
         return x
@@ -87,8 +86,8 @@ class LanguageModel:
 
     sliding_windows: how many keys each query of a layer sees; None: all up to its own. Layer i has
         element i mod its length.
-    over: what the model exchanges with other devices. Its methods take whole windows and whole
-        losses come back on any mesh, but parameters are one device's shards.
+    mesh: what the model exchanges with other devices. Its methods take whole windows and return
+        their losses on any mesh, but parameters are one device's shards.
     """
 
     def __init__(
@@ -98,22 +97,21 @@ class LanguageModel:
         layout: Layout = "half",
         sliding_windows: Sequence[int | None] = (None,),
         encoding: Encoding = _ROPE,
-        over: Collectives = ALONE,
+        mesh: Collectives = ALONE,
     ) -> None:
-        self.config, self.vocab_size, self.encoding, self.over = config, vocab_size, encoding, over
+        self.config, self.vocab_size, self.encoding, self.mesh = config, vocab_size, encoding, mesh
         self._layout, self._sliding_windows = layout, sliding_windows
-        self._pattern = tuple(LayerKind(window) for window in sliding_windows)
-        self._output: Any = {"softcap": config.logit_softcap, "over": over}
-        self._new_outer = lambda rngs: EmbeddingAndHead(config, vocab_size, over, rngs)
+        self._output: Any = {"softcap": config.logit_softcap, "mesh": mesh}
+        self._new_outer = lambda rngs: EmbeddingAndHead(config, vocab_size, mesh, rngs)
         self._new_layer = lambda rngs: DecoderLayer(config, rngs)
         self._outer_graph = _graph(self._new_outer)
         self._layer_graph = _graph(self._new_layer)
-        self._layer = with_remat(self._apply_layer, config.remat, over.fsdp)
+        self._layer = with_remat(self._apply_layer, config.remat, mesh.fsdp)
 
-    def on(self, over: Collectives) -> "LanguageModel":
+    def on(self, mesh: Collectives) -> "LanguageModel":
         """Return the same model as it runs on each device of a mesh."""
         how = self._layout, self._sliding_windows, self.encoding
-        return LanguageModel(self.config, self.vocab_size, *how, over)
+        return LanguageModel(self.config, self.vocab_size, *how, mesh)
 
     def init(self, seed: int) -> Params:
         """Draw fresh parameters, of dtype `param_dtype`; those of the position encoding float32.
@@ -149,12 +147,14 @@ class LanguageModel:
         Where a mesh splits windows, the tokens are this device's own, and `last` must be None.
         """
         outer, position = self._outer(params), params.get("position", {})
-        tokens, own_positions = (self.over.own_tokens(x, 1) for x in (tokens, positions))
+        tokens, own_positions = (self.mesh.own_tokens(x, 1) for x in (tokens, positions))
         x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
         x = self.encoding.embed(position, x, own_positions).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids)
-        pattern = [replace(kind, masks=band_masks(rotary)) for kind in self._pattern]
-        kinds = [pattern[i % len(pattern)] for i in range(self.config.num_hidden_layers)]
+        windows, count = self._sliding_windows, self.config.num_hidden_layers
+        kinds = [
+            LayerKind(windows[i % len(windows)], masks=band_masks(rotary)) for i in range(count)
+        ]
         kinds[-1] = replace(kinds[-1], last=last)
         layers = self._scanned if self.config.layers == "scanned" else self._unrolled
         x, auxiliary = layers(x, params["layers"], inputs, kinds)
@@ -174,8 +174,9 @@ class LanguageModel:
 
         last: only for this many targets at the end of each row, which is less work.
         """
-        given = tokens, targets, positions, segment_ids, rotary, last
-        return self.nll_and_auxiliary(params, *given)[0]
+        return self.nll_and_auxiliary(
+            params, tokens, targets, positions, segment_ids, rotary, last
+        )[0]
 
     def nll_and_auxiliary(
         self, params: Params, *given: Any
@@ -211,20 +212,20 @@ class LanguageModel:
     ) -> tuple[list[Array], Auxiliary]:
         """Return function(hidden states, output matrix, targets), arrays [B, scored]; auxiliary."""
         # The last tokens of a window that devices share would all be the first one's.
-        computed = last if self.over.context == 1 else None
+        computed = last if self.mesh.context == 1 else None
         hidden, auxiliary = self.hidden_states(
             params, tokens, positions, segment_ids, rotary, computed
         )
         if computed is not None:
             targets = targets[:, -computed:]
-        targets = self.over.own_tokens(targets, 1)
+        targets = self.mesh.own_tokens(targets, 1)
         values = function(hidden, self._outer(params).output_kernel(), targets.reshape(-1))
-        whole = [self.over.all_tokens(x.reshape(targets.shape), 1) for x in values]
-        return (whole if last is None else [x[:, -last:] for x in whole]), auxiliary
+        windows = [self.mesh.all_tokens(x.reshape(targets.shape), 1) for x in values]
+        return (windows if last is None else [x[:, -last:] for x in windows]), auxiliary
 
     def _outer(self, params: Params) -> EmbeddingAndHead:
         own = {name: tree for name, tree in params.items() if name not in ("layers", "position")}
-        return nnx.merge(self._outer_graph, self.over.whole(own, self.config.dtype))
+        return nnx.merge(self._outer_graph, self.mesh.whole(own, self.config.dtype))
 
     def _layer_inputs(
         self,
@@ -234,21 +235,17 @@ class LanguageModel:
         segment_ids: Int[Array, "B T"] | None,
     ) -> LayerInputs:
         layers = self.config.num_hidden_layers
-        for leaf in jax.tree.leaves(rotary):
-            if leaf.shape[0] not in (1, layers):
-                raise ValueError(
-                    f"rotary: a leaf has shape {leaf.shape}; its first axis must be 1 or the "
-                    f"{layers} layers"
-                )
+        if any(leaf.shape[0] not in (1, layers) for leaf in jax.tree.leaves(rotary)):
+            raise ValueError(f"rotary: a leaf's first axis must be 1 or the {layers} layers")
         if not self.config.backend.is_softmax:
             # m is a temperature of the softmax; here it would only multiply the output by m²
             ones = jnp.ones_like(rotary.frequencies.attention_factor)
             plain = rotary.frequencies._replace(attention_factor=ones)
             rotary = rotary._replace(frequencies=plain)
         pairs = rotary.frequencies.inv_freq.shape[-1]
-        rotary = of_tokens(rotary, lambda x: self.over.own_tokens(x, -1))
+        rotary = of_tokens(rotary, lambda x: self.mesh.own_tokens(x, -1))
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
-        rotated = rotations(rotary, self.over.own_tokens(positions, 1))
+        rotated = rotations(rotary, self.mesh.own_tokens(positions, 1))
         query_scale = jnp.asarray(rotary.query_scale)
         if (scalar := self.config.query_pre_attn_scalar) is not None:  # attention divides by √H
             query_scale = query_scale * math.sqrt(self.config.heads_width / scalar)
@@ -289,7 +286,7 @@ class LanguageModel:
 
         Layers after the last complete repeat are unrolled too, and a last one of fewer tokens.
         """
-        period, count, computes_all = len(self._pattern), len(kinds), kinds[-1].last is None
+        period, count, computes_all = len(self._sliding_windows), len(kinds), kinds[-1].last is None
         scanned = (count if computes_all else count - 1) // period * period
         pattern = [replace(kind, last=None) for kind in kinds[:period]]
 
@@ -321,8 +318,8 @@ class LanguageModel:
     def _apply_layer(
         self, x: Float[Array, "tokens D"], params: Params, inputs: LayerInputs, kind: LayerKind
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
-        layer = nnx.merge(self._layer_graph, self.over.whole(params, self.config.dtype))
-        how = self.config, self.encoding, self._layout, self.over
+        layer = nnx.merge(self._layer_graph, self.mesh.whole(params, self.config.dtype))
+        how = self.config, self.encoding, self._layout, self.mesh
         return layer(x, LayerContext(*how, inputs, kind))
 
 

@@ -17,13 +17,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention import BACKENDS
-from rope_jax.attention.backends.base import in_bfloat16
-from rope_jax.attention.remat_names import projected
+from rope_jax.attention.backends.base import with_bfloat16_inputs
 from rope_jax.blocks.attention import GroupedQueryAttention
 from rope_jax.blocks.base import Norm, Parameter, Parameters
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import ALONE, Collectives
-from rope_jax.kernels.projections import project
+from rope_jax.kernels.projections import project, projected
 from rope_jax.model.norms import norm
 from rope_jax.positions.bands import Rotation
 from rope_jax.positions.encodings import Encoding
@@ -86,10 +85,10 @@ def attend(
     encoding: Encoding,
     layout: Layout,
     softcap: float | None = None,
-    rounded: bool = False,
-    over: Collectives = ALONE,
+    low_precision: bool = False,
+    mesh: Collectives = ALONE,
 ) -> Float[Array, "B T N V"]:
-    """Rotate queries and keys (linear attention: their features), and attend to what is seen.
+    """Rotate queries and keys (linear attention: their features), and attend to visible keys.
 
     The queries are the last T of the S tokens. Where devices share each window, q, k, v and inputs
     are of the S tokens of this device, except segment_ids; keys and values of the other devices are
@@ -97,9 +96,8 @@ def attend(
 
     inputs:  without an axis of layers.
     softcap: c, which bounds the logits to c·tanh(logits/c) before the mask.
-    rounded: round the factors of the products of queries, keys, values and weights to bfloat16;
-        linear attention ignores it.
-    over:    the devices that share each window.
+    low_precision: round the factors of the products of queries, keys, values and weights to
+        bfloat16; linear attention ignores it.
     """
     length, attention, params = q.shape[1], BACKENDS[backend], inputs.encoding
 
@@ -112,18 +110,18 @@ def attend(
 
     if not attention.is_softmax:
         (rotation,) = inputs.rotations
-        of_queries, of_keys = (
-            functools.partial(f, rotation=rotation) for f in (rotate_queries, rotate_keys)
-        )
+        of_queries = functools.partial(rotate_queries, rotation=rotation)
+        of_keys = functools.partial(rotate_keys, rotation=rotation)
         return attention.attend_features(q, k, v, of_queries, of_keys, inputs.segment_ids)
     rotated = []
     for rotation in inputs.rotations:
         scale = inputs.query_scale[:, -length:, None]
         if rotation.query_scale is not None:
             scale = scale * rotation.query_scale[:, -length:]
-        rotated_keys = over.all_tokens(rotate_keys(k, rotation), 1)
-        rotated.append((_scaled(rotate_queries(q, rotation), scale), rotated_keys))
-    v = over.all_tokens(v, 1)
+        # in float32: in bfloat16 the scale itself would be off by up to 0.4%
+        query = rotate_queries(q, rotation).astype(jnp.float32) * scale[..., None]
+        rotated.append((query.astype(q.dtype), mesh.all_tokens(rotate_keys(k, rotation), 1)))
+    v = mesh.all_tokens(v, 1)
     scores = encoding.scores
     if inputs.bias is not None:  # only beside plain dot products, see `check_map`
         scores, params = plus_by_distance, {"by_distance": inputs.bias}
@@ -131,21 +129,16 @@ def attend(
         scores, params = capped(scores), params | {"softcap": jnp.float32(softcap)}
     interaction = Interaction(kind.masks, scores, encoding.values)
     compute: Any = attention.attend if interaction.is_plain else attention.attend_bands
-    if rounded and attention.rounds:
-        compute = functools.partial(compute, rounded=True)
-    elif rounded:
-        compute = in_bfloat16(compute)
+    if low_precision and attention.has_precision:
+        compute = functools.partial(compute, low_precision=True)
+    elif low_precision:
+        compute = with_bfloat16_inputs(compute)
     interaction = interaction.within(kind.sliding_window)
     if interaction.is_plain:
         ((query, key),), (band,) = rotated, interaction.masks
-        return compute(query, key, v, inputs.segment_ids, band.beyond, over.part)
+        return compute(query, key, v, inputs.segment_ids, band.beyond, mesh.part)
     queries, keys = zip(*rotated, strict=True)
-    return compute(queries, keys, v, inputs.segment_ids, interaction, params, over.part)
-
-
-def _scaled(q: Float[Array, "B T N H"], scale: Float[Array, "#B #T #N"]) -> Float[Array, "B T N H"]:
-    """Scale queries in float32: in bfloat16 the scale itself would be off by up to 0.4%."""
-    return (q.astype(jnp.float32) * scale[..., None]).astype(q.dtype)
+    return compute(queries, keys, v, inputs.segment_ids, interaction, params, mesh.part)
 
 
 class Weights(nnx.Module):
@@ -157,16 +150,17 @@ class Weights(nnx.Module):
             "zeros": nnx.initializers.zeros,
             "ones": nnx.initializers.ones,
         }
-        for name, entry in declared.items():
-            value: Any
+
+        def fresh(entry: Any) -> Any:
             if isinstance(entry, Parameter):
                 draw = initializers[entry.initial]
-                value = nnx.Param(draw(rngs.params(), entry.shape, config.param_dtype))
-            elif isinstance(entry, Norm):
-                value = norm(config, entry.width, rngs)
-            else:
-                value = Weights(entry, config, rngs)
-            setattr(self, name, value)
+                return nnx.Param(draw(rngs.params(), entry.shape, config.param_dtype))
+            if isinstance(entry, Norm):
+                return norm(config, entry.width, rngs)
+            return Weights(entry, config, rngs)
+
+        for name, entry in declared.items():
+            setattr(self, name, fresh(entry))
 
     def __contains__(self, name: str) -> bool:
         return hasattr(self, name)
@@ -183,12 +177,12 @@ class LayerContext:
     config: ModelConfig
     encoding: Encoding
     layout: Layout
-    over: Collectives
+    mesh: Collectives
     inputs: LayerInputs
     kind: LayerKind
 
     @property
-    def rounded(self) -> bool:
+    def low_precision(self) -> bool:
         """Whether the factors of matrix products are rounded to bfloat16."""
         return self.config.product_dtype == "bfloat16"
 
@@ -213,12 +207,12 @@ class LayerContext:
 
     def summed(self, share: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
         """Sum the shares of the devices that split heads or hidden layer."""
-        return projected(self.over.sum_over_tensor(share))
+        return projected(self.mesh.sum_over_tensor(share))
 
     def linear(self, x: Float[Array, "tokens _"], weights: Weights) -> Float[Array, "tokens _"]:
         """Return x·kernel + bias with the weights that this device has."""
         dtype = self.config.dtype
-        y = project(x.astype(dtype), weights["kernel"].astype(dtype), self.rounded)
+        y = project(x.astype(dtype), weights["kernel"].astype(dtype), self.low_precision)
         return y + weights["bias"].astype(dtype)[None] if "bias" in weights else y
 
     def attend(
@@ -231,8 +225,8 @@ class LayerContext:
             encoding=self.encoding,
             layout=self.layout,
             softcap=self.config.attention_softcap,
-            rounded=self.rounded,
-            over=self.over,
+            low_precision=self.low_precision,
+            mesh=self.mesh,
         )
 
 
@@ -261,14 +255,15 @@ class DecoderLayer(nnx.Module):
         """Return the residual stream, and the feed-forward's auxiliary loss if it has one."""
         config, placement = layer.config, layer.config.norm_placement
         normed = x if placement == "after" else self.input_layernorm(x)
-        attended = _ATTENTION.apply(config, self.self_attn, normed, layer)
-        x = layer.computed(x)
+        y = _ATTENTION.apply(config, self.self_attn, normed, layer)
+        before = layer.computed(x)
         if placement == "before":
-            stream = x + attended
-            normed = self.post_attention_layernorm(x if config.parallel_residual else stream)
-            y, auxiliary = config.feed_forward.apply(config, self.mlp, normed, layer)
-            return stream + y, auxiliary
-        x = x + self.post_attention_layernorm(attended)
-        normed = x if placement == "after" else self.pre_feedforward_layernorm(x)
+            x = before + y
+            normed = self.post_attention_layernorm(before if config.parallel_residual else x)
+        else:
+            x = before + self.post_attention_layernorm(y)
+            normed = x if placement == "after" else self.pre_feedforward_layernorm(x)
         y, auxiliary = config.feed_forward.apply(config, self.mlp, normed, layer)
-        return x + self.post_feedforward_layernorm(y), auxiliary
+        if placement != "before":
+            y = self.post_feedforward_layernorm(y)
+        return x + y, auxiliary

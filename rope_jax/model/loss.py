@@ -31,25 +31,23 @@ def token_nll(
     targets: Int[Array, " tokens"],
     most_logits: int = MOST_LOGITS,
     softcap: float | None = None,
-    over: Collectives = ALONE,
+    mesh: Collectives = ALONE,
 ) -> Float32[Array, " tokens"]:
     """ln Σ_v exp(z_tv) − z_t,target with logits z_t = h_t·K, in nats, float32.
 
     softcap: c, which bounds the logits to c·tanh(z/c) (Gemma 2, arXiv 2408.00118, §2); None: none.
-    over: the devices that the vocabulary is split over: each has V of the kernel's columns, and
-        logits stay where they are. Three numbers per token are exchanged.
+    mesh: its devices may split the vocabulary: each has V of the kernel's columns, and logits stay
+        where they are. Three numbers per token are exchanged.
 
     At most `most_logits` logits (or one token's, if those are more) exist at a time. If all of them
     fit, they are kept for the backward pass. If not, it keeps one number per token, and computes
     the logits again chunk by chunk; it is then differentiable in reverse mode only.
     """
-    tokens, vocabulary = hidden.shape[0], kernel.shape[1]
-    if tokens * vocabulary <= most_logits:
+    if targets.size * kernel.shape[1] <= most_logits:
         logits = _logits(hidden, kernel, softcap)
-        target_logits = _of_targets(logits, targets, over)
-        return _logsumexp(logits, over) - target_logits
-    size = max(1, most_logits // vocabulary)
-    return _nll_in_chunks(size, softcap, over, hidden, kernel, targets)
+        return _logsumexp(logits, mesh) - _target_logits(logits, targets, mesh)
+    size = max(1, most_logits // kernel.shape[1])
+    return _nll_in_chunks(size, softcap, mesh, hidden, kernel, targets)
 
 
 def token_scores(
@@ -58,19 +56,18 @@ def token_scores(
     targets: Int[Array, " tokens"],
     most_logits: int = MOST_LOGITS,
     softcap: float | None = None,
-    over: Collectives = ALONE,
+    mesh: Collectives = ALONE,
 ) -> Scores:
-    """`token_nll`, and whether each target is the model's first choice.
+    """`token_nll`, and whether each target is the model's first choice, without ties.
 
-    No derivative is taken of it, so it keeps no logits, whatever their number is. A tie is no first
-    choice: a model whose logits are all equal has none.
+    No derivative is taken of it, so it keeps no logits, whatever their number is.
     """
 
     def chunk(x: tuple[Array, Array]) -> Scores:
         logits = _logits(x[0], kernel, softcap)
-        own = _of_targets(logits, x[1], over)
-        as_likely = over.sum_over_tensor((logits >= own[:, None]).sum(-1, dtype=jnp.int32))
-        return Scores(_logsumexp(logits, over) - own, as_likely == 1)
+        target = _target_logits(logits, x[1], mesh)
+        as_likely = mesh.sum_over_tensor((logits >= target[:, None]).sum(-1, dtype=jnp.int32))
+        return Scores(_logsumexp(logits, mesh) - target, as_likely == 1)
 
     if targets.size * kernel.shape[1] <= most_logits:
         return chunk((hidden, targets))
@@ -81,20 +78,15 @@ def token_scores(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _nll_in_chunks(
-    size: int,
-    softcap: float | None,
-    over: Collectives,
-    hidden: Float[Array, "tokens D"],
-    kernel: Float[Array, "D V"],
-    targets: Int[Array, " tokens"],
+    size: int, softcap: float | None, mesh: Collectives, *arrays: Array
 ) -> Float32[Array, " tokens"]:
-    return _forward(size, softcap, over, hidden, kernel, targets)[0]
+    return _forward(size, softcap, mesh, *arrays)[0]
 
 
 def _forward(
     size: int,
     softcap: float | None,
-    over: Collectives,
+    mesh: Collectives,
     hidden: Float[Array, "tokens D"],
     kernel: Float[Array, "D V"],
     targets: Int[Array, " tokens"],
@@ -102,8 +94,8 @@ def _forward(
 
     def chunk(x: tuple[Array, Array]) -> tuple[Array, Array]:
         logits = _logits(x[0], kernel, softcap)
-        lse = _logsumexp(logits, over)
-        return lse - _of_targets(logits, x[1], over), lse
+        lse = _logsumexp(logits, mesh)
+        return lse - _target_logits(logits, x[1], mesh), lse
 
     chunks = _cut(hidden, size), _cut(targets, size)
     nll, lse = (x.reshape(-1)[: targets.size] for x in jax.lax.map(chunk, chunks))
@@ -113,7 +105,7 @@ def _forward(
 def _backward(
     size: int,
     softcap: float | None,
-    over: Collectives,
+    mesh: Collectives,
     saved: tuple[Array, ...],
     dnll: Float32[Array, " tokens"],
 ) -> tuple[Float[Array, "tokens D"], Float[Array, "D V"], None]:
@@ -123,8 +115,8 @@ def _backward(
     Then dh = dz·Kᵀ and dK = Σ_t h_tᵀ·dz_t, which is summed in float32 whatever the dtypes are.
     """
     hidden, kernel, targets, lse = saved
-    dnll = over.sum_over_tensor(dnll)  # every device that shares the vocabulary returned the loss
-    first = over.own_vocabulary(kernel.shape[1])
+    dnll = mesh.sum_over_tensor(dnll)  # every device that shares the vocabulary returned the loss
+    first = mesh.own_vocabulary(kernel.shape[1])
 
     def chunk(dkernel: Array, x: tuple[Array, ...]) -> tuple[Array, Array]:
         h, target, log_sum, weight = x
@@ -156,23 +148,23 @@ def _logits(
     return logits if softcap is None else softcap * jnp.tanh(logits / softcap)
 
 
-def _logsumexp(logits: Float32[Array, "chunk V"], over: Collectives) -> Float32[Array, " chunk"]:
-    if over.tensor == 1:
+def _logsumexp(logits: Float32[Array, "chunk V"], mesh: Collectives) -> Float32[Array, " chunk"]:
+    if mesh.tensor == 1:
         return jax.nn.logsumexp(logits, axis=-1)
-    largest = over.max_over_tensor(logits.max(-1))
-    return largest + jnp.log(over.sum_over_tensor(jnp.exp(logits - largest[:, None]).sum(-1)))
+    largest = mesh.max_over_tensor(logits.max(-1))
+    return largest + jnp.log(mesh.sum_over_tensor(jnp.exp(logits - largest[:, None]).sum(-1)))
 
 
-def _of_targets(
-    logits: Float32[Array, "chunk V"], targets: Int[Array, " chunk"], over: Collectives
+def _target_logits(
+    logits: Float32[Array, "chunk V"], targets: Int[Array, " chunk"], mesh: Collectives
 ) -> Float32[Array, " chunk"]:
     """Return the logits of the targets, which another device may have."""
+    if mesh.tensor == 1:
+        return jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     size = logits.shape[1]
-    own = targets - over.own_vocabulary(size)
-    if over.tensor == 1:
-        return jnp.take_along_axis(logits, own[:, None], axis=-1)[:, 0]
-    found = jnp.take_along_axis(logits, jnp.clip(own, 0, size - 1)[:, None], axis=-1)[:, 0]
-    return over.sum_over_tensor(jnp.where((own >= 0) & (own < size), found, 0.0))
+    own = targets - mesh.own_vocabulary(size)
+    values = jnp.take_along_axis(logits, jnp.clip(own, 0, size - 1)[:, None], axis=-1)[:, 0]
+    return mesh.sum_over_tensor(jnp.where((own >= 0) & (own < size), values, 0.0))
 
 
 def _cut(x: Array, size: int) -> Array:

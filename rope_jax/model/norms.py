@@ -1,43 +1,36 @@
 """The normalizations of a decoder, all computed in float32 and returned in the input's dtype."""
 
-from collections.abc import Callable
+from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from rope_jax.config.model import ModelConfig, NormName
+from rope_jax.config.model import ModelConfig
 from rope_jax.kernels.norms import rms_norm
 
 
 class RMSNorm(nnx.Module):
     """x / √(mean x² + ε) · scale over the last axis (Llama). A fresh scale is 1."""
 
+    offset: ClassVar[int] = 0
+
     def __init__(self, config: ModelConfig, width: int, rngs: nnx.Rngs) -> None:
         self.epsilon = config.rms_norm_eps
-        ones = nnx.initializers.ones(rngs.params(), (width,), config.param_dtype)
-        self.scale = nnx.Param(ones)
+        fresh = nnx.initializers.constant(1 - self.offset)
+        self.scale = nnx.Param(fresh(rngs.params(), (width,), config.param_dtype))
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
         wide = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
-        scale = self.scale[...].astype(jnp.float32)
+        # in float32: bfloat16 would round 1 + scale to multiples of 1/128
+        scale = self.offset + self.scale[...].astype(jnp.float32)
         return rms_norm(wide, scale, self.epsilon).reshape(x.shape).astype(x.dtype)
 
 
-class RMSNormPlusOne(nnx.Module):
+class RMSNormPlusOne(RMSNorm):
     """x / √(mean x² + ε) · (1 + scale) over the last axis (Gemma). A fresh scale is 0."""
 
-    def __init__(self, config: ModelConfig, width: int, rngs: nnx.Rngs) -> None:
-        self.epsilon = config.rms_norm_eps
-        self.scale = nnx.Param(jnp.zeros(width, config.param_dtype))
-
-    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
-        wide = x.astype(jnp.float32)
-        normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + self.epsilon)
-        # in float32: bfloat16 would round 1 + scale to multiples of 1/128
-        scale = 1 + self.scale[...].astype(jnp.float32)
-        return (normed * scale.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+    offset: ClassVar[int] = 1
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -63,11 +56,7 @@ class LayerNorm(nnx.LayerNorm):
         return super().__call__(x, mask=mask).astype(x.dtype)
 
 
-_NORMS: dict[NormName, Callable[[ModelConfig, int, nnx.Rngs], nnx.Module]] = {
-    "rms_norm": RMSNorm,
-    "rms_norm_plus_one": RMSNormPlusOne,
-    "layer_norm": LayerNorm,
-}
+_NORMS = {"rms_norm": RMSNorm, "rms_norm_plus_one": RMSNormPlusOne, "layer_norm": LayerNorm}
 
 
 def norm(config: ModelConfig, width: int, rngs: nnx.Rngs) -> nnx.Module:

@@ -13,7 +13,6 @@ import pytest
 
 from rope_jax.attention.linear import linear_attention
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
-from tests.programs import equations
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -58,22 +57,23 @@ def inputs(queries, keys=None, batch=2):
     rng = np.random.default_rng(queries)
     keys = keys or queries
     shapes = [(batch, queries, N, H), (batch, keys, K, H), (batch, keys, K, V)]
-    return [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def by_chunks(q, k, v, cos, sin, segment_ids, chunk=CHUNK):
+    def rotate_queries(x):
+        return rotate(x, cos[:, -q.shape[1] :], sin[:, -q.shape[1] :])
+
+    return linear_attention(
+        q, k, v, rotate_queries, lambda x: rotate(x, cos, sin), segment_ids, chunk=chunk
+    )
 
 
 @functools.partial(jax.jit, static_argnames="chunk")
 def attend(q, k, v, positions, segment_ids=None, *, chunk=CHUNK):
     """Linear attention with RoPE; positions [B, S]."""
     frequencies = parse_scaling({"type": "none"}).frequencies(RotaryGeometry(H, BASE))
-    cos, sin = cos_sin(frequencies, positions)
-
-    def rotate_queries(x):
-        return rotate(x, cos[:, -q.shape[1] :], sin[:, -q.shape[1] :])
-
-    def rotate_keys(x):
-        return rotate(x, cos, sin)
-
-    return linear_attention(q, k, v, rotate_queries, rotate_keys, segment_ids, chunk=chunk)
+    return by_chunks(q, k, v, *cos_sin(frequencies, positions), segment_ids, chunk)
 
 
 def counted(length, batch=2):
@@ -85,18 +85,7 @@ def documents(length, *borders):
     """Return segment ids [B, S] of rows that have a new document at each of their borders."""
     index = np.arange(length)
     rows = [7 + np.searchsorted(row, index, side="right") for row in borders]
-    return jnp.asarray(np.stack(rows), jnp.int32)
-
-
-@pytest.mark.parametrize(
-    ("queries", "keys"),
-    [(1, 1), (16, 16), (17, 17), (73, 80)],  # 17 are cut into 9 and 8, 73 into 4 × 15 and 13
-)
-def test_one_document_matches_the_double_loop(queries, keys):
-    q, k, v = inputs(queries, keys)
-    positions = counted(keys)
-    found = attend(q, k, v, positions)
-    np.testing.assert_allclose(found, double_loop(q, k, v, positions), atol=2e-6)
+    return np.stack(rows).astype(np.int32)
 
 
 # Of 80 tokens in 5 chunks of 16: row 0 has borders in mid-chunk and a document over 5 chunks; row 1
@@ -105,10 +94,20 @@ def test_one_document_matches_the_double_loop(queries, keys):
 BORDERS = (5, 70), (16, 31, 50, 53, 79)
 
 
-@pytest.mark.parametrize("queries", [80, 29, 1])
-def test_documents_match_the_double_loop(queries):
-    q, k, v = inputs(queries, 80)
-    positions, segment_ids = counted(80), documents(80, *BORDERS)
+@pytest.mark.parametrize(
+    ("queries", "keys", "borders"),
+    [
+        (1, 1, None),
+        (17, 17, None),  # cut into 9 and 8
+        (73, 80, None),  # cut into 4 × 15 and 13
+        (80, 80, BORDERS),
+        (29, 80, BORDERS),
+        (1, 80, BORDERS),
+    ],
+)
+def test_the_result_is_that_of_the_double_loop(queries, keys, borders):
+    q, k, v = inputs(queries, keys)
+    positions, segment_ids = counted(keys), documents(keys, *borders) if borders else None
     found = attend(q, k, v, positions, segment_ids)
     np.testing.assert_allclose(found, double_loop(q, k, v, positions, segment_ids), atol=2e-6)
 
@@ -138,12 +137,10 @@ def test_gradients_are_exactly_zero_outside_the_seen_keys():
         np.testing.assert_array_equal((dq != 0).any((0, 2, 3)), np.arange(before, 80) == own)
 
 
-@pytest.mark.parametrize("shift", [1, 1000, 1_000_000])
-def test_only_relative_positions_matter(shift):
+def test_only_relative_positions_matter():
     q, k, v = inputs(73, 80)
-    positions = counted(80)
-    moved = positions + shift * np.array([[1], [-1]])
-    np.testing.assert_allclose(attend(q, k, v, moved), attend(q, k, v, positions), atol=5e-6)
+    moved = counted(80) + 1_000_000 * np.array([[1], [-1]])
+    np.testing.assert_allclose(attend(q, k, v, moved), attend(q, k, v, counted(80)), atol=5e-6)
 
 
 def test_weights_without_rotation_add_up_to_1_in_any_width():
@@ -158,7 +155,7 @@ def test_weights_without_rotation_add_up_to_1_in_any_width():
         segment_ids = documents(80, *BORDERS)
         return linear_attention(q, k, v, widened, widened, segment_ids, chunk=CHUNK)
 
-    out = averages(q, k, jnp.ones_like(v))
+    out = averages(q, k, np.ones_like(v))
     np.testing.assert_allclose(out, np.ones(out.shape), atol=1e-6)
 
 
@@ -176,20 +173,10 @@ def whole_matrices(q, k, v, cos, sin, segment_ids):
     return jnp.einsum("bnts,bsnv->btnv", weights, v)
 
 
-def by_chunks(q, k, v, cos, sin, segment_ids):
-    def rotate_queries(x):
-        return rotate(x, cos[:, -q.shape[1] :], sin[:, -q.shape[1] :])
-
-    def rotate_keys(x):
-        return rotate(x, cos, sin)
-
-    return linear_attention(q, k, v, rotate_queries, rotate_keys, segment_ids, chunk=CHUNK)
-
-
 def test_gradients_match_whole_matrices():
     """Also those of cos and sin, and where q or k is exactly 0, at which the pieces of φ meet."""
     q, k, v = inputs(73, 80)
-    q, k = q.at[0, 20].set(0), k.at[:, 1].set(0)
+    q[0, 20], k[:, 1] = 0, 0
     frequencies = parse_scaling({"type": "none"}).frequencies(RotaryGeometry(H, BASE))
     arguments = q, k, v, *cos_sin(frequencies, counted(80))
     segment_ids = documents(80, *BORDERS)
@@ -207,37 +194,32 @@ def test_gradients_match_whole_matrices():
 def test_small_phi_keeps_its_digits():
     """elu(x) + 1 rounds to 0 below −17, and 0/0 would be NaN."""
     q, k, v = inputs(73, 80)
-    q, k, positions = q - 18, k - 18, counted(80)
+    q, k, positions = q - np.float32(18), k - np.float32(18), counted(80)
     found = attend(q, k, v, positions)
     np.testing.assert_allclose(found, double_loop(q, k, v, positions), atol=5e-6)
 
 
 def test_bfloat16_inputs_are_rounded_once_more_at_the_end():
-    q, k, v = (x.astype(jnp.bfloat16) for x in inputs(80))
-    positions = counted(80)
-    found = attend(q, k, v, positions)
-    wanted = attend(*(x.astype(jnp.float32) for x in (q, k, v)), positions)
+    rounded, positions = [x.astype(jnp.bfloat16) for x in inputs(80)], counted(80)
+    found = attend(*rounded, positions)
+    wanted = attend(*(x.astype(np.float32) for x in rounded), positions)
     assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(found.astype(jnp.float32), wanted, rtol=2**-8, atol=1e-6)
+    np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=2**-8, atol=1e-6)
 
 
-def test_program_size_is_constant_and_memory_is_linear_in_length():
+def test_memory_is_linear_in_the_length():
     def loss(q, k, v, segment_ids):
         out = linear_attention(q, k, v, jnp.negative, jnp.negative, segment_ids, chunk=512)
         return jnp.square(out).sum()
 
-    sizes, bytes_used = [], []
-    for length in (4096, 16384):
+    def bytes_used(length):
         shapes = [jax.ShapeDtypeStruct((1, length, n, H), np.float32) for n in (2, 1, 1)]
         shapes.append(jax.ShapeDtypeStruct((1, length), np.int32))
-        program = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
-        sizes.append(len(list(equations(jax.make_jaxpr(program)(*shapes)))))
-        memory = program.lower(*shapes).compile().memory_analysis()
-        bytes_used.append(memory.temp_size_in_bytes)
-    assert sizes[0] == sizes[1]
-    assert bytes_used[1] < 4.4 * bytes_used[0]
+        compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*shapes).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
     # The scores of every chunk would take 64 MiB, and whole matrices 2 GiB.
-    assert bytes_used[1] < 32 * 2**20
+    assert bytes_used(16384) < min(4.4 * bytes_used(4096), 32 * 2**20)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +231,6 @@ def test_program_size_is_constant_and_memory_is_linear_in_length():
     ],
 )
 def test_what_does_not_fit_is_an_error(queries, heads, chunk, message):
-    q, k, v = jnp.ones((1, queries, heads, H)), jnp.ones((1, 8, 2, H)), jnp.ones((1, 8, 2, V))
+    q, k, v = (np.ones((1, *shape)) for shape in ((queries, heads, H), (8, 2, H), (8, 2, V)))
     with pytest.raises(ValueError, match=message):
         linear_attention(q, k, v, lambda x: x, lambda x: x, chunk=chunk)

@@ -1,20 +1,18 @@
-"""The TPU kernel, run by Pallas's interpreter, matches `dense_attention`.
-
-Shapes: B batch, T queries, S length of the window, N heads, K key-value heads, H head dim of
-queries and keys, V that of values.
-"""
+"""The TPU kernel, run by Pallas's interpreter, against float64."""
 
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS
 from rope_jax.attention.splash import _block_sizes, splash_attention
+from rope_jax.positions.mask import BandMask
+from tests.attention.reference import attention, inputs, seen_keys
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+splash = functools.partial(splash_attention, interpret=True)
 
 
 @pytest.fixture(autouse=True)
@@ -24,40 +22,26 @@ def implicit_promotion():
         yield
 
 
-def inputs(length, width_of_values=8):
-    """Return q, k, v, a direction, and segments of about 50 tokens, different in every row."""
-    rng = np.random.default_rng(length)
-    shapes = [(2, length, 4, 8), (2, length, 2, 8)]
-    shapes += [(2, length, n, width_of_values) for n in (2, 4)]
-    q, k, v, direction = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in shapes)
-    segments = np.cumsum(rng.random((2, length)) < 0.02, axis=1)
-    return q, k, v, direction, jnp.asarray(segments, jnp.int32)
-
-
 @pytest.mark.parametrize(
-    ("queries", "keys", "window", "segments"),
+    ("queries", "keys", "window", "documents"),
     [
-        (130, 130, None, False),
         (40, 600, 100, True),
         (1, 1024, 10, False),  # 127 rows of padding, too far from the last key to see it
-        (600, 600, 100, True),
+        pytest.param(600, 600, 100, True, marks=pytest.mark.slow),
     ],
 )
-def test_values_and_gradients_match_xla(queries, keys, window, segments):
-    q, k, v, direction, ids = inputs(keys, width_of_values=16)
-    q, direction = q[:, -queries:], direction[:, -queries:]
+def test_values_and_gradients_match_float64(queries, keys, window, documents):
+    *arrays, dout, ids = inputs(queries, keys, value_width=16)
+    ids = ids if documents else None
 
-    def value_and_gradients(attention):
-        def attend(q, k, v):
-            return attention(q, k, v, ids if segments else None, window)
+    @jax.jit
+    def value_and_gradients(q, k, v):
+        out, pull_back = jax.vjp(lambda q, k, v: splash(q, k, v, ids, window), q, k, v)
+        return out, *pull_back(dout)
 
-        out, pull_back = jax.vjp(attend, q, k, v)
-        return out, *pull_back(direction)
-
-    found = jax.jit(value_and_gradients, static_argnums=0)(
-        functools.partial(splash_attention, interpret=True)
-    )
-    for a, b in zip(found, value_and_gradients(BACKENDS["xla"].attend), strict=True):
+    seen = seen_keys(queries, keys, 2, ids, BandMask(beyond=window))
+    found, wanted = value_and_gradients(*arrays), attention(*arrays, dout, seen)
+    for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 

@@ -1,7 +1,4 @@
-"""Devices that share a window: each one's part of attention, and their gradients together.
-
-Shapes: B batch, S length of the window, T = S/count, N heads, K key-value heads, H head dim.
-"""
+"""Devices that share a window: each one's part of attention, and their gradients together."""
 
 import functools
 
@@ -11,7 +8,6 @@ import numpy as np
 import pytest
 
 from rope_jax.attention import BACKENDS
-from rope_jax.attention.backends.cudnn import Cudnn
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.cpu import banded_cpu
 from rope_jax.attention.dense import banded_dense
@@ -20,19 +16,9 @@ from rope_jax.kernels.loading import load_kernels
 from rope_jax.positions.interaction import Interaction, dot_product
 from rope_jax.positions.mask import BandMask
 from rope_jax.positions.zigzag import ZigZag, restored, tokens_of_parts
+from tests.attention.reference import attention, inputs, seen_keys
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
-H = 8
-
-
-def inputs(length):
-    """Return q, k, v, a direction, and segments of about 20 tokens, different in every row."""
-    rng = np.random.default_rng(length)
-    shapes = [(2, length, n, H) for n in (4, 2, 2, 4)]
-    q, k, v, direction = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in shapes)
-    segments = np.cumsum(rng.random((2, length)) < 0.05, axis=1)
-    return q, k, v, direction, jnp.asarray(segments, jnp.int32)
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -44,61 +30,64 @@ def test_the_order_of_tokens_on_the_host_is_that_on_the_devices(count):
     assert restored(jnp.asarray(order.reshape(-1)), 0, count).tolist() == window.tolist()
 
 
-def check_parts(attention, reference, length, count):
+def check_parts(attend, length, count, wanted):
     """Compare values and gradients of every part with those of the whole window.
 
-    attention(q, k, v, part), reference(q, k, v). Every device's q are its own tokens; the gradients
-    of k and v are the sums of all devices'.
+    attend(q, k, v, part). Every device's q are its own tokens; the gradients of k and v are the
+    sums of all devices'.
     """
-    q, k, v, direction, _ = inputs(length)
+    *arrays, dout, _ = inputs(length, length)
 
     @jax.jit
-    def of_part(index):
+    def of_part(index, q, k, v):
         part = ZigZag(index, count)
-        own, towards = part.own(q, 1), part.own(direction, 1)
-        out, pull_back = jax.vjp(lambda q, k, v: attention(q, k, v, part), own, k, v)
-        return out, *pull_back(towards)
+        out, pull_back = jax.vjp(lambda q, k, v: attend(q, k, v, part), part.own(q, 1), k, v)
+        return out, *pull_back(part.own(dout, 1))
 
-    out, pull_back = jax.vjp(reference, q, k, v)
-    dq, *d_keys_and_values = pull_back(direction)
-    parts = [of_part(jnp.int32(index)) for index in range(count)]
-    for index, (found, found_dq, *_) in enumerate(parts):
-        part = ZigZag(jnp.int32(index), count)
-        np.testing.assert_allclose(found, part.own(out, 1), atol=2e-6)
-        np.testing.assert_allclose(found_dq, part.own(dq, 1), atol=1e-5)
-    for found, wanted in zip(
-        zip(*parts, strict=True), (None, None, *d_keys_and_values), strict=True
-    ):
-        if wanted is not None:
-            np.testing.assert_allclose(sum(found), wanted, atol=1e-5)
+    order = tokens_of_parts(length, count)
+    parts = [of_part(np.int32(index), *arrays) for index in range(count)]
+    for own, (out, dq, *_) in zip(order, parts, strict=True):
+        np.testing.assert_allclose(out, wanted[0][:, own], atol=2e-6)
+        np.testing.assert_allclose(dq, wanted[1][:, own], atol=1e-5)
+    for number in (2, 3):
+        found = sum(np.asarray(part[number]) for part in parts)
+        np.testing.assert_allclose(found, wanted[number], atol=1e-5)
+
+
+def check_window(attend, length, count, window, documents):
+    """attend(q, k, v, ids, window, part) of every part against the whole window's attention."""
+    *arrays, ids = inputs(length, length)
+    ids = ids if documents else None
+    wanted = attention(*arrays, seen_keys(length, length, 2, ids, BandMask(beyond=window)))
+    check_parts(lambda q, k, v, part: attend(q, k, v, ids, window, part), length, count, wanted)
 
 
 @pytest.mark.parametrize(
-    ("count", "window", "segments"),
-    [(2, None, False), (4, None, True), (2, 40, True), (4, 40, False), (4, 1, False)],
+    ("count", "window", "documents"), [(4, None, True), (2, 40, True), (4, 1, False)]
 )
 @pytest.mark.parametrize("name", ["xla", "blockwise"])
-def test_parts_match_the_window(name, count, window, segments):
-    attention = BACKENDS[name].attend
+def test_parts_match_the_window(name, count, window, documents):
+    attend = BACKENDS[name].attend
     if name == "blockwise":
-        attention = functools.partial(BACKENDS["blockwise"].attend, block=10)
-    ids = inputs(192)[-1] if segments else None
-    check_parts(
-        lambda q, k, v, part: attention(q, k, v, ids, window, part),
-        lambda q, k, v: BACKENDS["xla"].attend(q, k, v, ids, window),
-        192,
-        count,
-    )
+        attend = functools.partial(attend, block=10)
+    check_window(attend, 192, count, window, documents)
 
 
-BANDS = {
-    "near and far": (BandMask(beyond=24), BandMask(nearest=24)),
-    "sinks": (BandMask(beyond=24), BandMask(nearest=24, first=4)),
-    "chunks": (
-        BandMask(chunk=30, chunks_back=(0, 0)),
-        BandMask(chunk=30, chunks_back=(1, None)),
-    ),
-}
+@pytest.mark.parametrize(
+    ("length", "count", "window", "documents"),
+    [
+        (512, 2, None, False),
+        pytest.param(1000, 2, 100, True, marks=pytest.mark.slow),  # chunks that are no whole blocks
+    ],
+)
+def test_parts_of_interpreted_splash_match_the_window(length, count, window, documents):
+    # The kernel itself relies on implicit promotion.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        attend = functools.partial(splash_attention, interpret=True)
+        check_window(attend, length, count, window, documents)
+
+
+SLOPE = 0.1
 
 
 def biased(slope, q, k, query_index, key_index):
@@ -106,10 +95,17 @@ def biased(slope, q, k, query_index, key_index):
     return jnp.einsum("bkgth,bksh->bkgts", q, k) - slope * distance[None, None, None]
 
 
-@pytest.mark.parametrize("segments", [False, True], ids=["one document", "segments"])
-@pytest.mark.parametrize("bands", BANDS.values(), ids=BANDS)
 @pytest.mark.parametrize(
-    ("attention", "scores"),
+    ("bands", "documents"),
+    [
+        ((BandMask(beyond=24), BandMask(nearest=24)), False),
+        ((BandMask(beyond=24), BandMask(nearest=24, first=4)), True),
+        ((BandMask(chunk=30, chunks_back=(0, 0)), BandMask(chunk=30, chunks_back=(1, None))), True),
+    ],
+    ids=["near and far", "sinks", "chunks"],
+)
+@pytest.mark.parametrize(
+    ("attend", "scores"),
     [
         (banded_dense, biased),
         (functools.partial(banded_blockwise, block=10), biased),
@@ -118,73 +114,50 @@ def biased(slope, q, k, query_index, key_index):
             marks=pytest.mark.skipif(load_kernels() is None, reason="there is no C++ compiler"),
         ),
     ],
-    ids=["whole", "blockwise", "cpu"],
+    ids=["dense", "blockwise", "cpu"],
 )
-def test_parts_of_several_bands_match_the_window(attention, scores, bands, segments):
-    ids = inputs(192)[-1] if segments else None
-    interaction, slope = Interaction(bands, scores), jnp.full((1,) * 5, 0.1)
+def test_parts_of_several_bands_match_the_window(attend, scores, bands, documents):
+    *arrays, dout, ids = inputs(192, 192)
+    ids = ids if documents else None
+    interaction, slope = Interaction(bands, scores), np.full((1,) * 5, SLOPE, np.float32)
+    sizes = (1.0, 0.7)  # bands that see the same keys differently
 
-    def of_bands(attention, q, k, v, *part):
-        # bands that see the same keys differently
-        queries = tuple(q * np.float32(1 - 0.3 * band) for band in range(len(bands)))
-        return attention(queries, (k,) * len(bands), v, ids, interaction, slope, *part)
+    def of_bands(q, k, v, part):
+        queries = tuple(q * np.float32(size) for size in sizes)
+        return attend(queries, (k, k), v, ids, interaction, slope, part)
 
-    check_parts(
-        functools.partial(of_bands, attention), functools.partial(of_bands, banded_dense), 192, 2
-    )
-
-
-@pytest.mark.parametrize(
-    ("length", "count", "window", "segments"),
-    [
-        (512, 2, None, False),
-        pytest.param(1000, 2, 100, True, marks=pytest.mark.slow),  # chunks that are no whole blocks
-        pytest.param(1024, 4, None, True, marks=pytest.mark.slow),
-        pytest.param(1024, 4, 200, False, marks=pytest.mark.slow),
-    ],
-)
-def test_parts_of_interpreted_splash_match_the_window(length, count, window, segments):
-    ids = inputs(length)[-1] if segments else None
-    # The kernel itself relies on implicit promotion.
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        check_parts(
-            lambda q, k, v, part: splash_attention(q, k, v, ids, window, part, interpret=True),
-            lambda q, k, v: BACKENDS["xla"].attend(q, k, v, ids, window),
-            length,
-            count,
-        )
+    q, k, v = arrays
+    distance = np.subtract.outer(np.arange(192), np.arange(192))
+    bias = -SLOPE * distance if scores is biased else 0.0
+    seen = tuple(seen_keys(192, 192, 2, ids, band) for band in bands)
+    out, dq, dk, dv = attention(tuple(q * size for size in sizes), (k, k), v, dout, seen, bias)
+    dq = sum(size * gradient for size, gradient in zip(sizes, dq, strict=True))
+    check_parts(of_bands, 192, 2, (out, dq, sum(dk), dv))
 
 
 def test_every_part_computes_the_same_number_of_blocks():
     # 16 blocks of 16 tokens: 136 pairs on or below the diagonal, 34 for each of four devices.
-    q, k, v, _, _ = inputs(256)
+    q, k, v, *_ = inputs(256, 256)
+    computed = []
 
-    def blocks_of(index):
-        computed = []
+    def recorded(params, q, k, query_index, key_index):
+        record = lambda i, j: computed.append((int(i) // 16, int(j) // 16))  # noqa: E731
+        jax.debug.callback(record, query_index[0], key_index[0])
+        return jnp.einsum("bkgth,bksh->bkgts", q, k)
 
-        def recorded(numbers, q, k, query_index, key_index):
-            jax.debug.callback(
-                lambda i, j: computed.append((int(i) // 16, int(j) // 16)),
-                query_index[0],
-                key_index[0],
-            )
-            return jnp.einsum("bkgth,bksh->bkgts", q, k)
+    @jax.jit
+    def of_part(index):
+        part, interaction = ZigZag(index, 4), Interaction(scores=recorded)
+        return banded_blockwise((part.own(q, 1),), (k,), v, None, interaction, {}, part, block=16)
 
-        part = ZigZag(jnp.int32(index), 4)
-        interaction = Interaction(scores=recorded)
-        out = banded_blockwise((part.own(q, 1),), (k,), v, None, interaction, {}, part, block=16)
-        jax.block_until_ready(out)
+    for index in range(4):
+        jax.block_until_ready(of_part(np.int32(index)))
         jax.effects_barrier()
-        return computed
-
-    found = [blocks_of(index) for index in range(4)]
-    assert [len(pairs) for pairs in found] == [34] * 4
-    assert sorted(pair for pairs in found for pair in pairs) == [
-        (i, j) for i in range(16) for j in range(i + 1)
-    ]
+        assert len(computed) == 34 * (index + 1)
+    assert sorted(computed) == [(i, j) for i in range(16) for j in range(i + 1)]
 
 
 def test_cudnn_refuses_a_part():
-    q, k, v, *_ = inputs(16)
+    q, k, v, *_ = inputs(16, 16)
     with pytest.raises(ValueError, match="cudnn cannot split a window over devices"):
-        Cudnn().attend(q, k, v, part=ZigZag(jnp.int32(0), 2))
+        BACKENDS["cudnn"].attend(q, k, v, part=ZigZag(np.int32(0), 2))

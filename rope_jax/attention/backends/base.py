@@ -1,7 +1,7 @@
 """The base class of every attention backend. Imports no jax until one computes.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
-keys, R after rotation, V that of values.
+keys, V that of values.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,14 @@ class Backend:
     is_softmax: ClassVar[bool] = True
     """False: it computes another function of queries and keys, so the model is another one."""
     interacts: ClassVar[bool] = False
-    """Whether `attend_bands` is there: position maps, encodings with scores of their own, soft
-    caps."""
+    """Whether it has `attend_bands`: position maps, encodings' own scores, soft caps."""
     splits_windows: ClassVar[bool] = True
     """Whether several devices can each compute some of a window's queries."""
     quadratic_memory: ClassVar[bool] = False
     """Whether the weights of all pairs of tokens are in memory, and kept for the backward pass."""
-    rounds: ClassVar[bool] = False
-    """Whether its methods take `rounded`; if not, `in_bfloat16` rounds the factors before."""
+    has_precision: ClassVar[bool] = False
+    """Whether its methods take `low_precision`, to multiply factors rounded to bfloat16; if not,
+    they are given rounded queries, keys and values."""
 
     def obstacle(self, platform: str, dtype: str, head_dim: int) -> str | None:
         """Return why it cannot run, to follow its name in an error; None if it can.
@@ -86,21 +86,21 @@ class Backend:
     def attend_features(
         self, q: Any, k: Any, v: Any, rotate_queries: Any, rotate_keys: Any, segment_ids: Any
     ) -> Any:
-        """Attention without a softmax: q and k are not rotated yet, as features of them will be."""
+        """Attention without a softmax: features of q and k are rotated, not q and k."""
         raise NotImplementedError
 
 
-def in_bfloat16(attention: Callable[..., Any]) -> Callable[..., Any]:
+def with_bfloat16_inputs(attention: Callable[..., Any]) -> Callable[..., Any]:
     """Return an attention function that rounds queries, keys and values to bfloat16.
 
-    In bfloat16, the sums of products and the softmax are float32. The result has the dtype of the
-    values that are given.
+    The sums of products and the softmax are still float32, and the result has the dtype of the
+    given values.
     """
     import jax
     import jax.numpy as jnp
 
-    def rounded(queries: Any, keys: Any, v: Any, *rest: Any) -> Any:
+    def low_precision(queries: Any, keys: Any, v: Any, *rest: Any) -> Any:
         arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), (queries, keys, v))
         return attention(*arrays, *rest).astype(v.dtype)
 
-    return rounded
+    return low_precision

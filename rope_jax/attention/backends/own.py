@@ -6,7 +6,7 @@ from rope_jax.attention.backends.base import Backend
 
 
 class Xla(Backend):
-    """Whole score matrices, the fastest at a few hundred tokens, and the reference."""
+    """Dense score matrices, the fastest at a few hundred tokens, and the reference."""
 
     name: ClassVar[str] = "xla"
     summary: ClassVar[str] = "whole score matrices"
@@ -45,7 +45,7 @@ class Cpu(Backend):
     platforms: ClassVar[tuple[str, ...]] = ("cpu",)
     interacts: ClassVar[bool] = True
     # The kernel rounds what it copies. Rounded by XLA, a step took 3 to 14% longer.
-    rounds: ClassVar[bool] = True
+    has_precision: ClassVar[bool] = True
 
     def obstacle(self, platform: str, dtype: str, head_dim: int) -> str | None:
         from rope_jax.kernels.loading import load_kernels
