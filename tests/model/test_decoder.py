@@ -1,6 +1,4 @@
-"""The decoder against a float64 reference in numpy, and against itself in other settings.
-
-`test_families.py` does the same for decoders other than Llama's.
+"""Decoders of every family against a float64 reference in numpy, and against themselves.
 
 Shapes: B batch, T length, L layers.
 """
@@ -11,49 +9,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from rope_jax.attention import BACKENDS
+from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.config.model import ModelConfig
-from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.resolve import resolve_model
+from rope_jax.config.training import Config
+from rope_jax.errors import UserError
+from rope_jax.model.decoder import LanguageModel, language_model
+from rope_jax.model.norms import norm
+from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
-from tests.model.reference import loud_params, reference_nll
+from tests.model.reference import FAMILIES, SIZES, loud_params, reference_nll
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
-V, B, T, L = 61, 3, 70, 3  # L = B: code that confuses the two axes must not pass
-
-PLAIN = ModelConfig(
-    hidden_size=32, intermediate_size=48, num_hidden_layers=L, num_attention_heads=4
-)
-
-
-def with_fields(config, **fields):
-    return ModelConfig(**config.model_dump() | fields)
-
-
-# Grouped queries, heads wider than D/N, QK-norm and a separate output matrix.
-FULL = with_fields(
-    PLAIN,
-    num_attention_heads=6,
-    num_key_value_heads=2,
-    head_dim=12,
-    qk_norm=True,
-    tie_word_embeddings=False,
-    rms_norm_eps=1e-2,
-)
-
-
-# Inputs
+V, B, T, L = 61, 3, 50, 3  # L = B: code that confuses the two axes must not pass
+WEIGHTS = np.linspace(-1, 2, T, dtype=np.float32)[None]
 
 
 def text(seed=0):
-    rng = np.random.default_rng(seed)
-    tokens = rng.integers(0, V, (B, T + 1)).astype(np.int32)
+    tokens = np.random.default_rng(seed).integers(0, V, (B, T + 1)).astype(np.int32)
     return tokens[:, :-1], tokens[:, 1:]
 
 
 SEGMENTS = np.cumsum(np.random.default_rng(1).random((B, T)) < 0.06, axis=1).astype(np.int32)
-POSITIONS = np.arange(T, dtype=np.int32)[None]
+POSITIONS = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T))
 # Jumps forward, as when training on skipped positions, and back. Neither changes what is visible.
 JUMPS = np.stack(
     [
@@ -64,150 +45,178 @@ JUMPS = np.stack(
 ).astype(np.int32)
 
 
-def frequencies(width, **settings):
-    geometry = RotaryGeometry(width, 1e4, 32)
-    return parse_scaling({"type": "none"} | settings).frequencies(geometry)
+def frequencies(**settings):
+    return parse_scaling({"type": "none"} | settings).frequencies(RotaryGeometry(8, 1e4, 32))
 
 
-def by_layer(width):
+def by_layer():
     """Different frequencies and m in every layer; no rotation (NoPE) in the second."""
     layers = [
-        frequencies(width, type="yarn", factor=4.0),
-        Frequencies.from_float64(np.zeros(width // 2)),
-        frequencies(width, type="pi", factor=2.0),
+        frequencies(type="yarn", factor=4.0),
+        Frequencies.from_float64(np.zeros(4)),
+        frequencies(type="pi", factor=2.0),
     ]
     leaves = (np.stack(leaf)[:, None] for leaf in zip(*layers, strict=True))
     return Rotary(Frequencies(*leaves), np.ones((1, 1, 1), np.float32))
 
 
-def by_row_with_query_scale(width):
+def by_row():
     """Different frequencies in every row, and queries scaled by layer, row and token."""
-    rows = [frequencies(width, type="ntk", factor=float(s)) for s in (1, 2, 8)]
+    rows = [frequencies(type="ntk", factor=float(s)) for s in (1, 2, 8)]
     leaves = (np.stack(leaf)[None] for leaf in zip(*rows, strict=True))
     scale = np.random.default_rng(2).uniform(0.5, 2, (L, B, T)).astype(np.float32)
     return Rotary(Frequencies(*leaves), scale)
 
 
-def nll_of(config, rotary, positions=POSITIONS, segment_ids=None, layout="half"):
-    model = LanguageModel(resolve_model(config), V, layout)
-    nll = jax.jit(model.nll)(loud_params(model), *text(), positions, segment_ids, rotary)
-    assert nll.dtype == jnp.float32
-    return np.asarray(nll)
+PACKED = POSITIONS, SEGMENTS, by_layer()
+# Grouped queries, heads of which 8 of 12 dimensions are rotated, QK-norm, a separate output matrix.
+FULL = {"num_attention_heads": 6, "qk_norm": True, "tie_word_embeddings": False}
+PLAIN = {"head_dim": 8, "num_key_value_heads": 4}
+# By name: the model's fields, its sliding windows, layout, and (positions, segments, rotary).
+MODELS = {name: (*family, "half", PACKED) for name, family in FAMILIES.items()} | {
+    "plain": (PLAIN, (None,), "half", (POSITIONS, None, Rotary.shared(frequencies()))),
+    "full": (FULL, (5, None, 20), "half", PACKED),
+    # positions jump both ways; the mask goes by index in the window
+    "jumps": (
+        PLAIN | {"num_key_value_heads": 1},
+        (None,),
+        "interleaved",
+        (JUMPS, None, by_row()),
+    ),
+}
 
 
-def assert_agrees(found, config, rotary, positions=POSITIONS, segment_ids=None, layout="half"):
-    params = loud_params(LanguageModel(resolve_model(config), V, layout))
-    wanted = reference_nll(config, layout, params, *text(), positions, segment_ids, rotary)
+def made(name, **fields):
+    own, windows, layout, _ = MODELS[name]
+    config = resolve_model(ModelConfig(**SIZES | own | fields))
+    return LanguageModel(config, V, layout, windows)
+
+
+@functools.cache
+def nll_and_gradient(name):
+    return computed(name, made(name))
+
+
+def computed(name, model):
+    """Return the NLL of the targets, and the gradient of its weighted sum."""
+
+    def total(params):
+        nll = model.nll(params, *text(), *MODELS[name][3])
+        return (nll * WEIGHTS).sum(), nll
+
+    (_, nll), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(loud_params(model))
+    return np.asarray(nll), gradient
+
+
+# Between them, these have every field; of the others only the losses are compared.
+VARIED = ("olmo2", "gemma2", "gpt_neox", "full")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_matches_the_reference(name):
+    _, windows, layout, inputs = MODELS[name]
+    model = made(name)
+    params = loud_params(model)
+    if name in VARIED:
+        found, _ = nll_and_gradient(name)
+    else:
+        found = jax.jit(model.nll)(params, *text(), *inputs)
+    wanted = reference_nll(model.config, layout, params, *text(), *inputs, windows)
     assert wanted.std() > 0.5  # far from a uniform guess, on which any two models agree
-    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, wanted, atol=3e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("olmo2", {"layers": "scanned", "remat": "attention", "attention": "blockwise"}),
+        # a repeat of two layers, and one layer more
+        ("gemma2", {"layers": "scanned", "remat": "products", "attention": "blockwise"}),
+        ("gpt_neox", {"layers": "unrolled", "remat": "layer"}),
+        ("full", {"layers": "scanned"}),
+    ],
+)
+def test_losses_and_gradients_do_not_depend_on_how_layers_run(name, fields, monkeypatch):
+    monkeypatch.setattr(
+        BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=16)
+    )
+    found, wanted = computed(name, made(name, **fields)), nll_and_gradient(name)
+    np.testing.assert_allclose(found[0], wanted[0], atol=1e-5)
+    for (path, one), other in zip(
+        jax.tree.leaves_with_path(found[1]), jax.tree.leaves(wanted[1]), strict=True
+    ):
+        leaf = jax.tree_util.keystr(path)
+        # keys may all move by the same vector: softmax does not see it
+        assert "k_proj']['bias" in leaf or np.abs(other).max() > 1e-4, leaf
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=3e-4, err_msg=leaf)
+
+
+def test_the_finite_difference_of_the_reference_is_the_gradient():
+    # of one number in every kind of parameter, in a model with all the nonlinearities
+    model, (_, windows, layout, inputs) = made("gemma2"), MODELS["gemma2"]
+    params = jax.tree.map(np.float64, loud_params(model))
+
+    def total():
+        nll = reference_nll(model.config, layout, params, *text(), *inputs, windows)
+        return (nll * WEIGHTS).sum()
+
+    for path, gradient in jax.tree.leaves_with_path(nll_and_gradient("gemma2")[1]):
+        leaf = functools.reduce(lambda tree, key: tree[key.key], path, params)
+        place = np.unravel_index(np.argmax(np.abs(gradient)), gradient.shape)
+        sums = []
+        for step in (1e-5, -2e-5):
+            leaf[place] += step
+            sums.append(total())
+        leaf[place] += 1e-5
+        slope = (sums[0] - sums[1]) / 2e-5
+        assert float(gradient[place]) == pytest.approx(slope, rel=1e-3), jax.tree_util.keystr(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "last"),
+    [
+        ("full", {}, 7),
+        ("gemma2", {"layers": "scanned", "attention": "blockwise"}, 1),
+        ("gpt_neox", {"layers": "scanned"}, T),
+    ],
+)
+def test_nll_of_the_last_targets_equals_that_of_all(name, fields, last):
+    model = made(name, **fields)
+    inputs, run = (*text(), *MODELS[name][3]), functools.partial(model.nll, last=last)
+    found = jax.jit(run)(loud_params(model), *inputs)
+    np.testing.assert_allclose(found, nll_and_gradient(name)[0][:, -last:], atol=5e-6)
+    # The feed-forward of the last layer computes only those rows.
+    program = str(jax.make_jaxpr(run)(loud_params(model), *inputs))
+    assert f"f32[{B * last},48]" in program
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """Return nll(tokens, targets, positions, segment_ids) of PLAIN, jitted."""
-    model = LanguageModel(resolve_model(PLAIN), V)
-    params, rotary = loud_params(model), Rotary.shared(frequencies(8))
-    jitted = jax.jit(model.nll)
+    """Return nll(tokens, targets, positions, segment_ids) of the plain model, jitted."""
+    model = made("plain")
+    params, jitted = loud_params(model), jax.jit(model.nll)
+    rotary, one = Rotary.shared(frequencies()), np.zeros((B, T), np.int32)
 
-    def nll(tokens, targets, positions, segment_ids):
-        positions = np.broadcast_to(positions, (B, T))  # so that one compilation serves all tests
+    def nll(tokens, targets, positions, segment_ids=one):
+        positions = np.broadcast_to(positions, (B, T)).astype(np.int32)
         return np.asarray(jitted(params, tokens, targets, positions, segment_ids, rotary))
 
     return nll
 
 
-# Against the reference
-
-
-def test_the_plain_model_matches_the_reference(plain):
-    assert_agrees(plain(*text(), POSITIONS, None), PLAIN, Rotary.shared(frequencies(8)))
-
-
-@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
-def test_the_full_model_with_frequencies_by_layer_matches_the_reference(layers):
-    # 8 of 12 dimensions are rotated, one layer has no rotation, and documents are separate.
-    config, inputs = with_fields(FULL, layers=layers), (by_layer(8), POSITIONS, SEGMENTS)
-    assert_agrees(nll_of(config, *inputs), config, *inputs)
-
-
-@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
-def test_frequencies_by_row_query_scales_and_jumps_match_the_reference(layers):
-    # Positions jump both ways; the mask goes by index in the window.
-    config = with_fields(PLAIN, layers=layers, num_key_value_heads=1)
-    inputs = by_row_with_query_scale(8), JUMPS, None, "interleaved"
-    assert_agrees(nll_of(config, *inputs), config, *inputs)
-
-
-@pytest.mark.parametrize(
-    ("layers", "windows"),
-    [
-        ("unrolled", (5, None)),
-        ("scanned", (5, None)),  # one repeat of two layers, and one layer more
-        ("scanned", (5, None, 20)),
-    ],
-)
-def test_sliding_windows_by_layer_match_the_reference(layers, windows):
-    config = with_fields(FULL, layers=layers)
-    model = LanguageModel(resolve_model(config), V, "half", windows)
-    inputs = loud_params(model), *text(), POSITIONS, SEGMENTS, by_layer(8)
-    found = jax.jit(model.nll)(*inputs)
-    wanted = reference_nll(config, "half", *inputs, windows)
-    np.testing.assert_allclose(found, wanted, atol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("layers", "windows", "attention"),
-    [
-        ("unrolled", (5, None), "xla"),
-        ("scanned", (5, 20), "blockwise"),  # one repeat of two layers, and the last layer by itself
-        ("scanned", (5,), "xla"),
-    ],
-)
-def test_nll_of_the_last_targets_equals_that_of_all(layers, windows, attention):
-    config = with_fields(FULL, layers=layers, attention=attention)
-    rotary = by_layer(8)._replace(query_scale=by_row_with_query_scale(8).query_scale)
-    model = LanguageModel(resolve_model(config), V, "half", windows)
-    inputs = loud_params(model), *text(), JUMPS, SEGMENTS, rotary
-    whole = jax.jit(model.nll)(*inputs)
-    for last in (1, 7, T):
-        found = jax.jit(functools.partial(model.nll, last=last))(*inputs)
-        assert found.shape == (B, last)
-        np.testing.assert_allclose(found, whole[:, -last:], atol=2e-6)
-    # The feed-forward of the last layer computes only those rows.
-    program = str(jax.make_jaxpr(functools.partial(model.nll, last=7))(*inputs))
-    assert f"f32[{B * 7},48]" in program
-
-
-def test_gradients_of_different_layers_are_the_same_scanned_and_recomputed():
-    rotary, windows = by_layer(8), (5, None)
-    found = []
-    for fields in ({}, {"layers": "scanned", "remat": "products"}):
-        model = LanguageModel(resolve_model(with_fields(FULL, **fields)), V, "half", windows)
-
-        def loss(*inputs, model=model):
-            return model.nll(*inputs).sum()
-
-        inputs = loud_params(model), *text(), POSITIONS, SEGMENTS, rotary
-        found.append(jax.jit(jax.grad(loss))(*inputs))
-    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
-
-
-# Against itself in other settings
-
-
 def test_only_differences_of_positions_matter(plain):
     # With positions in bfloat16, or angles in float32, an offset of 1,000,000 would change the NLL.
-    here = plain(*text(), POSITIONS, None)
-    np.testing.assert_allclose(plain(*text(), POSITIONS + 1_000_000, None), here, atol=2e-5)
-    assert np.max(np.abs(plain(*text(), 2 * POSITIONS, None) - here)) > 0.1
+    here = plain(*text(), POSITIONS)
+    np.testing.assert_allclose(plain(*text(), POSITIONS + 1_000_000), here, atol=2e-5)
+    assert np.max(np.abs(plain(*text(), 2 * POSITIONS) - here)) > 0.1
 
 
 @pytest.mark.parametrize("positions", [POSITIONS, JUMPS], ids=["in order", "jumping"])
 def test_later_tokens_do_not_change_earlier_losses(plain, positions):
     (tokens, targets), (others, _) = text(), text(seed=1)
     mixed = np.where(np.arange(T) < 40, tokens, others)
-    before, after = plain(tokens, targets, positions, None), plain(mixed, targets, positions, None)
+    before, after = plain(tokens, targets, positions), plain(mixed, targets, positions)
     np.testing.assert_array_equal(before[:, :40], after[:, :40])
     assert np.all(before[:, 40:] != after[:, 40:])
 
@@ -216,59 +225,84 @@ def test_packed_documents_do_not_see_each_other(plain):
     # Two documents in one row, each with positions from 0, against each in its own row.
     tokens, targets = text()
     first, second = np.arange(T) < 30, np.arange(T) >= 30
-    positions = (np.arange(T) - 30 * second)[None].astype(np.int32)
-    packed = plain(tokens, targets, positions, np.tile(second, (B, 1)).astype(np.int32))
-    unpacked = plain(tokens, targets, POSITIONS, None)
-    np.testing.assert_array_equal(packed[:, first], unpacked[:, first])
+    segments = np.tile(second, (B, 1)).astype(np.int32)
+    packed = plain(tokens, targets, np.arange(T) - 30 * second, segments)
+    np.testing.assert_array_equal(packed[:, first], plain(*text(), POSITIONS)[:, first])
     moved = [np.roll(x, -30, axis=1) for x in (tokens, targets)]
-    alone = plain(*moved, POSITIONS, None)[:, : T - 30]
+    alone = plain(*moved, POSITIONS)[:, : T - 30]
     np.testing.assert_allclose(packed[:, second], alone, atol=2e-5)
 
 
-def loss_and_gradients(**fields):
-    # Short, and with two layers, to compile fast: what is compared does not depend on either.
-    config = with_fields(PLAIN, num_hidden_layers=2, num_key_value_heads=2, **fields)
-    model = LanguageModel(resolve_model(config), V)
-    rotary = jax.tree.map(lambda leaf: leaf[:2], by_layer(8))
-
-    def mean(params, *args):
-        return model.nll(params, *args).mean()
-
-    inputs = [x[:, :20] for x in (*text(), POSITIONS, SEGMENTS)]
-    return jax.jit(jax.value_and_grad(mean))(loud_params(model), *inputs, rotary)
-
-
-@pytest.fixture(scope="module")
-def unrolled():
-    return loss_and_gradients()
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"layers": "scanned"},
-        {"remat": "products"},
-        {"remat": "attention"},
-        {"remat": "layer"},
-    ],
-    ids=str,
-)
-def test_gradients_do_not_depend_on_how_layers_run(fields, unrolled):
-    loss, gradients = loss_and_gradients(**fields)
-    assert loss == pytest.approx(float(unrolled[0]), abs=1e-6)
-    for (path, found), wanted in zip(
-        jax.tree_util.tree_leaves_with_path(gradients), jax.tree.leaves(unrolled[1]), strict=True
-    ):
-        name = jax.tree_util.keystr(path)
-        assert np.max(np.abs(wanted)) > 1e-3, f"{name}: the gradient is too small to compare"
-        np.testing.assert_allclose(found, wanted, atol=1e-6, rtol=1e-4, err_msg=name)
+# Types
 
 
 def test_bfloat16_is_close_to_float32(plain):
     # At far positions, where angles computed in bfloat16 would be entirely wrong.
-    positions = POSITIONS + 100_000
-    full = plain(*text(), positions, None)
-    half = nll_of(with_fields(PLAIN, dtype="bfloat16"), Rotary.shared(frequencies(8)), positions)
-    error = np.abs(half - full)
+    model, positions = made("plain", dtype="bfloat16"), POSITIONS + 100_000
+    given = loud_params(model), *text(), positions, None, Rotary.shared(frequencies())
+    error = np.abs(jax.jit(model.nll)(*given) - plain(*text(), positions))
     assert 1e-4 < error.mean() < 0.03
     assert error.max() < 0.3
+
+
+def test_bfloat16_weights_give_the_losses_of_their_rounded_values():
+    model = made("gemma2", param_dtype="bfloat16")
+    fresh = jax.eval_shape(lambda: model.init(0))
+    assert {leaf.dtype for leaf in jax.tree.leaves(fresh)} == {jnp.dtype(jnp.bfloat16)}
+    params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), loud_params(model))
+    rounded = jax.tree.map(lambda x: x.astype(np.float32), params)
+    inputs = *text(), *MODELS["gemma2"][3]
+    found, wanted = (jax.jit(made("gemma2").nll)(p, *inputs) for p in (params, rounded))
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_embeddings_are_scaled_by_the_rounded_root():
+    config = ModelConfig(**SIZES | {"hidden_size": 48, "scale_embeddings": True})
+    for dtype, root in (("float32", np.float32(48**0.5)), ("bfloat16", 6.9375)):
+        model = LanguageModel(resolve_model(config.model_copy(update={"dtype": dtype})), V)
+        params = loud_params(model)
+        embedded = jax.jit(lambda p, model=model: model._outer(p).embed(jnp.arange(5)))(params)
+        assert embedded.dtype == dtype
+        embeddings = params["embed_tokens"]["embedding"][:5].astype(jnp.dtype(dtype))
+        np.testing.assert_array_equal(embedded, embeddings * jnp.dtype(dtype).type(root))
+
+
+@pytest.mark.parametrize("kind", ["rms_norm", "rms_norm_plus_one", "layer_norm"])
+def test_norms_of_bfloat16_are_computed_in_float32(kind):
+    module = norm(ModelConfig(norm=kind), 64, nnx.Rngs(0))
+    x = np.random.default_rng(0).normal(3.0, 1.0, (5, 64)).astype(jnp.bfloat16)
+    found = module(jnp.asarray(x))
+    wanted = module(jnp.asarray(x.astype(np.float32)))
+    np.testing.assert_array_equal(found, np.asarray(wanted).astype(jnp.bfloat16))
+
+
+def test_the_scale_of_gemmas_norm_is_not_rounded_with_its_one():
+    config = ModelConfig(norm="rms_norm_plus_one", rms_norm_eps=1e-6, param_dtype="bfloat16")
+    module = norm(config, 4, nnx.Rngs(0))
+    assert module.scale[...].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(module.scale[...], 0)
+    module.scale[...] = jnp.full(4, 2**-12, jnp.bfloat16)
+    np.testing.assert_allclose(
+        np.abs(module(jnp.asarray([[3.0, -3.0, 3.0, 3.0]]))), 1 + 2**-12, rtol=3e-7
+    )
+
+
+def test_layer_norm_is_exact_where_the_mean_is_large():
+    module = norm(ModelConfig(norm="layer_norm", rms_norm_eps=1e-9), 256, nnx.Rngs(0))
+    x = (2000 + np.random.default_rng(0).standard_normal((3, 256))).astype(np.float32)
+    exact = np.float64(x)
+    wanted = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
+    np.testing.assert_allclose(module(jnp.asarray(x)), wanted, atol=2e-4)
+
+
+def test_a_models_own_vocabulary_may_be_larger_than_the_tokenizers():
+    def model(**fields):
+        stages = [{"steps": 200, "seq_len": T, "batch_size": B}]
+        settings = {"name": "x", "model": SIZES | fields, "stages": stages}
+        return language_model(resolve_run(Config.model_validate(settings)), 257)
+
+    shapes = jax.eval_shape(lambda: model(vocab_size=300).init(0))
+    assert shapes["embed_tokens"]["embedding"].shape == (300, 32)
+    assert model().vocab_size == 257
+    with pytest.raises(UserError, match=r"^model\.vocab_size: 200 is smaller than the tokenizer's"):
+        model(vocab_size=200)

@@ -6,6 +6,7 @@ Shapes: B batch, T length.
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -51,16 +52,15 @@ MAP_SETTINGS["fitted"] = {
 # logits between −0.5 and 0.5, those that a fitted map adds a bias to included
 CAPPED = ("capped", "capped map leaky_rerope", "capped map fitted")
 METHODS = [*ENCODINGS, *(f"map {name}" for name in MAPS), "linear", *CAPPED]
-OF_METHOD = {name: "xla" for name in METHODS} | {"linear": "linear"}
 # One of each kind, for `make test`: a bias, values, a doubled width, bands by distance, by place,
 # a soft cap.
 SAMPLE = ("alibi", "shaw", "pope", "map leaky_rerope", "map dual_chunk", "linear", CAPPED[-1])
 
 
-def marked(methods):
-    """Mark as slow what only the whole suite tries."""
-    slow = pytest.mark.slow
-    return [pytest.param(m, marks=() if m in SAMPLE else slow) for m in methods]
+slow = pytest.mark.slow
+every_method = pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=() if m in SAMPLE else slow) for m in METHODS]
+)
 
 
 @functools.cache
@@ -73,21 +73,20 @@ def model_and_params(method, attention, layers=1, order="unrolled"):
         num_attention_heads=4,
         num_key_value_heads=2,
         initializer_range=0.3,  # so that attention is far from uniform
-        attention=attention,
+        attention="linear" if method == "linear" else attention,
         attention_softcap=0.5 if method in CAPPED else None,
         layers=order,
         position=encoding,
     )
     model = LanguageModel(resolve_model(config), VOCABULARY, encoding=encoding)
-    return model, model.init(0)
+    return model, jax.device_get(model.init(0))
 
 
 def rotary_at(method, model, positions):
     """Return the frequencies, and a map's bands at positions [B, T]."""
     dim = model.encoding.rotary_dim(model.config.heads_width)
     layers = RotaryLayers(RotaryGeometry(dim, 50.0, WINDOW))
-    scaling = parse_scaling("none")
-    rotary = layers.rotary(scaling, positions)
+    rotary = layers.rotary(parse_scaling("none"), positions)
     _, _, name = method.rpartition("map ")
     if name not in MAPS:
         return rotary
@@ -95,90 +94,108 @@ def rotary_at(method, model, positions):
     return with_map(rotary, map_, layers, positions, window=WINDOW, seq_len=LENGTH)
 
 
-def nll(method, tokens, *, attention=None, lengths=None, last=None, params=None):
-    """Return the NLL of tokens [B, T + 1]; lengths: of the documents in every row."""
-    model, own = model_and_params(method, attention or OF_METHOD[method])
-    lengths = lengths or (tokens.shape[1] - 1,)
-    positions = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])[None]
-    ids = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[None]
-    ids = None if len(lengths) == 1 else np.broadcast_to(ids, (len(tokens), ids.shape[1]))
-    return jax.jit(model.nll, static_argnums=6)(
-        own if params is None else params,
-        *(tokens[:, :-1], tokens[:, 1:], positions, ids),
-        rotary_at(method, model, positions),
-        last,
+def nll_of(method, model, params, rows, last=None):
+    tokens, positions, ids = rows
+    rotary = rotary_at(method, model, positions)
+    return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, ids, rotary, last)
+
+
+def inputs():
+    """Return four pairs of rows: tokens [8, T + 1], positions and documents [8, T].
+
+    Two whole windows; the same with other tokens after the 21st; the same as two documents each;
+    and the second documents at the start of a window.
+    """
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(0, VOCABULARY, (2, LENGTH + 1)).astype(np.int32)
+    changed = tokens.copy()
+    changed[:, 21:] = (tokens[:, 21:] + 1) % VOCABULARY
+    moved = np.roll(tokens, -DOCUMENTS[0], axis=1)
+    index = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (2, LENGTH))
+    ids = (index >= DOCUMENTS[0]).astype(np.int32)
+    return (
+        np.concatenate([tokens, changed, tokens, moved]),
+        np.concatenate([index, index, index - DOCUMENTS[0] * ids, index]),
+        np.concatenate([0 * ids, 0 * ids, ids, 0 * ids]),
     )
 
 
-def random_tokens(length=LENGTH):
-    return np.random.default_rng(1).integers(0, VOCABULARY, (2, length + 1)).astype(np.int32)
+@functools.cache
+def nll_and_gradient(method, attention):
+    """Return the NLL of `inputs`, and the gradient of its mean over the packed rows."""
+    model, params = model_and_params(method, attention)
+
+    def loss(params, rows):
+        nll = nll_of(method, model, params, rows)
+        return nll[4:6].mean(), nll
+
+    (_, nll), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params, inputs())
+    return np.asarray(nll), gradient
 
 
-@pytest.mark.parametrize("method", marked(METHODS))
-def test_packed_documents_are_read_like_separate_ones(method):
-    tokens = random_tokens()
-    packed = nll(method, tokens, lengths=DOCUMENTS)
-    first = nll(method, tokens[:, : DOCUMENTS[0] + 1])
-    second = nll(method, tokens[:, DOCUMENTS[0] :])
-    np.testing.assert_allclose(packed, np.concatenate([first, second], axis=1), atol=2e-5)
+@every_method
+def test_later_tokens_change_nothing_and_packed_documents_are_read_like_separate_ones(method):
+    whole, changed, packed, second = np.split(nll_and_gradient(method, "xla")[0], 4)
+    np.testing.assert_array_equal(changed[:, :20], whole[:, :20])
+    assert np.all(changed[:, 20:] != whole[:, 20:])
+    border = DOCUMENTS[0]
+    np.testing.assert_allclose(packed[:, :border], whole[:, :border], atol=2e-5)
+    np.testing.assert_allclose(packed[:, border:], second[:, : DOCUMENTS[1]], atol=2e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_later_tokens_change_nothing_and_the_last_targets_are_the_same(method):
-    tokens = random_tokens()
-    changed = tokens.copy()
-    changed[:, 21:] = (tokens[:, 21:] + 1) % VOCABULARY
-    whole = nll(method, tokens)
-    np.testing.assert_array_equal(nll(method, changed)[:, :20], whole[:, :20])
-    np.testing.assert_allclose(nll(method, tokens, last=7), whole[:, -7:], atol=2e-5)
-
-
-@pytest.mark.parametrize("method", marked(name for name in METHODS if name != "linear"))
+@every_method
 def test_blockwise_gives_the_same_losses_and_gradients(method, monkeypatch):
+    if method == "linear":
+        pytest.skip("it has no softmax")
     monkeypatch.setattr(
         BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=8)
     )
-    tokens = random_tokens()
-    _, params = model_and_params(method, "xla")
-
-    def loss(params, attention):
-        return nll(method, tokens, attention=attention, lengths=DOCUMENTS, params=params).mean()
-
-    (value, gradient), (other, other_gradient) = (
-        jax.value_and_grad(loss)(params, attention) for attention in ("xla", "blockwise")
+    (nll, gradient), (other_nll, others) = (
+        nll_and_gradient(method, attention) for attention in ("xla", "blockwise")
     )
-    np.testing.assert_allclose(value, other, atol=2e-6)
-    for path, leaf in jax.tree.leaves_with_path(gradient):
-        theirs = functools.reduce(lambda tree, key: tree[key.key], path, other_gradient)
+    np.testing.assert_allclose(nll, other_nll, atol=2e-5)
+    for (path, leaf), theirs in zip(
+        jax.tree.leaves_with_path(gradient), jax.tree.leaves(others), strict=True
+    ):
         np.testing.assert_allclose(leaf, theirs, atol=2e-5, err_msg=str(path))
         assert np.isfinite(leaf).all()
     for name, leaf in gradient.get("position", {}).items():
         assert np.abs(leaf).max() > 0, name
 
 
-# one with parameters per layer, one whose layers share them, one with bands
-@pytest.mark.parametrize("method", ["shaw", "t5", "map dual_chunk"])
+@pytest.mark.parametrize("method", ["shaw", "map dual_chunk", CAPPED[-1]])
+def test_the_last_targets_are_those_of_all(method):
+    model, params = model_and_params(method, "xla")
+    found = jax.jit(lambda *given: nll_of(method, model, *given, last=7))(params, inputs())
+    np.testing.assert_allclose(found, nll_and_gradient(method, "xla")[0][:, -7:], atol=2e-5)
+
+
+# one with parameters per layer, and one with bands
+@pytest.mark.parametrize("method", ["shaw", pytest.param("map dual_chunk", marks=slow)])
 def test_scanned_layers_give_the_same_losses(method):
-    tokens = random_tokens()
-    positions = np.arange(LENGTH, dtype=np.int32)[None]
     found = []
     for order in ("unrolled", "scanned"):
         model, params = model_and_params(method, "xla", 3, order)
-        rotary = rotary_at(method, model, positions)
-        run = jax.jit(model.nll)
-        found.append(run(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary))
+        run = jax.jit(functools.partial(nll_of, method, model))
+        found.append(run(params, inputs()))
     np.testing.assert_allclose(*found, atol=1e-5)
 
 
+def whole_nll(method, length=LENGTH):
+    """Return the NLL of two windows of one document each."""
+    model, params = model_and_params(method, "xla")
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, (2, length + 1)).astype(np.int32)
+    rows = tokens, jnp.arange(length)[None], None
+    return np.asarray(jax.jit(lambda params: nll_of(method, model, params, rows))(params))
+
+
 def test_a_map_changes_the_losses_beyond_its_window_only():
-    tokens = random_tokens()
-    plain, mapped = nll("rope", tokens), nll("map rerope", tokens)
+    plain, mapped = whole_nll("rope"), whole_nll("map rerope")
     np.testing.assert_allclose(mapped[:, :5], plain[:, :5], atol=1e-6)
     assert np.abs(mapped - plain)[:, 6:].max() > 1e-3
 
 
 def test_a_learned_table_gives_no_number_past_its_end():
-    tokens = random_tokens(LENGTH + 2)
-    assert np.isfinite(nll("learned", tokens[:, : LENGTH + 1])).all()
+    assert np.isfinite(whole_nll("learned")).all()
     # Nor before it, in a window that goes on past it: hidden values weigh 0, and 0 · NaN is NaN.
-    assert np.isnan(nll("learned", tokens)).all()
+    assert np.isnan(whole_nll("learned", LENGTH + 2)).all()

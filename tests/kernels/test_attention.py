@@ -1,0 +1,232 @@
+"""The kernel of attention against float64, at sizes that fill no block, rounding or not."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rope_jax.attention import BACKENDS
+from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.attention.cpu import banded_cpu
+from rope_jax.kernels import loading
+from rope_jax.positions.interaction import Interaction, capped, dot_product
+from rope_jax.positions.mask import BandMask
+from tests.attention.reference import attention, seen_keys
+from tests.kernels.arrays import along, as_bfloat16, cases, draw
+
+pytestmark = pytest.mark.skipif(loading.load_kernels() is None, reason="there is no C++ compiler")
+
+EACH = ["generic", "avx2", "avx512"]
+EACH_ROUNDED = [*EACH, "avx512_bf16"]
+
+
+@functools.partial(jax.jit, static_argnums=5)
+def attention_and_gradients(queries, keys, v, dout, ids, bands):
+    def attend(queries, keys, v):
+        return banded_cpu(queries, keys, v, ids, Interaction(bands), {})
+
+    out, pull_back = jax.vjp(attend, queries, keys, v)
+    return out, *pull_back(dout)
+
+
+def check_attention(queries, keys, v, dout, ids, bands, size=1.0):
+    found = attention_and_gradients(queries, keys, v, dout, ids, bands)
+    shape = queries[0].shape[1], v.shape[1], len(v)
+    seen = tuple(seen_keys(*shape, ids, band) for band in bands)
+    wanted = attention(queries, keys, v, dout, seen)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        # gradients grow with the size, and so do logits, whose rounding changes the weights
+        np.testing.assert_allclose(a, b, atol=2e-5 * size**1.5)
+
+
+def documents(batch, keys, mean):
+    rng = np.random.default_rng(4)
+    return np.int32(rng.random((batch, keys)).cumsum(1) // (mean / 2))
+
+
+# Widths that fill no vector, values narrower than keys, grouped heads, one query, several chunks of
+# keys, and more queries than a span has.
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    cases(
+        [
+            (1, 1, 1, 2, 1, 3, 5),
+            (2, 33, 70, 4, 2, 20, 12),
+            (1, 300, 700, 2, 2, 17, 17),
+            (3, 64, 64, 6, 2, 32, 33),
+            (1, 1100, 1100, 1, 1, 8, 8),
+        ],
+        (1, 2, 4),
+    ),
+)
+def test_attention_is_that_of_float64(choose, name, sizes):
+    choose(name)
+    batch, queries, keys, heads, kv_heads, width, value_width = sizes
+    q, k = draw(batch, queries, heads, width), draw(batch, keys, kv_heads, width, seed=1)
+    v = draw(batch, keys, kv_heads, value_width, seed=2)
+    dout = draw(batch, queries, heads, value_width, seed=3)
+    ids = documents(batch, keys, 60)
+    for window, own in ((None, None), (50, None), (3, ids)):
+        for size in (1, 30):
+            bands = (BandMask(beyond=window),)
+            check_attention((q * np.float32(size),), (k,), v, dout, own, bands, size)
+
+
+# Near and far keys, of which the first queries see none that are far; sinks; chunks, of which one
+# band sees none at all.
+@pytest.mark.parametrize(
+    ("bands", "ids"),
+    [
+        ((BandMask(beyond=50), BandMask(nearest=50)), None),
+        ((BandMask(beyond=20), BandMask(nearest=20, first=4)), documents(2, 170, 80)),
+        (
+            (
+                BandMask(chunk=30, chunks_back=(0, 0)),
+                BandMask(chunk=30, chunks_back=(1, 1)),
+                BandMask(chunk=30, chunks_back=(2, None)),
+                BandMask(nearest=10_000),
+            ),
+            documents(2, 170, 80),
+        ),
+    ],
+    ids=["near and far", "sinks", "chunks"],
+)
+def test_bands_are_those_of_float64(bands, ids):
+    queries = tuple(draw(2, 150, 4, 16, seed=i) for i in range(len(bands)))
+    keys = tuple(draw(2, 170, 2, 16, seed=10 + i) for i in range(len(bands)))
+    check_attention(queries, keys, draw(2, 170, 2, 12), draw(2, 150, 4, 12), ids, bands)
+
+
+def test_the_shares_of_bands_add_up_to_one_however_large_the_logits():
+    q, v = np.full((1, 100, 1, 4), 50.0, np.float32), np.ones((1, 100, 1, 4), np.float32)
+    bands = BandMask(beyond=30), BandMask(nearest=30)  # logits of 5,000
+    found, *_ = attention_and_gradients((q, q), (q, q), v, v, None, bands)
+    np.testing.assert_allclose(found, v, atol=1e-6)
+
+
+def test_results_do_not_depend_on_the_order_in_which_threads_work():
+    q, dout = draw(2, 700, 3, 16), draw(2, 700, 3, 16, seed=1)
+    run = jax.jit(lambda q, dout: jax.vjp(BACKENDS["cpu"].attend, q, q, q)[1](dout))
+    first = run(q, dout)
+    for _ in range(5):
+        assert all(np.array_equal(a, b) for a, b in zip(first, run(q, dout), strict=True))
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
+@pytest.mark.parametrize("name", EACH)
+def test_weights_are_exact_to_float32(choose, name, size):
+    """Over the range of logits that a softmax sees, from equal ones to a single one."""
+    choose(name)
+    q, k = draw(1, 512, 1, 4) * np.float32(size), draw(1, 512, 1, 4, seed=1)
+    values = np.eye(512, dtype=np.float32)[None, :, None]
+    found = attention_and_gradients((q,), (k,), values, values, None, (BandMask(),))[0][0, :, 0]
+    logits = np.einsum("th,sh->ts", *(np.float64(x[0, :, 0]) for x in (q, k))) / 2
+    logits = np.where(np.tri(512, dtype=bool), logits, -np.inf)
+    weights = np.exp(logits - logits.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    # a logit's own rounding, relative to the weight, and what underflows
+    error = np.abs(found - weights) / (weights + 1e-30)
+    assert error[weights > 1e-30].max() < 4e-7 * (10 + size * 20)
+
+
+def test_vmap_computes_each_element():
+    q, attend = draw(3, 1, 40, 2, 8), jax.jit(BACKENDS["cpu"].attend)
+    for a, b in zip(jax.jit(jax.vmap(attend))(q, q, q), q, strict=True):
+        np.testing.assert_array_equal(a, attend(b, b, b))
+
+
+def exact_attention(q, k, v):
+    return BACKENDS["cpu"].attend(q, k, v, None, 200)
+
+
+def rounded_attention(q, k, v):
+    return BACKENDS["cpu"].attend(q, k, v, None, 200, low_precision=True)
+
+
+def softmax_attention(q, k, v, dout, seen):
+    """Attention of one head in float64, and its gradients: (result, Σ of its terms' sizes) each.
+
+    The sizes say how much an error of each factor can matter.
+    """
+    scale = q.shape[1] ** -0.5
+    logits = np.where(seen, q @ k.T * scale, -np.inf)
+    weights = np.exp(logits - logits.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    out, out_size = weights @ v, weights @ np.abs(v)
+    ds = weights * (dout @ v.T - (dout * out).sum(1, keepdims=True)) * scale
+    shift = (np.abs(dout) * out_size).sum(1, keepdims=True)
+    ds_size = weights * (np.abs(dout) @ np.abs(v).T + shift) * scale
+    return (
+        (out, out_size),
+        (ds @ k, ds_size @ np.abs(k)),
+        (ds.T @ q, ds_size.T @ np.abs(q)),
+        (weights.T @ dout, weights.T @ np.abs(dout)),
+    )
+
+
+# Odd numbers of queries, keys and columns leave half of a pair empty.
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    cases(
+        [
+            (1, 1, 1, 1, 3, 5),
+            (33, 70, 4, 2, 20, 12),
+            (300, 701, 2, 2, 17, 31),
+            (65, 65, 2, 1, 70, 9),
+        ],
+        (1, 2, 3),
+        EACH_ROUNDED,
+    ),
+)
+def test_rounded_attention_rounds_nothing_but_factors(choose, name, sizes):
+    choose(name)
+    queries, keys, heads, kv_heads, width, value_width = sizes
+    q, k = draw(1, queries, heads, width), draw(1, keys, kv_heads, width, seed=1)
+    v = draw(1, keys, kv_heads, value_width, seed=2)
+    dout = draw(1, queries, heads, value_width, seed=3)
+    found = along(rounded_attention, q, k, v, dout)
+    q, k, v, dout = (as_bfloat16(x)[0] for x in (q, k, v, dout))
+    distance = np.arange(queries)[:, None] + keys - queries - np.arange(keys)
+    seen, groups = (distance >= 0) & (distance < 200), heads // kv_heads
+    by_head = [
+        softmax_attention(q[:, n], k[:, n // groups], v[:, n // groups], dout[:, n], seen)
+        for n in range(heads)
+    ]
+    for number, (a, parts) in enumerate(zip(found, zip(*by_head, strict=True), strict=True)):
+        result, size = (np.stack(each, 1) for each in zip(*parts, strict=True))
+        if number > 1:  # of keys and values, which the heads of a group share
+            result, size = (x.reshape(keys, kv_heads, groups, -1).sum(2) for x in (result, size))
+        # the rounding of dout·v - delta's factors, and of the probabilities or of ds
+        assert (np.abs(np.asarray(a[0]) - result) <= 2.0**-8 * size + 1e-6).all()
+
+
+@pytest.mark.parametrize("name", EACH_ROUNDED)
+def test_gradients_of_rounded_attention_are_close_where_keys_have_a_common_mean(choose, name):
+    """The gradients of a query's logits add up to zero, so the mean key must not matter."""
+    choose(name)
+    q, dout = draw(1, 256, 2, 32), draw(1, 256, 2, 32, seed=3)
+    k, v = (draw(1, 256, 2, 32, seed=s) + np.float32(3) for s in (1, 2))
+    gradients = (
+        along(attend, q, k, v, dout)[1:] for attend in (rounded_attention, exact_attention)
+    )
+    for found, wanted in zip(*gradients, strict=True):
+        error = np.asarray(found - wanted)
+        assert np.sqrt((error**2).mean()) < 0.03 * np.asarray(wanted).std()
+
+
+def test_rounded_attention_without_a_kernel_is_that_of_blocks_in_bfloat16():
+    arrays = [draw(1, 200, 2, 16, seed=s) for s in range(3)]
+    interaction, params = Interaction(scores=capped(dot_product)), {"softcap": np.float32(5.0)}
+
+    def run(attend, q, k, v, **options):
+        function = jax.jit(
+            lambda q, k, v: attend((q,), (k,), v, None, interaction, params, **options)
+        )
+        return function(q, k, v).astype(np.float32)
+
+    found, exact = run(banded_cpu, *arrays, low_precision=True), run(banded_blockwise, *arrays)
+    wanted = run(banded_blockwise, *(x.astype(jnp.bfloat16) for x in arrays))
+    np.testing.assert_array_equal(found, wanted)
+    assert 1e-4 < np.abs(found - exact).max() < 2e-2
