@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rope_jax.attention import BACKENDS
-from rope_jax.blocks.gated import gated_feed_forward
 from rope_jax.devices.malloc import keep_freed_memory
+from rope_jax.kernels.gated import gated_feed_forward
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project

@@ -40,31 +40,27 @@ def linear_attention(
         φ(x) = elu(x) + 1, which is x + 1 for x > 0 and eˣ otherwise
 
     The weights of the values are not probabilities: a rotated numerator may be negative. The
-    denominator is not rotated, which keeps it positive. (float32 holds it and its square, which the
-    gradient needs, unless q_m + k_n is below −40 in every dimension.)
+    denominator is not rotated, which keeps it positive, and float32 holds its square, which the
+    gradient needs, unless q_m + k_n is below −40 in every dimension.
 
     The queries are the last T of the S tokens, and query head n reads key-value head n // G.
     rotate_queries, rotate_keys: linear maps that rotate φ(q) and φ(k) by the positions of the last
-        T and of all S tokens. Do not rotate q and k before. Arrays that the maps close over, such
-        as cos and sin, get gradients. If those include a factor m, the output is multiplied by m².
-    segment_ids: documents, each a contiguous run of one id; an id that comes back starts a new
-        document. A query sees only its own document.
+        T and of all S tokens. Arrays that they close over, such as cos and sin, get gradients. If
+        those include a factor m, the output is multiplied by m².
+    segment_ids: documents, each a contiguous run of one id; a query sees only its own.
     chunk: the most tokens per chunk. The queries are cut into as few equal chunks as possible.
 
     Everything is computed in float32, and the result has v's dtype. A loop over chunks carries the
     sums of rotate(φ(k_n)) v_nᵀ and of φ(k_n) over the current document. The backward pass keeps
     these sums once per chunk, K·(R·V + H) floats, and recomputes the rest of a chunk.
-
-    ValueError: T is above S, N is not a multiple of K, or chunk is below 1.
     """
     batch, queries, heads, _ = q.shape
     length, kv_heads = k.shape[1:3]
-    if queries > length:
-        raise ValueError(f"q: has {queries} tokens, more than the {length} of k")
-    if heads % kv_heads:
-        raise ValueError(f"q: has {heads} heads, not a multiple of the {kv_heads} of k")
-    if chunk < 1:
-        raise ValueError(f"chunk: is {chunk}, but must be at least 1")
+    if queries > length or heads % kv_heads:
+        raise ValueError(
+            f"q: has {queries} tokens and {heads} heads; k, with {length} and {kv_heads}, needs at "
+            "least as many tokens, and a divisor of the heads"
+        )
     keys = _Keys(k, rotate_keys(_phi(k)), v, _documents(segment_ids, batch, length))
 
     # Of the keys before the first query, only those of its document are ever seen: a single sum.

@@ -29,16 +29,10 @@ else:
     )
 
 
-def _shardings() -> dict[tuple[str, ...], Sharding]:
-    found: dict[tuple[str, ...], Sharding] = {}
-    blocks: tuple[type[Block], ...] = (GroupedQueryAttention, *_ALL)
-    for block in blocks:
-        for name, sharding in block.sharding.items():
-            path = (block.slot, *name.split("."))
-            if found.setdefault(path, sharding) != sharding:
-                raise TypeError(f"{block.__name__}: {name} is split otherwise in another block")
-    return found
-
-
-SHARDINGS = _shardings()
+_BLOCKS: tuple[type[Block], ...] = (GroupedQueryAttention, *_ALL)
+SHARDINGS: dict[tuple[str, ...], Sharding] = {
+    (block.slot, *name.split(".")): sharding
+    for block in _BLOCKS
+    for name, sharding in block.sharding.items()
+}
 """How each parameter of every block is split, by its path in a layer's parameters."""

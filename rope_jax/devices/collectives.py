@@ -125,5 +125,5 @@ def _gathered_backward(
 
 _gathered.defvjp(_gathered_forward, _gathered_backward)
 
-ALONE = Collectives()
+SINGLE_DEVICE = Collectives()
 """A single device, which exchanges nothing."""

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, Key
 from rope_jax.attention.remat_names import with_remat
 from rope_jax.blocks.base import linear
 from rope_jax.config.model import ModelConfig
-from rope_jax.devices.collectives import ALONE, Collectives
+from rope_jax.devices.collectives import SINGLE_DEVICE, Collectives
 from rope_jax.errors import UserError
 from rope_jax.model.layers import DecoderLayer, LayerContext, LayerInputs, LayerKind, Weights
 from rope_jax.model.loss import Scores, token_nll, token_scores
@@ -97,7 +97,7 @@ class LanguageModel:
         layout: Layout = "half",
         sliding_windows: Sequence[int | None] = (None,),
         encoding: Encoding = _ROPE,
-        mesh: Collectives = ALONE,
+        mesh: Collectives = SINGLE_DEVICE,
     ) -> None:
         self.config, self.vocab_size, self.encoding, self.mesh = config, vocab_size, encoding, mesh
         self._layout, self._sliding_windows = layout, sliding_windows

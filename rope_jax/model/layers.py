@@ -21,7 +21,7 @@ from rope_jax.attention.backends.base import with_bfloat16_inputs
 from rope_jax.blocks.attention import GroupedQueryAttention
 from rope_jax.blocks.base import Norm, Parameter, Parameters
 from rope_jax.config.model import ModelConfig
-from rope_jax.devices.collectives import ALONE, Collectives
+from rope_jax.devices.collectives import SINGLE_DEVICE, Collectives
 from rope_jax.kernels.projections import project, projected
 from rope_jax.model.norms import norm
 from rope_jax.positions.bands import Rotation
@@ -86,7 +86,7 @@ def attend(
     layout: Layout,
     softcap: float | None = None,
     low_precision: bool = False,
-    mesh: Collectives = ALONE,
+    mesh: Collectives = SINGLE_DEVICE,
 ) -> Float[Array, "B T N V"]:
     """Rotate queries and keys (linear attention: their features), and attend to visible keys.
 

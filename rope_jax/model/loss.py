@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from rope_jax.devices.collectives import ALONE, Collectives
+from rope_jax.devices.collectives import SINGLE_DEVICE, Collectives
 
 # 256 MiB in float32. Smaller chunks would read the kernel's D·V numbers too often.
 MOST_LOGITS = 2**26
@@ -31,7 +31,7 @@ def token_nll(
     targets: Int[Array, " tokens"],
     most_logits: int = MOST_LOGITS,
     softcap: float | None = None,
-    mesh: Collectives = ALONE,
+    mesh: Collectives = SINGLE_DEVICE,
 ) -> Float32[Array, " tokens"]:
     """ln Σ_v exp(z_tv) − z_t,target with logits z_t = h_t·K, in nats, float32.
 
@@ -56,7 +56,7 @@ def token_scores(
     targets: Int[Array, " tokens"],
     most_logits: int = MOST_LOGITS,
     softcap: float | None = None,
-    mesh: Collectives = ALONE,
+    mesh: Collectives = SINGLE_DEVICE,
 ) -> Scores:
     """`token_nll`, and whether each target is the model's first choice, without ties.
 

@@ -222,15 +222,8 @@ def test_memory_is_linear_in_the_length():
     assert bytes_used(16384) < min(4.4 * bytes_used(4096), 32 * 2**20)
 
 
-@pytest.mark.parametrize(
-    ("queries", "heads", "chunk", "message"),
-    [
-        (9, 4, 16, "q: has 9 tokens, more than the 8 of k"),
-        (8, 3, 16, "q: has 3 heads, not a multiple of the 2 of k"),
-        (8, 4, 0, "chunk: is 0, but must be at least 1"),
-    ],
-)
-def test_what_does_not_fit_is_an_error(queries, heads, chunk, message):
+@pytest.mark.parametrize(("queries", "heads"), [(9, 4), (8, 3)])
+def test_what_does_not_fit_is_an_error(queries, heads):
     q, k, v = (np.ones((1, *shape)) for shape in ((queries, heads, H), (8, 2, H), (8, 2, V)))
-    with pytest.raises(ValueError, match=message):
-        linear_attention(q, k, v, lambda x: x, lambda x: x, chunk=chunk)
+    with pytest.raises(ValueError, match=f"q: has {queries} tokens and {heads} heads; k, with 8"):
+        linear_attention(q, k, v, lambda x: x, lambda x: x)

@@ -19,6 +19,7 @@ from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.resolve import check_backend, resolve_model
 from rope_jax.rope import Frequencies, Rotary
 from tests.kernels.arrays import along, as_bfloat16, cases, draw, feed_forward
+from tests.model.reference import loud_params
 
 pytestmark = pytest.mark.skipif(loading.load_kernels() is None, reason="there is no C++ compiler")
 
@@ -175,7 +176,7 @@ def test_a_hidden_layer_of_odd_size_has_no_kernel_that_rounds(choose):
     config = ModelConfig(**sizes, num_attention_heads=2, product_dtype="bfloat16")
     model = LanguageModel(resolve_model(config), 8)
     rotary, tokens = Rotary.shared(Frequencies.from_float64(np.ones(2))), np.zeros((1, 6), np.int32)
-    given = model.init(0), tokens, tokens, np.arange(6)[None], None, rotary
+    given = loud_params(model), tokens, tokens, np.arange(6)[None], None, rotary
     assert np.isfinite(jax.jit(model.nll)(*given)).all()
 
 

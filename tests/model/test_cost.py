@@ -32,11 +32,8 @@ SCANNED = {"attention": "blockwise", "layers": "scanned"}
     ("attention", "fields", "vocabulary", "length"),
     [
         ("xla", {}, 257, 4096),
-        ("blockwise", {}, 257, 16384),
-        ("blockwise", WIDE, 5000, 4096),
         ("blockwise", WIDE | {"gated_mlp": False, "qk_norm": "all_heads"}, 257, 16384),
-        ("blockwise", {"norm_placement": "both", "attention_softcap": 30.0}, 257, 8192),
-        ("xla", {"attention_softcap": 30.0}, 257, 2048),
+        ("blockwise", {"norm_placement": "both", "attention_softcap": 30.0}, 5000, 4096),
     ],
 )
 def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
@@ -119,27 +116,17 @@ def test_the_parameter_count_is_that_of_published_models(published, fields):
 @pytest.mark.parametrize(
     ("fields", "seq_len", "batch_size", "grad_accumulation"),
     [
-        ({}, 128, 16, 1),
-        pytest.param({"attention": "blockwise"}, 1024, 4, 1, marks=pytest.mark.slow),
-        pytest.param(
-            {"num_key_value_heads": 1, "dtype": "bfloat16"}, 256, 8, 1, marks=pytest.mark.slow
-        ),
-        ({"remat": "layer", "layers": "scanned"}, 512, 8, 1),
-        pytest.param({"remat": "layer"}, 512, 8, 1, marks=pytest.mark.slow),
         (SCANNED | {"remat": "attention"}, 2048, 2, 1),
-        pytest.param(SCANNED | {"remat": "products"}, 2048, 2, 1, marks=pytest.mark.slow),
+        # parameters weigh more than what is kept for the backward pass
+        ({"hidden_size": 512, "intermediate_size": 1408}, 16, 2, 1),
+        pytest.param({}, 512, 16, 4, marks=pytest.mark.slow),
         # scores that are not plain products are computed again
         pytest.param(
             {"remat": "products", "layers": "scanned", "attention_softcap": 30.0},
             *(512, 8, 1),
             marks=pytest.mark.slow,
         ),
-        pytest.param({}, 512, 16, 4, marks=pytest.mark.slow),
-        # parameters weigh more than what is kept for the backward pass
-        ({"hidden_size": 512, "intermediate_size": 1408}, 16, 2, 1),
-        ({**FAMILIES["gpt_neox"][0], "num_key_value_heads": None}, 256, 8, 1),
         pytest.param({**FAMILIES["gemma2"][0]}, 256, 8, 1, marks=pytest.mark.slow),
-        pytest.param({**FAMILIES["olmo2"][0]}, 256, 8, 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_training_step_never_takes_less_than_its_bound(
@@ -221,10 +208,9 @@ def test_flops_golden():
     assert flops_per_token(ModelConfig(), 257, 128) == 6 * (matrices + 4 * 128 * 128)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_flops_of_the_output_head_match_the_program(tied):
+def test_flops_of_the_output_head_match_the_program():
     # Forward and backward are three products of the size of the forward one.
-    settings = {"tie_word_embeddings": tied, "num_hidden_layers": 1}
+    settings = {"num_hidden_layers": 1}
     counted = forward(16, 161, **settings) - forward(16, 61, **settings)
     assert by_formula(16, 161, **settings) - by_formula(16, 61, **settings) == 3 * counted
 

@@ -15,6 +15,8 @@ from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 V, B, T, L = 61, 3, 70, 3
 PLAIN = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": L, "attention": "xla"}
 TOKENS = jax.ShapeDtypeStruct((B, T), np.int32)
@@ -100,7 +102,7 @@ def test_each_field_changes_the_program(field):
 
 def test_every_model_field_has_a_case():
     tested_alone = {"initializer_range", "attention", "position", "vocab_size"}
-    tested_alone |= {"feed_forward"}  # by the recipe for one, in test_add_a_backend_or_block.py
+    tested_alone |= {"feed_forward"}  # by the recipe for one, in test_recipes.py
     assert set(OTHERS) | tested_alone == set(ModelConfig.model_fields)
 
 

@@ -65,6 +65,7 @@ every_method = pytest.mark.parametrize(
 
 @functools.cache
 def model_and_params(method, attention, layers=1, order="unrolled"):
+    """Return a model, and parameters with which attention is far from uniform."""
     encoding = ENCODINGS.get(method, ENCODINGS["rope"])().fitted(LENGTH)
     config = ModelConfig(
         hidden_size=16,
@@ -72,14 +73,26 @@ def model_and_params(method, attention, layers=1, order="unrolled"):
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
-        initializer_range=0.3,  # so that attention is far from uniform
         attention="linear" if method == "linear" else attention,
         attention_softcap=0.5 if method in CAPPED else None,
         layers=order,
         position=encoding,
     )
-    model = LanguageModel(resolve_model(config), VOCABULARY, encoding=encoding)
-    return model, jax.device_get(model.init(0))
+    model, rng = (
+        LanguageModel(resolve_model(config), VOCABULARY, encoding=encoding),
+        np.random.default_rng(0),
+    )
+
+    def draw(path, leaf):
+        values = 1 if path[-1].key == "scale" else rng.normal(0, 0.3, leaf.shape)
+        return np.full(leaf.shape, values, np.float32)
+
+    shapes = jax.eval_shape(lambda: model.init(0))
+    params = jax.tree.map_with_path(draw, shapes)
+    if "position" in params:
+        initial = jax.jit(lambda key: encoding.initial(config.sizes, key))
+        params["position"] = jax.device_get(initial(jax.random.key(0)))
+    return model, params
 
 
 def rotary_at(method, model, positions):
