@@ -78,10 +78,8 @@ def model_and_params(method, attention, layers=1, order="unrolled"):
         layers=order,
         position=encoding,
     )
-    model, rng = (
-        LanguageModel(resolve_model(config), VOCABULARY, encoding=encoding),
-        np.random.default_rng(0),
-    )
+    model = LanguageModel(resolve_model(config), VOCABULARY, encoding=encoding)
+    rng = np.random.default_rng(0)
 
     def draw(path, leaf):
         values = 1 if path[-1].key == "scale" else rng.normal(0, 0.3, leaf.shape)
