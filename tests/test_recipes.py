@@ -23,8 +23,6 @@ from rope_jax.model.resolve import resolve_model
 from rope_jax.protocols.windows import streams_of
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 ROOT = Path(__file__).parents[1]
 
 

@@ -14,8 +14,6 @@ from rope_jax.model.resolve import check_backend
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, inputs, seen_keys
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 ATTEND = {
     "xla": BACKENDS["xla"].attend,
     "blockwise": functools.partial(BACKENDS["blockwise"].attend, block=48),
@@ -120,9 +118,11 @@ def test_gradients_are_exactly_zero_for_later_tokens_and_other_documents(name):
     (seen,) = seen_keys(length, length, 1, ids)
     assert ids[0, -1] >= 2  # three documents
     np.testing.assert_array_equal(of_v != 0, seen)
-    alone = seen.sum(1) == 1  # the softmax of a single logit is 1, whatever the logit
-    np.testing.assert_array_equal(of_k != 0, seen & ~alone[:, None])
-    np.testing.assert_array_equal(of_q != 0, np.diag(~alone))
+    assert not of_k[~seen].any()
+    assert not of_q[~np.eye(length, dtype=bool)].any()
+    several = seen.sum(1) > 1  # the softmax of a single logit is 1, whatever the logit
+    assert np.all(of_k[several][seen[several]])
+    assert np.all(np.diag(of_q)[several])
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, inputs, seen_keys
 from tests.programs import equations
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 def alibi(slopes, q, k, query_index, key_index):
     """A bias: −slope · distance."""

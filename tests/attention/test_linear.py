@@ -14,8 +14,6 @@ import pytest
 from rope_jax.attention.linear import linear_attention
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 N, K, H, V = 4, 2, 8, 6
 BASE = 100.0
 CHUNK = 16

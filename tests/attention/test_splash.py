@@ -10,8 +10,6 @@ from rope_jax.attention.splash import _block_sizes, splash_attention
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, inputs, seen_keys
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 splash = functools.partial(splash_attention, interpret=True)
 
 

@@ -18,8 +18,6 @@ from rope_jax.positions.mask import BandMask
 from rope_jax.positions.zigzag import ZigZag, restored, tokens_of_parts
 from tests.attention.reference import attention, inputs, seen_keys
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_the_order_of_tokens_on_the_host_is_that_on_the_devices(count):

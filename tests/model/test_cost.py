@@ -21,8 +21,6 @@ from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import fresh_state, make_train_step
 from tests.model.reference import FAMILIES
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 WIDE = {"hidden_size": 64, "intermediate_size": 512, "num_attention_heads": 2}
 SHALLOW = {"num_hidden_layers": 2}
 SCANNED = {"attention": "blockwise", "layers": "scanned"}

@@ -22,8 +22,6 @@ from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
 from tests.model.reference import FAMILIES, SIZES, loud_params, reference_nll
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 V, B, T, L = 61, 3, 50, 3  # L = B: code that confuses the two axes must not pass
 WEIGHTS = np.linspace(-1, 2, T, dtype=np.float32)[None]
 

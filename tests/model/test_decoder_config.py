@@ -15,8 +15,6 @@ from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 V, B, T, L = 61, 3, 70, 3
 PLAIN = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": L, "attention": "xla"}
 TOKENS = jax.ShapeDtypeStruct((B, T), np.int32)

@@ -20,8 +20,6 @@ from rope_jax.model.memory import (
 from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 MIB, GIB = 2**20, 2**30
 IN_BFLOAT16 = {"dtype": "bfloat16", "param_dtype": "bfloat16"}
 LLAMA_1B = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,

@@ -20,8 +20,6 @@ from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 VOCABULARY, LENGTH, WINDOW = 23, 30, 8
 # the second document begins inside a block, and is longer than the first
 DOCUMENTS = (11, 19)
