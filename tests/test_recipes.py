@@ -60,7 +60,7 @@ class Recipe:
         text = path.read_text(encoding="utf-8")
         text = re.sub("^from ", f"from {module} import {name}\nfrom ", text, count=1, flags=re.M)
         listed = rf"^({variable}: [^=]* = \(.*?),?\s*\)\n"
-        text, count = re.subn(listed, rf"\1, {name})\n", text, flags=re.M | re.S)
+        text, count = re.subn(listed, rf"\1,\n    {name},\n)\n", text, flags=re.M | re.S)
         assert count == 1
         path.write_text(text, encoding="utf-8")
         for file, test in zip(self.others[-1:], self.tests, strict=True):
