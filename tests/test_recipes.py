@@ -220,7 +220,7 @@ def test_following_all_recipes_adds_what_works(copy: Path) -> None:
     assert losses(copy, "four") == pytest.approx(losses(copy, "one"), rel=1e-5)
     for run in ("one", "near"):
         assert np.isfinite(losses(copy, run)).all()
-        assert losses(copy, run) != pytest.approx(losses(copy, "demo"), rel=1e-5)
+        assert losses(copy, run) != losses(copy, "demo")
 
     # The pages' sweeps at once.
     entries = [re.search(r"scalings=\[trained, (.*)\]'", r.commands[-1])[1] for r in (SCALING, MAP)]
