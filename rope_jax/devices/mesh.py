@@ -55,37 +55,34 @@ class Placement:
                 f"{there_are}; make the product of its axes equal to that"
             )
         mesh = jax.make_mesh(tuple(sizes.values()), AXES, axis_types=_AUTO, devices=devices)
-        self._set(config.model_copy(update={"data": data}), mesh)
+        self._set(mesh)
 
-    def _set(self, config: MeshConfig, mesh: Mesh) -> None:
-        self.config, self.mesh = config, mesh
-        self.collectives = Collectives(config.fsdp, config.context, config.tensor)
-        self.row_shards = (config.data or 1) * config.fsdp
-        self.parameter_shards = config.fsdp * config.tensor
-        self.replicated = NamedSharding(mesh, _REPLICATED)
-        self._rows = NamedSharding(mesh, _ROWS)
+    def _set(self, mesh: Mesh) -> None:
+        self.mesh, self.config = mesh, MeshConfig(**mesh.shape)
+        self.collectives = Collectives(self.config.fsdp, self.config.context, self.config.tensor)
+        self.row_shards = mesh.shape[DATA] * self.config.fsdp
+        self.parameter_shards = self.config.fsdp * self.config.tensor
+        self.replicated, self._rows = NamedSharding(mesh, _REPLICATED), NamedSharding(mesh, _ROWS)
 
     def sharing_windows(self, context: int) -> "Placement":
         """Return a placement in which `context` devices share each window, for the same parameters.
 
         `context` must divide their copies, data × context.
         """
-        copies = (self.config.data or 1) * self.config.context
-        config = self.config.model_copy(update={"data": copies // context, "context": context})
+        copies, config = self.mesh.shape[DATA] * self.config.context, self.config
         shape = copies // context, context, config.fsdp, config.tensor
         other = copy.copy(self)
-        other._set(config, Mesh(self.mesh.devices.reshape(shape), AXES, axis_types=_AUTO))
+        other._set(Mesh(self.mesh.devices.reshape(shape), AXES, axis_types=_AUTO))
         return other
-
-    @property
-    def platform(self) -> str:
-        """The devices' platform: "cpu", "gpu" or "tpu"."""
-        return str(self.mesh.devices.flat[0].platform)
 
     @property
     def device(self) -> Any:
         """One of this process's devices, or of those that the mesh is planned for."""
         return self.mesh.local_devices[0]
+
+    @property
+    def platform(self) -> str:
+        return str(self.device.platform)
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """UserError if the vocabulary cannot be split as the mesh says."""
@@ -162,7 +159,6 @@ class Placement:
         """Return function(params, rows, rotary, …), whose result is a tree of sums over rows."""
         if self.mesh.size == 1:
             return function
-
         return self._on_all(
             lambda *rows: jax.lax.psum(function(*rows), ROWS), lambda _: _REPLICATED
         )

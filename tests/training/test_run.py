@@ -67,8 +67,9 @@ def test_folders_that_cannot_become_a_run_are_refused(
     (folder / ".lock").touch()
     with directory(config_).prepared(config_, ByteTokenizer()):
         assert directory(config_).load_config() == config_
-        with pytest.raises(UserError, match="another process is training in it; wait for it"):
-            train(config_, quiet())
+        in_use = pytest.raises(UserError, match="another process is training in it; wait for it")
+        with in_use, directory(config_).prepared(config_, ByteTokenizer()):
+            pass
     other = config(tmp_path, seed=7, optim={"warmup_steps": 3})
     with pytest.raises(UserError, match=r"another seed, optim\.warmup_steps; give this one"):
         train(other, quiet())
