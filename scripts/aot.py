@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -255,9 +255,10 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     from rope_jax.devices.memory import device_bytes
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.decoder import language_model
+    from rope_jax.model.memory import MemoryPlan
     from rope_jax.model.resolve import check_backend, resolve_run
     from rope_jax.planning.sweep import plan_readings
-    from rope_jax.sweeps.model import memory_plan, mesh_for
+    from rope_jax.sweeps.model import mesh_for
 
     target = parse_target(case.target)
     raw = {"lengths": [TRAINED, READ], "scalings": ["trained"], "protocols": ["same_tokens"]}
@@ -273,9 +274,8 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     check_backend(config.model, placement.platform)
     model = language_model(resolve_run(config), config.model.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    limits = {"available": device_bytes(placement.device)}
-    memory = memory_plan(model, placement, like, **limits)
-    replace(memory, context=mesh.context).check([READ])
+    available = device_bytes(placement.device)
+    MemoryPlan(model.config, model.vocab_size, like, placement, available).check([READ])
     (plan,) = plan_readings(config, sweep, model, placement, like, READ)
     return figures(plan.bytes, plan.seconds, placement)
 

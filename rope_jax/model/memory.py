@@ -17,6 +17,7 @@ import jax
 from rope_jax.attention.blockwise import BLOCK
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.memory import check_fits, in_gib, is_host_memory
+from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.model.loss import MOST_LOGITS
 
@@ -94,20 +95,14 @@ def _itemsize(model: ModelConfig) -> int:
 class MemoryPlan:
     """What determines the memory of a forward pass that reads one window at a time.
 
-    like: shapes, dtypes and shardings of the parameters.
-    tensor, context: how many devices share the heads, and each window.
-    copies: of the parameters. That many devices can share a window.
-    device: one of the devices; None: the first one here.
+    like: shapes, dtypes and shardings of the parameters, which are where `placement` puts them.
     available: bytes of a device. memory_gib: what a sweep's config allows for a window.
     """
 
     model: ModelConfig
     vocab_size: int
     like: Params
-    tensor: int = 1
-    context: int = 1
-    copies: int = 1
-    device: Any = None
+    placement: Placement
     available: float | int = math.inf
     memory_gib: float | int | None = None
 
@@ -120,17 +115,17 @@ class MemoryPlan:
         """
         weights, model = bytes_per_device(self.like), self.model
         is_converted = {model.dtype, model.param_dtype} != {"float32"}
-        if is_host_memory(self.device) and (model.layers == "unrolled" or is_converted):
+        if is_host_memory(self.placement.device) and (model.layers == "unrolled" or is_converted):
             shards = (leaf.sharding.shard_shape(leaf.shape) for leaf in jax.tree.leaves(self.like))
             weights += _FLOAT32 * sum(map(math.prod, shards))
         return weights
 
     def window(self, length: int) -> int:
         """Estimate the memory of reading a window of `length` tokens beside the weights."""
-        model = self.model
-        if is_host_memory(self.device):  # activations take as much as in float32
+        model, mesh = self.model, self.placement.config
+        if is_host_memory(self.placement.device):  # activations take as much as in float32
             model = model.model_copy(update={"dtype": "float32"})
-        shared = {"context": self.context, "tensor": self.tensor}
+        shared = {"context": mesh.context, "tensor": mesh.tensor}
         return window_bytes(model, self.vocab_size, length, **shared)
 
     def fits(self, length: int) -> bool:
@@ -143,14 +138,17 @@ class MemoryPlan:
         """Return the plan in which the fewest devices share a window: 1, 2, 4, … until it fits."""
         plan = self
         while not plan.fits(length):
-            if self.copies % (2 * plan.context) or not self.model.backend.splits_windows:
+            mesh = plan.placement.config
+            if (mesh.data or 1) % 2 or not self.model.backend.splits_windows:
                 return plan
-            plan = replace(plan, context=2 * plan.context)
+            plan = replace(plan, placement=plan.placement.sharing_windows(2 * mesh.context))
         return plan
 
     def check_weights(self) -> None:
         """UserError if not even the weights fit on a device."""
-        with_copy = ", with XLA's float32 copy of them," if is_host_memory(self.device) else ""
+        with_copy = (
+            ", with XLA's float32 copy of them," if is_host_memory(self.placement.device) else ""
+        )
         check_fits(
             f"mesh.fsdp: the weights{with_copy} take",
             *(self.weights, self.available),
@@ -166,8 +164,8 @@ class MemoryPlan:
         if not lengths:
             return
         shared = self.sharing(lengths[-1])
-        window = shared.window(lengths[-1])
-        among = f" on each of {shared.context} devices" if shared.context > 1 else ""
+        window, context = shared.window(lengths[-1]), shared.placement.config.context
+        among = f" on each of {context} devices" if context > 1 else ""
         reading = f"a window of {lengths[-1]:,} tokens with attention {self.model.attention}"
         less = "attention=blockwise takes less" if self.model.backend.quadratic_memory else ""
         if self.memory_gib is not None:
@@ -189,6 +187,7 @@ class MemoryPlan:
         """Describe the memory for a window, such as "0.02 of 15.3 GiB per device, at 64 tokens"."""
         of = f" of {in_gib(self.available)}" if math.isfinite(self.available) else ""
         plan = self.sharing(length)
-        sharing = f", which {plan.context} devices share" if plan.context > 1 else ""
+        context = plan.placement.config.context
+        sharing = f", which {context} devices share" if context > 1 else ""
         size = in_gib(plan.weights + plan.window(length))
         return f"{size}{of} GiB per device, at {length:,} tokens{sharing}"

@@ -23,9 +23,10 @@ from rope_jax.evaluation.measure import Reader
 from rope_jax.evaluation.plan import Job, Plan, readable, sweep_lengths
 from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model
+from rope_jax.model.memory import MemoryPlan
 from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
 from rope_jax.sweeps.compatibility import check_run_entries, check_texts, resolve_sweep
-from rope_jax.sweeps.model import memory_plan, mesh_for
+from rope_jax.sweeps.model import mesh_for
 from rope_jax.tasks import Words
 
 
@@ -61,8 +62,8 @@ def plan_sweep(
     model = language_model(training, vocab_size)
     placement.check_vocabulary(model.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    memory = memory_plan(
-        *(model, placement, like),
+    memory = MemoryPlan(
+        *(model.config, model.vocab_size, like, placement),
         available=device_bytes(placement.device),
         memory_gib=config.memory_gib,
     )
@@ -89,7 +90,7 @@ def plan_sweep(
     print_overview(console, f"plan of the sweep {config.name} of {training.name}", facts)
     memory.check(read)
     if target is not None:
-        shared = placement.sharing_windows(memory.sharing(read[-1]).context)
+        shared = memory.sharing(read[-1]).placement
         with console.status("compiling"):
             plans = plan_readings(training, config, model, shared, like, read[-1])
         rows = shared.row_shards

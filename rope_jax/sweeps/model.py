@@ -65,7 +65,7 @@ class LoadedModel:
 
         The devices read different windows, unless one does not fit on a device: then they share it.
         """
-        return self.placement.sharing_windows(self.memory.sharing(length).context)
+        return self.memory.sharing(length).placement
 
     @property
     def nll_of_last(self) -> DecoderNLL:
@@ -147,30 +147,12 @@ def load_model(
     placement = Placement(mesh_for(training, whole_heads=whole_heads))
     model = language_model(training, session.tokenizer.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    memory = memory_plan(
-        *(model, placement, like),
+    memory = MemoryPlan(
+        *(model.config, model.vocab_size, like, placement),
         available=processes.smallest(device_bytes()),
         memory_gib=memory_gib,
     )
     return LoadedModel(session, training, corpus, placement, model, like, memory)
-
-
-def memory_plan(
-    model: LanguageModel, placement: Placement, like: Params, **limits: Any
-) -> MemoryPlan:
-    """Return the memory for reading a window where `placement` puts the parameters.
-
-    limits: `available` and `memory_gib` of the plan.
-    """
-    return MemoryPlan(
-        model.config,
-        model.vocab_size,
-        like,
-        tensor=placement.config.tensor,
-        copies=placement.config.data or 1,
-        device=placement.device,
-        **limits,
-    )
 
 
 def mesh_for(
