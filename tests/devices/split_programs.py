@@ -176,29 +176,6 @@ def difference(found, wanted):
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
-def shared_windows(context):
-    """Return the difference of one row's NLL where devices share windows, from one device.
-
-    The parameters stay where devices that do not share windows have them.
-    """
-    config = ModelConfig(**SIZES, attention="blockwise", layers="scanned")
-    model = LanguageModel(resolve_model(config), VOCABULARY)
-    apart, params = Placement(MeshConfig()), model.init(0)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, apart.shard_state(params))
-    placed = jax.device_put(params, shardings)
-    rotary = RotaryLayers(RotaryGeometry(2, 50.0, T)).rotary(
-        parse_scaling("none"), np.arange(T - 1, dtype=np.int32)[None]
-    )
-
-    def scores(placement, params):
-        of_last = jax.jit(scores_of_last(model, placement), static_argnums=3)
-        found = of_last(params, np.asarray(batch().tokens)[[0]], rotary, LAST)
-        return np.asarray(found.nll + found.is_top1)
-
-    alone = scores(Placement(MeshConfig(), jax.devices()[:1]), params)
-    return {"nll": difference(scores(apart.sharing_windows(context), placed), alone)}
-
-
 def few():
     """One case, which takes seconds."""
     fields = ONE_LAYER | MODELS["biases"] | MODELS["blockwise"]
@@ -207,8 +184,6 @@ def few():
 
 def models():
     """Every kind of model and mesh."""
-    for context in (2, 8):
-        yield f"{context} share windows", functools.partial(shared_windows, context)
     yield "biases", lambda: case(MODELS["biases"], {"fsdp": 4, "tensor": 2})
     for name, fields in MODELS.items():
         for mesh in MESHES.get(name, [MIXED]):

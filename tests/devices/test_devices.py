@@ -44,11 +44,7 @@ SWEEP = ["lengths=[8,32]", "scalings=[trained,{type: pi, factor: auto}]", "resam
 
 
 @pytest.fixture(scope="module")
-def folder(
-    tmp_path_factory: pytest.TempPathFactory,
-    compiled_quickly: None,
-    commands_compile_quickly: None,
-) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of texts and, in `one`, a run trained on one device, in this process."""
     made = tmp_path_factory.mktemp("devices")
     (made / "run.yaml").write_text(CONFIG)
@@ -73,7 +69,7 @@ def start(folder: Path, script: str, *arguments: str, devices: int = 1) -> subpr
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "XLA_FLAGS": (
-            f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+            f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
         ),
     }
     return subprocess.Popen(

@@ -55,10 +55,8 @@ def config() -> Callable[..., Config]:
     return tiny
 
 
-@pytest.fixture(scope="module")
-def whole(
-    tmp_path_factory: pytest.TempPathFactory, compiled_quickly: None
-) -> tuple[Config, RunDirectory]:
-    """Return a run that was not interrupted."""
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, RunDirectory]:
+    """Return a run that was not interrupted, which tests must leave as it is."""
     config = tiny(tmp_path_factory.mktemp("whole"))
     return config, train(config, plain_console(quiet=True))

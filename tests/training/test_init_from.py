@@ -28,8 +28,6 @@ from rope_jax.training.run import train
 from rope_jax.training.step import TrainState
 from tests.rounded import rounded_copy
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 Run = tuple[Config, RunDirectory]
 
 

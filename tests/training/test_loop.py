@@ -28,8 +28,6 @@ from rope_jax.training.checkpoints import params_at
 from rope_jax.training.program import Program, StageProgram
 from rope_jax.training.run import train
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 Run = tuple[Config, RunDirectory]
 
 

@@ -18,8 +18,6 @@ from rope_jax.training.memory import check_size, compile_stages, compiled_bytes,
 from rope_jax.training.program import Program, StageProgram
 from rope_jax.training.run import train
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 def sized(stage=None, **model):
     return Config.model_validate(

@@ -21,8 +21,6 @@ from rope_jax.training.program import Program
 from rope_jax.training.provenance import same_until
 from rope_jax.training.run import train
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 STAGE = {"steps": 4, "seq_len": 16, "batch_size": 4}
 
 

@@ -18,8 +18,6 @@ from rope_jax.session import Session
 from rope_jax.training.loop import Trainer
 from rope_jax.training.run import train
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 Run = tuple[Config, RunDirectory]
 
 

@@ -22,8 +22,6 @@ from rope_jax.training import run as training_run
 from rope_jax.training.run import train
 from rope_jax.training.sweep import TrainingSweep
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 SCALINGS = [
     {"type": "trained"},
     {"type": "none", "map": {"type": "leaky_rerope"}, "name": "leaky"},
@@ -57,9 +55,7 @@ class Unreadable:
 
 
 @pytest.fixture(scope="module")
-def swept(
-    tmp_path_factory: pytest.TempPathFactory, config: Callable[..., Config], compiled_quickly: None
-) -> Swept:
+def swept(tmp_path_factory: pytest.TempPathFactory, config: Callable[..., Config]) -> Swept:
     """A run of 5 steps at 16 tokens and 4 at 32, with PI, that sweeps itself."""
     config_ = config(
         tmp_path_factory.mktemp("swept"), sweep=SWEEP, checkpoint={"every_steps": 4, "keep": 9}

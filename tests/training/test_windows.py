@@ -25,8 +25,6 @@ from rope_jax.training.run import train
 from rope_jax.training.step import loss_sums
 from tests.data.test_batches import split_of
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 MODEL = {
     "attention": "xla",
     "hidden_size": 16,
