@@ -22,9 +22,13 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params, language_model
 from rope_jax.model.resolve import resolve_run
-from tests.checkpoints.cases import Case, read_cases
+from tests.checkpoints.cases import FAMILIES, Case, read_cases
 from tests.checkpoints.weights import golden_weight
 
+# Two that differ in nearly everything; the others are compiled by `make test-all` alone.
+EACH_FAMILY = [
+    pytest.param(f, marks=() if f in ("gemma2", "gpt_neox") else pytest.mark.slow) for f in FAMILIES
+]
 # Tensors with one row for each token; in a golden model, others have as many rows.
 _VOCABULARY_SIZED = {
     *("model.embed_tokens.weight", "lm_head.weight"),

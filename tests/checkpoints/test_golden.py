@@ -12,7 +12,7 @@ import pytest
 
 from rope_jax.checkpoints.reading import read_description
 from tests.checkpoints.cases import FAMILIES, read_cases
-from tests.checkpoints.folders import config_of, loaded, logits_of, write_case
+from tests.checkpoints.folders import EACH_FAMILY, config_of, loaded, logits_of, write_case
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("compiled_quickly")
 TOLERANCE = 2e-4
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EACH_FAMILY)
 def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     """Inside and past the window, LongRoPE at L and L + 1, partial rotation at long distances."""
     for case in read_cases(family):
