@@ -54,13 +54,3 @@ def compiled_fully() -> Iterator[None]:
             patch.setattr(compiler, "get_compile_options", with_newer_emitters)
         yield
     jax.config.update("jax_disable_most_optimizations", True)
-
-
-@pytest.fixture(scope="module")
-def compiled_quickly() -> None:
-    """The default."""
-
-
-@pytest.fixture(scope="module")
-def commands_compile_quickly() -> None:
-    """The default."""

@@ -35,7 +35,7 @@ def test_a_cpu_is_no_accelerator() -> None:
 
 
 @pytest.mark.slow
-def test_kernels_agree_however_two_devices_share_the_work(commands_compile_quickly: None) -> None:
+def test_kernels_agree_however_two_devices_share_the_work() -> None:
     out = run(CHECK, "--on-cpu", "--length", "128", devices=2)
     for name in ("xla", "blockwise", "xla with two bands", "blockwise with two bands"):
         for split in ("data 2", "tensor 2", "context 2"):
@@ -47,7 +47,7 @@ def test_kernels_agree_however_two_devices_share_the_work(commands_compile_quick
 
 
 @pytest.mark.slow
-def test_the_benchmark_measures_training_and_a_sweep(commands_compile_quickly: None) -> None:
+def test_the_benchmark_measures_training_and_a_sweep() -> None:
     out = run(BENCHMARK, "--on-cpu", "--models", "tiny", "--rounds", "1", "--steps", "2", devices=2)
     assert "tiny: 93,248 parameters on 2 × cpu, bfloat16, blockwise" in out
     assert "windows of 64 tokens, 4 per step" in out

@@ -8,10 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from matplotlib.image import imread
-
-pytestmark = pytest.mark.usefixtures("commands_compile_quickly")
 
 ROOT = Path(__file__).parents[1]
 TINY = [

@@ -33,8 +33,6 @@ from rope_jax.training.checkpoints import params_at
 from tests.checkpoints.folders import byte_checkpoint, says
 from tests.training.conftest import tiny
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 Run = tuple[Config, RunDirectory]
 
 

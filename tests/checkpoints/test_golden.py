@@ -14,8 +14,6 @@ from rope_jax.checkpoints.reading import read_description
 from tests.checkpoints.cases import FAMILIES, read_cases
 from tests.checkpoints.folders import EACH_FAMILY, config_of, loaded, logits_of, write_case
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 # torch in float32 differs from float64 by up to 2.4e-5
 TOLERANCE = 2e-4
 

@@ -38,8 +38,6 @@ from rope_jax.training.run import train
 from tests.checkpoints.folders import byte_checkpoint, loaded, says
 from tests.training.conftest import tiny
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 SWEEP = {
     "lengths": [16, 32],
     "scalings": ["trained", "dynamic_ntk"],

@@ -25,8 +25,6 @@ from tests.checkpoints.cases import FAMILIES as GOLDEN
 from tests.checkpoints.cases import read_cases
 from tests.checkpoints.folders import EACH_FAMILY, config_of, golden_case, loaded, write_case
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 SHARD = 2**14  # bytes: a golden model takes several
 
 

@@ -13,8 +13,6 @@ from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
 from tests.checkpoints.folders import golden_case, loaded, write_case
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 # scripts/golden_checkpoints.py --sliding, with transformers 5.23, on these 65 tokens
 NATS_ON_TORCH = {"llama": 5.830489, "qwen2": 6.062128}
 

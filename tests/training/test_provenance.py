@@ -17,8 +17,6 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.provenance import check_provenance, describe_gaps
 from rope_jax.training.run import train
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 Run = tuple[Config, RunDirectory, Corpus]
 
 
