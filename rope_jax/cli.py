@@ -59,12 +59,8 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
 
     A word with an equals sign is an override, in any position, unless it is a path.
     """
-    overrides = [word for word in argv if _is_override(word)]
-    arguments, extra = parser.parse_known_args([w for w in argv if not _is_override(w)])
-    for word in extra:
-        what = "unknown option" if word.startswith("-") else "unexpected; write key=value"
-        raise UserError(f"{word or repr(word)}: {what}; see {parser.prog} --help")
-    arguments.overrides = overrides
+    arguments = parser.parse_args([word for word in argv if not _is_override(word)])
+    arguments.overrides = [word for word in argv if _is_override(word)]
     return arguments
 
 

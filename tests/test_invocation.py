@@ -19,12 +19,10 @@ def called(monkeypatch):
     return lambda *words: monkeypatch.setattr(sys, "argv", list(words))
 
 
-@pytest.mark.parametrize(
-    ("argv", "program", "line"),
-    [
+def test_lines_are_written_as_the_command_was_called(called):
+    for argv, program, line in [
         (["train.py", "a.yaml"], "train.py", "python eval_ppl.py runs/a"),
         (["scripts/compare.py"], "compare.py", "python eval_ppl.py runs/a"),
-        ([str(ROOT / "train.py")], "train.py", "python eval_ppl.py runs/a"),
         (["/opt/r j/train.py"], "train.py", "python '/opt/r j/eval_ppl.py' runs/a"),
         (["/env/bin/rope-jax", "train", "demo"], "rope-jax train", "rope-jax sweep runs/a"),
         (["/env/bin/rope-jax", "trian"], "rope-jax", "rope-jax sweep runs/a"),
@@ -33,12 +31,10 @@ def called(monkeypatch):
             "rope-jax train",
             "python -m rope_jax sweep runs/a",
         ),
-    ],
-)
-def test_lines_are_written_as_the_command_was_called(called, argv, program, line):
-    called(*argv)
-    assert invocation.program() == program
-    assert invocation.command_line("sweep", "runs/a") == line
+    ]:
+        called(*argv)
+        assert invocation.program() == program
+        assert invocation.command_line("sweep", "runs/a") == line
 
 
 def test_a_python_that_the_shell_does_not_find_is_named_by_its_path(called, monkeypatch):
@@ -56,7 +52,7 @@ def test_every_command_has_a_script_and_a_module():
         assert f"from rope_jax.commands.{module} import main" in script
 
 
-def test_tensorboard_is_a_target_in_the_repository_alone(called, monkeypatch, tmp_path):
+def test_tensorboard_is_a_target_in_the_repository_alone(called):
     called("eval_ppl.py")
     assert invocation.tensorboard_line("runs/a") == "make tensorboard RUNS=runs/a"
     assert invocation.tensorboard_line("runs/a b") == "tensorboard --logdir 'runs/a b'"
@@ -67,6 +63,4 @@ def test_tensorboard_is_a_target_in_the_repository_alone(called, monkeypatch, tm
 def test_a_page_is_opened_by_its_address(called, tmp_path):
     called("scripts/compare.py")
     page = tmp_path / "a b" / "comparison.html"
-    line = invocation.browser_line(page)
-    assert line == f"python -m webbrowser {page.as_uri()}"
-    assert "a%20b" in line
+    assert invocation.browser_line(page) == f"python -m webbrowser {page.as_uri()}"

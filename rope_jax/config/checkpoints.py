@@ -37,9 +37,7 @@ class ImportConfig(Frozen):
         min_length=1,
         description="put before each document; auto: as the post-processor; null: none",
     )
-    ignored_keys: ListOf[str] = Field(
-        (), description="keys of config.json to leave out because they do not change the logits"
-    )
+    ignored_keys: ListOf[str] = Field((), description="keys of config.json to leave out")
     data: DataConfig = Field(StdlibData(), description="texts of the run; a sweep may read others")
     mesh: MeshConfig = MeshConfig()
 

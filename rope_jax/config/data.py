@@ -11,15 +11,9 @@ from rope_jax.config.types import Fraction, Frozen, ListOf, PathText, PositiveIn
 class _Data(Frozen):
     """Keys that every source has."""
 
-    validation_fraction: Fraction = Field(
-        0.05, description="fraction for validation, unless the source has that split"
-    )
-    test_fraction: Fraction = Field(
-        0.1, description="fraction that only eval_ppl.py reads, unless the source has that split"
-    )
-    max_documents: PositiveInt | None = Field(
-        None, description="documents to read of each split, the first ones; null: all"
-    )
+    validation_fraction: Fraction = Field(0.05, description="share for validation without a split")
+    test_fraction: Fraction = Field(0.1, description="share for eval_ppl.py alone without a split")
+    max_documents: PositiveInt | None = Field(None, description="per split, the first; null: all")
     mix: ListOf[AnyMixedTask] = Field(
         default_factory=tuple,
         description="tasks in place of some training windows, as {task: passkey, share: 0.02}",
@@ -45,9 +39,7 @@ Files = Annotated[
 class _FileData(_Data):
     """Keys that every source of local files has."""
 
-    files: Files = Field(
-        description="paths or globs: one list, or one by split (train, validation, test)"
-    )
+    files: Files = Field(description="paths or globs: one list, or one for each split")
     split_bytes: Annotated[int, Field(ge=1024)] | None = Field(
         None, description="longest part of a document, which is cut; null: not cut"
     )

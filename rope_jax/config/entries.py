@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import AfterValidator, BeforeValidator, Field, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    create_model,
+    model_validator,
+)
 
 from rope_jax.config.keys import flat
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
@@ -203,3 +210,8 @@ _UNIQUE = (
 )
 Entries = Annotated[ListOf[AnyEntry], *_UNIQUE]
 Scalings = Annotated[NonEmpty[AnyEntry], *_UNIQUE]
+
+
+def parse_entries(*entries: Any) -> tuple[SweepEntry, ...]:
+    """Return the entries that a config of a sweep would have. Raises ValidationError."""
+    return TypeAdapter(Entries).validate_python(entries)

@@ -37,27 +37,23 @@ class _Place(NamedTuple):
 
     path: tuple[str | int, ...]
     models: list[type[BaseModel]]  # of a union all members
-    tag: str | int | None  # of the member that is given
-
-    @property
-    def given(self) -> list[type[BaseModel]]:
-        return [m for m in self.models if self.tag in (None, type_tag(m))]
+    given: list[type[BaseModel]]  # the member whose type is written; all of them if none is
 
 
 def _place(schema: type[BaseModel], raw: Any, loc: Sequence[str | int]) -> _Place:
     """Return the place of pydantic's `loc`, which also names the union members on the way."""
-    place, node = _Place((), [schema], None), raw
+    place, node = _Place((), [schema], [schema]), raw
     for part in loc:
+        members = [model for model in place.given if type_tag(model) == part]
         is_key = isinstance(node, dict) and part in node
-        members = [type_tag(model) for model in place.models]
-        if place.tag is None and len(members) > 1 and part in members:
-            place = place._replace(tag=part)
+        if members and len(place.given) > 1:
+            place = place._replace(given=members)
         elif place.models or isinstance(part, int) or is_key:
-            fields = [m.model_fields[part] for m in place.given if part in m.model_fields]
-            models = [model for field in fields for model in models_in(field.annotation)]
-            if isinstance(part, int):
-                models = place.models
-            place = _Place((*place.path, part), models, None)
+            models = place.models
+            if not isinstance(part, int):
+                fields = [m.model_fields[part] for m in place.given if part in m.model_fields]
+                models = [model for field in fields for model in models_in(field.annotation)]
+            place = _Place((*place.path, part), models, models)
             is_index = isinstance(node, list | tuple) and part in range(len(node))
             node = node[part] if is_key or is_index else None
     return place

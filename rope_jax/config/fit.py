@@ -80,20 +80,14 @@ class FitConfig(Frozen):
         "beyond",
         description="targets: with context beyond the window, all, or repeats of far texts",
     )
-    repeated: Annotated[int, Field(ge=2, le=64)] = Field(
-        8, description="objective far: tokens that occur again, the target last"
-    )
-    keep_short: Weight = Field(
-        0.0, description="weight of the loss inside the window, added to the objective"
-    )
+    repeated: Annotated[int, Field(ge=2, le=64)] = Field(8, description="far: tokens that recur")
+    keep_short: Weight = Field(0.0, description="weight of the loss inside the window")
     bounds: Annotated[
         Annotated[tuple[PositiveFloat, PositiveFloat], Field(strict=False)],
         single_error("should be two positive numbers, the smaller one first"),
         Ascending,
     ] = Field((0.1, 1e4), description="smallest and largest λ = θ/θ', and far_divisor")
-    ordered: bool = Field(
-        False, description="whether slower pairs have at least the λ of faster ones"
-    )
+    ordered: bool = Field(False, description="slower pairs have at least the λ of faster ones")
     check_every: PositiveInt = Field(25, description="steps between checks on validation")
     patience: PositiveInt = Field(4, description="checks without improvement before it stops")
     max_documents: PositiveInt = Field(64, description="validation documents per check")

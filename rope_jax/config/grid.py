@@ -62,16 +62,14 @@ class RunTemplate(Frozen):
     source: FolderName | None = Field(
         None, description="entry whose runs these start from or are fitted on; its axes apply here"
     )
-    axes: dict[AxisName, AxisValues] = Field(
-        {}, description="one run per combination of values; in texts, {axis} is the value"
-    )
+    axes: dict[AxisName, AxisValues] = Field({}, description="one run per combination of values")
     set: dict[str, Any] = Field(
         {},
         description="keys to set, as {dotted.key: value}; texts may have {axis}, {window}, "
         "{length} (window × factor), {batch_size} (tokens_per_step / length), {name}, "
         "{run}, {source}, {fit}",
     )
-    sweeps: ListOf[AnySweep] = Field((), description="sweeps of each run, for eval_ppl.py")
+    sweeps: ListOf[AnySweep] = Field((), description="of each run, for eval_ppl.py")
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> "RunTemplate":
@@ -103,9 +101,7 @@ class GridConfig(Frozen):
     window: Length | None = Field(None, description="window of the source runs, for {length}")
     tokens_per_step: PositiveInt | None = Field(None, description="per step, for {batch_size}")
     runs: Annotated[
-        tuple[RunTemplate, ...],
-        Field(min_length=1, strict=False),
-        distinct(operator.attrgetter("name"), "; choose another name"),
+        NonEmpty[RunTemplate], distinct(operator.attrgetter("name"), "; choose another name")
     ] = Field(description="runs to make")
     compare: CompareConfig | None = Field(None, description="comparison at the end; null: none")
     launcher: Literal["local", "print", "slurm"] = Field(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
-from rope_jax.config.entries import Entries, SweepEntry, TrainedEntry
+from rope_jax.config.entries import Entries, TrainedEntry, parse_entries
 from rope_jax.config.explain import validate
 from rope_jax.config.inherit import training_config
 from rope_jax.config.load import dump, dump_yaml, read_raw
@@ -46,10 +46,6 @@ FigurePath = Annotated[PathText, AfterValidator(_check_suffix)]
 RotaryDim = Annotated[int, Field(ge=2, le=2**12, multiple_of=2), Whole]
 
 
-def _entries(*names: str) -> tuple[SweepEntry, ...]:
-    return TypeAdapter(Entries).validate_python(names)
-
-
 class ScalingConfig(Frozen):
     """Config of scripts/show_scaling.py: a bare geometry's scalings, or a training config's."""
 
@@ -58,9 +54,8 @@ class ScalingConfig(Frozen):
     train_length: Length = Field(4096, description="L, tokens in a training window")
     length: Length | None = Field(None, description="n, tokens in the text; null: 4 windows")
     scalings: Entries = Field(
-        description="one curve each, its factor fixed or auto (n/L); also trained, if there is a "
-        "training config, whose scalings are the default",
-        default_factory=lambda: _entries("none", "pi", "ntk", "yarn"),
+        description="one curve each, its factor fixed or auto (n/L); of a training config: trained",
+        default_factory=lambda: parse_entries("none", "pi", "ntk", "yarn"),
     )
     output: FigurePath = Field("scaling.png", description="the figure: .png, .pdf or .svg")
 
@@ -73,7 +68,7 @@ class DecayConfig(ScalingConfig):
     )
     scalings: Entries = Field((), description="one curve each, as for scripts/show_scaling.py")
     bases: Annotated[NonEmpty[Base] | None, distinct(str)] = Field(
-        None, description="one unscaled curve each; null: seven, or none if scalings are given"
+        None, description="unscaled; null: seven, or none with scalings"
     )
     output: FigurePath = Field("decay.png", description=".png, .pdf or .svg, and a .csv beside it")
 
@@ -197,8 +192,7 @@ def load_inspection(
     """Return the inspection in a config file, and the training config if the file is one.
 
     A file with `stages` is a training config; `length`, `scalings` and `output` may be added to it.
-
-    Raises UserError.
+    UserError: one of the two is not valid.
     """
     raw, origin = read_raw(path, overrides)
     if "stages" in raw:
@@ -216,10 +210,9 @@ def dump_inspection(inspection: ScalingConfig, training: Config | None) -> str:
     """Return the results of `load_inspection` as YAML, which loads as the same two."""
     if training is None:
         return dump(inspection)
-    # Leave out keys that were not given: their defaults come from the training config.
-    given = {key for key in _KEYS_BESIDE_TRAINING if key in inspection.model_fields_set}
-    own = inspection.model_dump(include=given, mode="json")
-    return dump_yaml(training.model_dump(mode="json") | own)
+    # without keys that were not given, whose defaults come from the training config
+    given = inspection.model_dump(exclude_unset=True, mode="json")
+    return dump_yaml(training.model_dump(mode="json") | given)
 
 
 def check_writable(*paths: Path) -> None:

@@ -56,13 +56,14 @@ class ModelConfig(Frozen):
         description="rms_norm_plus_one (Gemma): scale 1 + weight; layer_norm: mean and bias",
     )
     norm_placement: NormPlacement = Field(
-        "before", description="of the inputs of attention and MLP; after (OLMo 2): of the outputs"
+        "before", description="on the inputs of attention and MLP; after (OLMo 2): on their outputs"
     )
     qk_norm: QKNorm = Field(
-        False, description="before rotation; true: by head; all_heads (OLMo 2): all heads as one"
+        False,
+        description="norm of queries and keys before rotation, by head; all_heads (OLMo 2): as one",
     )
     rms_norm_eps: Moderate = Field(1e-5, description="epsilon of every norm")
-    parallel_residual: bool = Field(False, description="attention and MLP read the same (GPT-NeoX)")
+    parallel_residual: bool = Field(False, description="attention and MLP side by side (GPT-NeoX)")
     qkv_bias: bool = Field(False, description="add biases to queries, keys and values")
     o_bias: bool = Field(False, description="add a bias to the output of attention")
     mlp_bias: bool = Field(False, description="add biases in the feed-forward")
@@ -216,9 +217,7 @@ class LayerConfig(Frozen):
 
     scaling: AnyScaling | None = Field(None, description="in all stages; null: the stage's")
     base: Base | None = Field(None, description="b of this layer; null: rope.base")
-    sliding_window: PositiveInt | None = Field(
-        None, description="keys that a query sees, its own included; null: all before it"
-    )
+    sliding_window: PositiveInt | None = Field(None, description="keys a query sees; null: all")
 
 
 class RopeConfig(Frozen):
@@ -231,9 +230,7 @@ class RopeConfig(Frozen):
     scaling: AnyScaling = Field(NoScaling(), description="scaling until a stage sets another")
     map: AnyMap | None = Field(None, description="position map, in every stage; null: none")
     strategy: str | None = Field(None, description="scripts/fit.py's file with scaling and map")
-    layer_pattern: ListOf[LayerConfig] = Field(
-        (), description="settings by layer; layer i takes element i mod the list's length"
-    )
+    layer_pattern: ListOf[LayerConfig] = Field((), description="layer i takes element i mod length")
 
     @model_validator(mode="before")
     @classmethod

@@ -33,9 +33,7 @@ class Presentation(Frozen):
 class CompareConfig(Presentation):
     """The results of several sweeps, overlaid."""
 
-    sweep: FolderName | None = Field(
-        None, description="sweep to take from every run; null: the one that all share, or all"
-    )
+    sweep: FolderName | None = Field(None, description="of each run; null: what all share, or all")
     output: PathText = Field("comparison", description="folder to write to")
     force: bool = Field(False, description="draw incomparable results, too, marked as such")
     replace: bool = Field(False, description="replace a comparison of other sweeps")

@@ -36,7 +36,7 @@ class OptimConfig(Frozen):
     warmup_steps: NonNegativeInt | None = Field(None, description="null: a tenth of the steps")
     final_lr_fraction: Fraction = Field(0.1, description="last learning rate / peak")
     decay_fraction: Fraction = Field(0.2, description="wsd: share of the steps that decay")
-    weight_decay: Weight = Field(0.1, description="of matrices; norms and embeddings have none")
+    weight_decay: Weight = Field(0.1, description="of matrices, not norms and embeddings")
     b1: Decay = Field(0.9, description="decay of the first moment")
     b2: Decay = Field(0.95, description="decay of the second moment")
     eps: Moderate = Field(1e-8, description="AdamW's epsilon")
@@ -108,9 +108,11 @@ class DocumentsConfig(Frozen):
     """Several documents in one window."""
 
     mask: Literal["document", "none"] = Field(
-        "document", description="a token sees: its own document, or the whole window before it"
+        "document", description="what a token sees: its own document, or the whole window before it"
     )
-    positions: Literal["reset", "continue"] = Field("reset", description="restart, or count on")
+    positions: Literal["reset", "continue"] = Field(
+        "reset", description="at a document's start, positions restart at 0 or count on"
+    )
 
 
 class StageConfig(Frozen):
@@ -121,7 +123,7 @@ class StageConfig(Frozen):
     batch_size: PositiveInt = Field(description="windows per step")
     grad_accumulation: PositiveInt = Field(1, description="micro-batches per step, to save memory")
     scaling: AnyScaling | None = Field(None, description="from this stage on; null: as before")
-    learning_rate: Moderate | None = Field(None, description="of a new schedule; null: as before")
+    learning_rate: Moderate | None = Field(None, description="peak of a new schedule; null: none")
     positions: AnyPositions = Field(PlainPositions(), description="how tokens are numbered")
     mixed: MixedConfig | None = Field(None, description="rows of short windows; null: none")
     documents: DocumentsConfig = DocumentsConfig()

@@ -4,12 +4,12 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
 from rope_jax.attention import AttentionName
 from rope_jax.config.data import DataConfig, check_read_whole
 from rope_jax.config.devices import DistributedConfig
-from rope_jax.config.entries import Scalings, SweepEntry, TrainedEntry
+from rope_jax.config.entries import Scalings, SweepEntry, TrainedEntry, parse_entries
 from rope_jax.config.model import ModelConfig, check_logits, check_map
 from rope_jax.config.presentation import Presentation
 from rope_jax.config.tasks import AnySweepTask
@@ -18,6 +18,7 @@ from rope_jax.config.types import (
     FolderName,
     Frozen,
     Length,
+    ListOf,
     NonEmpty,
     PositiveInt,
     Resamples,
@@ -62,9 +63,7 @@ class SameTokensConfig(Frozen):
     )
     scalings: Scalings = Field(
         description="one curve each: trained, or a strategy, its factor fixed or auto",
-        default_factory=lambda: TypeAdapter(Scalings).validate_python(
-            ("trained", "pi", "ntk", "yarn")
-        ),
+        default_factory=lambda: parse_entries("trained", "pi", "ntk", "yarn"),
     )
     max_documents: PositiveInt = Field(64, description="the same documents for all lengths")
     max_blocks: Annotated[
@@ -74,7 +73,7 @@ class SameTokensConfig(Frozen):
         "auto",
         description="per document: scored blocks, or longest windows; auto: for 16,384 tokens",
     )
-    targets: PositiveInt | None = Field(None, description="per block; null: half the shortest")
+    targets: PositiveInt | None = Field(None, description="scored tokens; null: half the shortest")
     seed: Seed = Field(0, description="seed for choosing documents, blocks and resamples")
     memory_gib: Gibibytes | None = Field(
         None, description="for one batch; null: half an accelerator's memory, or 1/32 GiB on a CPU"
@@ -94,10 +93,8 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         (BASELINE,), description="how windows are cut and which of their tokens are scored"
     )
     tasks: Annotated[
-        tuple[AnySweepTask, ...],
-        Field(strict=False),
-        distinct(operator.attrgetter("label"), "; give one a name"),
-    ] = Field(default_factory=tuple, description="asked at every length, beside perplexity")
+        ListOf[AnySweepTask], distinct(operator.attrgetter("label"), "; give one a name")
+    ] = Field((), description="asked at every length, beside perplexity")
     stride: PositiveInt | None = Field(
         None,
         description=f"{', '.join(name for name, p in PROTOCOLS.items() if p.uses_stride)}: tokens "
@@ -136,9 +133,7 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
 class TrainingSweepConfig(SameTokensConfig):
     """A sweep during training: the same validation tokens with and without far context."""
 
-    every_steps: PositiveInt = Field(
-        200, description="steps between sweeps, besides the first and each stage's end"
-    )
+    every_steps: PositiveInt = Field(200, description="steps between; also at each stage's end")
     window: Length | None = Field(
         None, description="truncated context, the baseline; null: first seq_len, or the source's"
     )

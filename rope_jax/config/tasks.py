@@ -84,9 +84,7 @@ class MixedTask(Task):
     """A task in training: its settings, and its share of the windows."""
 
     share: Share = Field(description="share of windows with a sample")
-    shortest: Length | None = Field(
-        None, description="samples are this to a window long, with text before; null: the window"
-    )
+    shortest: Length | None = Field(None, description="shortest sample; null: the window")
 
 
 MIXED_TASKS: Mapping[str, type[MixedTask]] = {
@@ -111,15 +109,13 @@ class KeyTokensConfig(Frozen):
     name: FolderName | None = Field(None, description="null: the run's and short, such as long-512")
     step: Step = None
     split: Literal["test", "validation"] = Field("test", description="the split that sweeps read")
-    short: Length = Field(
-        description="K: near context is K to K + s − 1 tokens; the measured models' window"
-    )
+    short: Length = Field(description="K, near context; the measured models' window")
     stride: PositiveInt | None = Field(None, description="s; null: K/4")
     alpha: PositiveFloat = Field(
         2.0, description="least gain in log p by the whole window over near context, in nats"
     )
     beta: Annotated[float, Field(lt=0, allow_inf_nan=False)] = Field(
-        -2.0, description="least log p with the whole window, in nats"
+        -2.0, description="least log p with the whole window"
     )
     max_documents: PositiveInt = Field(64, description="documents to read, longer than K + s")
     seed: Seed = Field(0, description="seed of the choice of documents")

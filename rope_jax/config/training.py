@@ -43,7 +43,7 @@ class Config(Frozen):
     seed: Seed = Field(0, description="seed of the weights and of the batches")
     log_every_steps: PositiveInt = Field(20, description="steps between logged lines")
     init_from: AnyInitFrom | None = Field(
-        None, description="RUN or RUN@STEP, whose weights and keys left out here are taken"
+        None, description="RUN or RUN@STEP: gives weights, and the keys that are left out here"
     )
     imported: Imported | None = Field(
         None, description="checkpoint that scripts/import_hf.py made this run from, untrained"
