@@ -70,10 +70,6 @@ def print_next(*lines: str) -> None:
         print(f"{' ' * 6 if number else 'next: '}{printable(line)}")
 
 
-def add_config(parser: argparse.ArgumentParser, help: str = "these keys") -> None:
-    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help=help)
-
-
 def add_run(parser: argparse.ArgumentParser) -> None:
     about = "a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub"
     parser.add_argument("run", metavar="RUN", help=about)

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
         "training windows of models.",
         BaseConfig,
     )
-    cli.add_config(parser)
+    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys")
     _, asked = cli.read_config(parser, argv, "config")
     output = Path(asked.output)
     check_writable(output)

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
         "only a longer text covers.",
         TurnsConfig,
     )
-    cli.add_config(parser)
+    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys")
     _, asked = cli.read_config(parser, argv, "config")
     output = Path(asked.output)
     check_writable(output)

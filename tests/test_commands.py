@@ -64,7 +64,7 @@ def test_a_run_is_trained_and_swept(tmp_path: Path) -> None:
         "eval_ppl.py",
         "runs/tiny",
         "name=short",
-        "lengths=[8,16,32]",
+        "lengths=[8,16]",
         "scalings=[trained,pi]",
         "resamples=200",
     )

@@ -13,7 +13,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.grid import GridConfig
 
     parser = cli.parser("GRID.yaml", __doc__, GridConfig)
-    cli.add_config(parser)
+    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys")
     _, grid = cli.read_config(parser, argv, "config", "grids")
     from rope_jax.console import plain_console, print_message
     from rope_jax.grids.expand import expand

@@ -10,7 +10,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.inspection import MapsConfig, check_writable
 
     parser = cli.parser("[CONFIG.yaml]", __doc__, MapsConfig)
-    cli.add_config(parser)
+    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys")
     _, asked = cli.read_config(parser, argv, "config")
     output, length = Path(asked.output), asked.text_length
     table = output.with_suffix(".csv")

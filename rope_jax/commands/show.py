@@ -23,7 +23,9 @@ def read_inspection(
         "A training config takes length, scalings and output besides its own keys.",
         schema,
     )
-    cli.add_config(parser, "these keys, or a training config")
+    parser.add_argument(
+        "config", metavar="CONFIG.yaml", nargs="?", help="these keys, or a training config"
+    )
     _, (asked, training) = cli.read_config(
         parser, argv, "config", read=load_inspection, dump=lambda both: dump_inspection(*both)
     )

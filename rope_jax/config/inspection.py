@@ -53,10 +53,7 @@ class ScalingConfig(Frozen):
     base: Base = Field(10000.0, description="b, the base of the frequencies")
     train_length: Length = Field(4096, description="L, tokens in a training window")
     length: Length | None = Field(None, description="n, tokens in the text; null: 4 windows")
-    scalings: Entries = Field(
-        description="one curve each, its factor fixed or auto (n/L); of a training config: trained",
-        default_factory=lambda: parse_entries("none", "pi", "ntk", "yarn"),
-    )
+    scalings: Entries = Field(default_factory=lambda: parse_entries("none", "pi", "ntk", "yarn"))
     output: FigurePath = Field("scaling.png", description="the figure: .png, .pdf or .svg")
 
 
@@ -66,7 +63,7 @@ class DecayConfig(ScalingConfig):
     length: Length | None = Field(
         None, description="distances; null: 2048, with scalings 4 windows"
     )
-    scalings: Entries = Field((), description="one curve each, as for scripts/show_scaling.py")
+    scalings: Entries = ()
     bases: Annotated[NonEmpty[Base] | None, distinct(str)] = Field(
         None, description="unscaled; null: seven, or none with scalings"
     )

@@ -62,8 +62,7 @@ class SameTokensConfig(Frozen):
         None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8, 16"
     )
     scalings: Scalings = Field(
-        description="one curve each: trained, or a strategy, its factor fixed or auto",
-        default_factory=lambda: parse_entries("trained", "pi", "ntk", "yarn"),
+        default_factory=lambda: parse_entries("trained", "pi", "ntk", "yarn")
     )
     max_documents: PositiveInt = Field(64, description="the same documents for all lengths")
     max_blocks: Annotated[
@@ -137,10 +136,7 @@ class TrainingSweepConfig(SameTokensConfig):
     window: Length | None = Field(
         None, description="truncated context, the baseline; null: first seq_len, or the source's"
     )
-    scalings: Scalings = Field(
-        description=SameTokensConfig.model_fields["scalings"].description,
-        default_factory=lambda: (TrainedEntry(),),
-    )
+    scalings: Scalings = Field(default_factory=lambda: (TrainedEntry(),))
     max_blocks: PositiveInt = Field(2, description="maximum number of scored blocks per document")
     memory_gib: Gibibytes = Field(1 / 32, description="for one batch, beside training")
 
