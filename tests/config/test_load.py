@@ -11,7 +11,7 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.rope import QUERY_SCALES
-from rope_jax.rope.strategies import NoScaling, PIScaling, YaRNScaling
+from rope_jax.rope.strategies import NoScaling, PIScaling
 from tests.config.examples import FULL, PLAIN, SWEEP
 
 ROOT = Path(__file__).parents[2] / "configs"
@@ -24,21 +24,8 @@ SWEEPS = sorted(ROOT.glob("sweeps/*.yaml"))
 def test_every_value_of_a_file_is_read(read):
     config = read(FULL)
     assert yaml.safe_load(FULL) == config.model_dump(mode="json")
-    assert config.rope.scaling == YaRNScaling(
-        factor=4,
-        beta_fast=16,
-        beta_slow=2,
-        truncate=False,
-        attention_factor=1.1,
-        mscale=0,
-        mscale_all_dim=0.5,
-        query_scale=QUERY_SCALES["llama4"](attn_scale=0.2, floor_scale=64),
-    )
     ministral = QUERY_SCALES["ministral"](beta=0.2)
-    assert [stage.scaling for stage in config.stages] == [
-        NoScaling(),
-        PIScaling(factor=4, query_scale=ministral),
-    ]
+    assert config.stage_scaling(1) == PIScaling(factor=4, query_scale=ministral)
 
 
 def test_an_omitted_key_has_its_default_and_overrides_suffice_without_a_file():
@@ -69,6 +56,7 @@ def test_overrides_win_over_the_file_and_the_last_one_wins(read):
         ("optim.learning_rate=1e-3", 0.001),
         ("optim.learning_rate=2", 2.0),
         ("seed=1e3", 1000),
+        ("model.num_hidden_layers=10000", 10000),
         ("model.qk_norm=false", False),
         ("runs_dir=a=b", "a=b"),
         ("runs_dir=2026-01-02", "2026-01-02"),

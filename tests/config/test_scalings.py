@@ -15,7 +15,7 @@ from rope_jax.rope.strategies import (
     PIScaling,
     YaRNScaling,
 )
-from tests.config.examples import EXAMPLES, PLAIN, example
+from tests.config.examples import PLAIN, example
 
 
 def test_a_scaling_of_every_type_is_read_and_dumped(read):
@@ -82,17 +82,3 @@ def test_a_stages_scaling_changes_only_layers_without_their_own(read):
     for stage, shared in enumerate([NoScaling(), YaRNScaling(factor=2)]):
         layers = config.rotary_layers.per_layer(config.stage_scaling(stage))
         assert [scaling for _, scaling in layers] == [ABFScaling(), shared] * 2
-
-
-def test_explicit_numbers_by_layer_reach_their_layers(read):
-    config = read(PLAIN, f"rope.scaling={json.dumps(example('explicit'))}")
-    made = [scaling for _, scaling in config.rotary_layers.per_layer(config.rope.scaling)]
-    rows, m = EXAMPLES["explicit"]["inv_freq"], EXAMPLES["explicit"]["attention_factor"]
-    assert made == [
-        ExplicitScaling(inv_freq=row, attention_factor=own)
-        for row, own in zip(rows, m, strict=True)
-    ]
-
-
-def test_the_largest_number_of_layers_loads(read):
-    assert read(PLAIN, "model.num_hidden_layers=10000").model.num_hidden_layers == 10000
