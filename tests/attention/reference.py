@@ -21,7 +21,7 @@ def inputs(queries, keys, heads=4, kv_heads=2, width=8, value_width=8, batch=2):
 def seen_keys(queries, keys, batch=1, ids=None, band=BandMask()):  # noqa: B008
     """Return which keys the last queries see in a band: [B, T, S]."""
     index = np.arange(keys)
-    ids = np.zeros((batch, keys), np.int32) if ids is None else ids
+    ids = np.zeros((batch, keys), np.int32) if ids is None else np.asarray(ids)
     starts = np.pad(ids[:, 1:] != ids[:, :-1], ((0, 0), (1, 0)))
     position = index - np.maximum.accumulate(np.where(starts, index, 0), axis=1)
     seen = (ids[:, :, None] == ids[:, None]) & band.by_distance(index[:, None] - index)

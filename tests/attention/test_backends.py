@@ -104,7 +104,7 @@ def test_gradients_are_exactly_zero_for_later_tokens_and_other_documents(name):
     q, k, v, dout, ids = inputs(length, length, batch=1)
 
     @jax.jit
-    def influence(q, k, v):
+    def influence(q, k, v, ids):
         """|d out[t] / d (q, k, v)[s]| towards `dout`, summed over heads: [T, 3, T]."""
 
         def one(t):
@@ -114,7 +114,7 @@ def test_gradients_are_exactly_zero_for_later_tokens_and_other_documents(name):
 
         return jax.lax.map(one, jnp.arange(length))
 
-    of_q, of_k, of_v = np.asarray(influence(q, k, v)).swapaxes(0, 1)
+    of_q, of_k, of_v = np.asarray(influence(q, k, v, ids)).swapaxes(0, 1)
     (seen,) = seen_keys(length, length, 1, ids)
     assert ids[0, -1] >= 2  # three documents
     np.testing.assert_array_equal(of_v != 0, seen)

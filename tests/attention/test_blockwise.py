@@ -26,19 +26,19 @@ def test_custom_scores_and_their_gradients_match_float64():
     interaction = Interaction(scores=alibi)
 
     @jax.jit
-    def ours(slopes, q, k, v):
+    def ours(slopes, q, k, v, ids):
         def attend(slopes, q, k, v):
             return banded_blockwise((q,), (k,), v, ids, interaction, slopes, block=32)
 
         out, pull_back = jax.vjp(attend, slopes, q, k, v)
-        return out, *pull_back(dout)
+        return out, *pull_back(jnp.asarray(dout))
 
     def reference(slopes):
         distance = np.subtract.outer(np.arange(130), np.arange(130))
         bias = -np.float64(slopes)[None, :, None, None] * distance
         return attention(*arrays, dout, seen_keys(130, 130, 2, ids), bias)
 
-    out, d_slopes, *gradients = ours(slopes, *arrays)
+    out, d_slopes, *gradients = ours(slopes, *arrays, ids)
     for a, b in zip((out, *gradients), reference(slopes), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5)
     for head in range(4):

@@ -83,7 +83,7 @@ def documents(length, *borders):
     """Return segment ids [B, S] of rows that have a new document at each of their borders."""
     index = np.arange(length)
     rows = [7 + np.searchsorted(row, index, side="right") for row in borders]
-    return np.stack(rows).astype(np.int32)
+    return jnp.asarray(np.stack(rows), jnp.int32)
 
 
 # Of 80 tokens in 5 chunks of 16: row 0 has borders in mid-chunk and a document over 5 chunks; row 1
@@ -222,6 +222,6 @@ def test_memory_is_linear_in_the_length():
 
 @pytest.mark.parametrize(("queries", "heads"), [(9, 4), (8, 3)])
 def test_what_does_not_fit_is_an_error(queries, heads):
-    q, k, v = (np.ones((1, *shape)) for shape in ((queries, heads, H), (8, 2, H), (8, 2, V)))
+    q, k, v = (jnp.ones((1, *shape)) for shape in ((queries, heads, H), (8, 2, H), (8, 2, V)))
     with pytest.raises(ValueError, match=f"q: has {queries} tokens and {heads} heads; k, with 8"):
         linear_attention(q, k, v, lambda x: x, lambda x: x)

@@ -33,12 +33,12 @@ def test_values_and_gradients_match_float64(queries, keys, window, documents):
     ids = ids if documents else None
 
     @jax.jit
-    def value_and_gradients(q, k, v):
+    def value_and_gradients(q, k, v, ids):
         out, pull_back = jax.vjp(lambda q, k, v: splash(q, k, v, ids, window), q, k, v)
         return out, *pull_back(dout)
 
     seen = seen_keys(queries, keys, 2, ids, BandMask(beyond=window))
-    found, wanted = value_and_gradients(*arrays), attention(*arrays, dout, seen)
+    found, wanted = value_and_gradients(*arrays, ids), attention(*arrays, dout, seen)
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 

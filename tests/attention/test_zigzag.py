@@ -55,7 +55,7 @@ def check_parts(attend, length, count, wanted):
 def check_window(attend, length, count, window, documents):
     """attend(q, k, v, ids, window, part) of every part against the whole window's attention."""
     *arrays, ids = inputs(length, length)
-    ids = ids if documents else None
+    ids = jnp.asarray(ids) if documents else None
     wanted = attention(*arrays, seen_keys(length, length, 2, ids, BandMask(beyond=window)))
     check_parts(lambda q, k, v, part: attend(q, k, v, ids, window, part), length, count, wanted)
 
@@ -116,7 +116,7 @@ def biased(slope, q, k, query_index, key_index):
 )
 def test_parts_of_several_bands_match_the_window(attend, scores, bands, documents):
     *arrays, dout, ids = inputs(192, 192)
-    ids = ids if documents else None
+    ids = jnp.asarray(ids) if documents else None
     interaction, slope = Interaction(bands, scores), np.full((1,) * 5, SLOPE, np.float32)
     sizes = (1.0, 0.7)  # bands that see the same keys differently
 
@@ -135,7 +135,7 @@ def test_parts_of_several_bands_match_the_window(attend, scores, bands, document
 
 def test_every_part_computes_the_same_number_of_blocks():
     # 16 blocks of 16 tokens: 136 pairs on or below the diagonal, 34 for each of four devices.
-    q, k, v, *_ = inputs(256, 256)
+    q, k, v, *_ = map(jnp.asarray, inputs(256, 256))
     computed = []
 
     def recorded(params, q, k, query_index, key_index):
@@ -156,6 +156,6 @@ def test_every_part_computes_the_same_number_of_blocks():
 
 
 def test_cudnn_refuses_a_part():
-    q, k, v, *_ = inputs(16, 16)
+    q, k, v, *_ = map(jnp.asarray, inputs(16, 16))
     with pytest.raises(ValueError, match="cudnn cannot split a window over devices"):
-        BACKENDS["cudnn"].attend(q, k, v, part=ZigZag(np.int32(0), 2))
+        BACKENDS["cudnn"].attend(q, k, v, part=ZigZag(jnp.int32(0), 2))

@@ -82,6 +82,7 @@ def test_kernels_of_other_sources_or_another_jaxlib_are_not_found(sources, monke
 def test_the_sources_compile_without_warnings_also_without_bfloat16(sources, monkeypatch):
     build, folder = sources
     flags = ["-O0", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror"]
+    flags.append("-Wno-stringop-overread")  # of branches that are only removed when optimizing
     monkeypatch.setattr(build, "_BFLOAT16", ("avx512_bf16", (["-mno-such-set"], 16, 8)))
     monkeypatch.setattr(build, "COMMON", [*build.COMMON[1:], *flags])
     assert build.compile_kernels() is None

@@ -98,11 +98,13 @@ def nll_and_gradient(name):
 def computed(name, model):
     """Return the NLL of the targets, and the gradient of its weighted sum."""
 
-    def total(params):
-        nll = model.nll(params, *text(), *MODELS[name][3])
+    def total(params, *inputs):
+        nll = model.nll(params, *inputs)
         return (nll * WEIGHTS).sum(), nll
 
-    (_, nll), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(loud_params(model))
+    inputs = *text(), *MODELS[name][3]
+    derived = jax.jit(jax.value_and_grad(total, has_aux=True))
+    (_, nll), gradient = derived(loud_params(model), *inputs)
     return np.asarray(nll), gradient
 
 

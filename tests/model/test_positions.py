@@ -195,7 +195,7 @@ def whole_nll(method, length=LENGTH):
     model, params = model_and_params(method, "xla")
     tokens = np.random.default_rng(1).integers(0, VOCABULARY, (2, length + 1)).astype(np.int32)
     rows = tokens, jnp.arange(length)[None], None
-    return np.asarray(jax.jit(lambda params: nll_of(method, model, params, rows))(params))
+    return np.asarray(jax.jit(functools.partial(nll_of, method, model))(params, rows))
 
 
 def test_a_map_changes_the_losses_beyond_its_window_only():
