@@ -54,7 +54,8 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     new, old = _siblings(folder)
     for left in (new, old):  # by a process that was killed here, if `folder` is not there
         remove(left)
-    new.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new.mkdir()
     try:
         yield new
     except BaseException:
