@@ -25,7 +25,7 @@ from rope_jax.console import describe_duration
 from rope_jax.errors import Stopped, UserError
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.plan import Plan
-from rope_jax.fitting.parameters import Free, Parameters, parameters_of
+from rope_jax.fitting.parameters import Free, parameters_of
 from rope_jax.fitting.step import FitStep
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
@@ -43,7 +43,7 @@ class FitState:
     """A fit after `step` steps.
 
     best, best_step, best_nll: the free parameters with the lowest NLL on validation so far.
-    checks: one entry for each check: the step and the NLL at every length, nats per token.
+    checks: the step of each check, and the NLL at every length, nats per token.
     stopped: why it ended before its last step; "" if it did not.
     seconds: of all processes until it was saved, with compilation and checks.
     """
@@ -68,7 +68,7 @@ class FitState:
             np.savez(temporary, **arrays)
 
     def restored(self, path: Path, identity: str) -> "FitState | None":
-        """Return the state in a file, structured as this one. UserError: it is of another fit."""
+        """Return the state in a file; None if there is none. UserError: it is of another fit."""
         if not path.exists():
             return None
         expected, structure = jax.tree.flatten((self.free, self.opt_state, self.best))
@@ -114,7 +114,7 @@ class Validation:
         return (*inside, *self._config.length)
 
     def nll(self, strategy: Strategy) -> dict[int, float]:
-        """Return a strategy's NLL by length, nats per token; with keep_short, at the window too."""
+        """Return a strategy's NLL by length; with keep_short, at the window too."""
         result = self.sweep([entry_settings(strategy, "fitted")], self._lengths)
         return {m.length: float(m.sums.mean()) for m in result.measurements}
 
@@ -158,7 +158,6 @@ class FitProgress(StepProgress):
     """Progress of a fit: a bar in a terminal, and one line for each check."""
 
     def stepped(self, step: int, loss: float) -> None:
-        """Show a step's loss."""
         self.bar.update(self._task, completed=step, now=f"loss {loss:.3f}")
 
     def checked(self, step: int, nll: Mapping[int, float], *, is_best: bool) -> None:
@@ -175,14 +174,13 @@ class FitProgress(StepProgress):
 class Fitter:
     """Runs one fit from its start, or from where an earlier process was stopped."""
 
-    parameters: Parameters
     step: FitStep
     validation: Validation
     config: FitConfig
 
     def fresh(self) -> FitState:
         """Return the state before the first step."""
-        free = self.parameters.initial()
+        free = self.step.parameters.initial()
         return FitState(free, self.step.optimizer.init(free), 0, free, 0, math.inf)
 
     def run(
@@ -193,9 +191,11 @@ class Fitter:
         log: Log,
         progress: FitProgress,
     ) -> FitState:
-        """Fit until step `last`, or until checks stop improving; return the last state.
+        """Continue a fit from `state` up to step `last`, and return its state at the end.
 
-        It is saved after every check, and at a signal, which raises Stopped.
+        It ends early once `patience` checks have not improved on the best one, or if the loss or
+        a parameter is not finite. The state is saved after every check; a signal saves it and
+        raises Stopped.
         """
         if state.step and (state.step >= last or state.stopped):
             return state
@@ -231,7 +231,7 @@ class Fitter:
 
     def _checked(self, state: FitState, log: Log, progress: FitProgress) -> FitState:
         """Measure the state on validation, log and show it, and keep it if it is the best."""
-        nll = self.validation.nll(self.parameters.strategy(state.free))
+        nll = self.validation.nll(self.step.parameters.strategy(state.free))
         value = self.validation.objective(nll)
         check = {"step": float(state.step), **{str(n): x for n, x in nll.items()}}
         state = replace(state, checks=(*state.checks, check))
@@ -247,14 +247,13 @@ class Fitter:
 
 @dataclass(frozen=True)
 class Fit:
-    """A checkpoint that is fitted, and what its trials share."""
+    """A checkpoint to fit. step: the checkpoint's."""
 
     folder: Path
     config: FitConfig
     loaded: LoadedModel
     params: Params
     step: int
-    """Of the checkpoint."""
     start: SweepEntry
 
     @functools.cached_property
@@ -267,30 +266,30 @@ class Fit:
 
     @property
     def texts(self) -> str:
-        """The source of the texts, as YAML."""
+        """Where the texts come from, as YAML."""
         data = self.config.data or self.loaded.training.data
         settings = data.model_dump(mode="json", exclude_defaults=True, exclude={"cache_dir", "mix"})
         return flow_yaml({"type": data.type} | settings)
 
-    def from_border(self, border: int | None) -> tuple[Parameters, FitStep]:
-        """Return what is learned if the far keys begin at a border; None: where the start's do."""
+    def from_border(self, border: int | None) -> FitStep:
+        """Return the steps of a fit whose far keys begin at a border; None: at the start's."""
         training = self.loaded.training
         stage = training.stage_at(self.step)
         parameters = parameters_of(training, self.config, self.start, border, stage)
-        return parameters, FitStep(self.loaded, self.params, parameters, self.config, self.window)
+        return FitStep(self.loaded, self.params, parameters, self.config, self.window)
 
-    def run(self, parameters: Parameters, step: FitStep, trial: int | None = None) -> FitState:
+    def run(self, step: FitStep, trial: int | None = None) -> FitState:
         """Fit, or try a border for trial_steps, from where an earlier process was stopped."""
         config, console = self.config, self.loaded.session.console
         name, last, title = "state", config.steps, "fitting"
         if trial is not None:
             name, last, title = f"trial-{trial}", config.trial_steps, f"trying {trial}"
         path = self.folder / f"{name}.npz"
-        fitter = Fitter(parameters, step, self.validation, config)
-        start = jax.tree.map(lambda x: np.asarray(x).tolist(), parameters.start._asdict())
+        fitter = Fitter(step, self.validation, config)
+        start = step.parameters.start._asdict()
         made_from = {
             "config": config.model_dump(mode="json"),
-            "start": start,
+            "start": jax.tree.map(lambda x: np.asarray(x).tolist(), start),
             "step": self.step,
             "corpus": self.loaded.corpus.fingerprint,
             "code": code_hash(),

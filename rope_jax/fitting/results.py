@@ -21,9 +21,7 @@ from rope_jax.positions.mapping import FittedParams
 from rope_jax.results.statistics import Estimate, paired_difference
 from rope_jax.runs.tables import format_csv
 
-# Lines of one layer, and labels of layers, that can be told apart.
-_MOST_LINES = 4
-_MOST_LABELS = 8
+_MOST_LABELS = 8  # of layers, that can be told apart
 
 
 class FitRow(NamedTuple):
@@ -96,7 +94,10 @@ def _cell(row: FitRow) -> str:
 
 
 def draw_numbers(parameters: Parameters, free: Free) -> Figure:
-    """Draw the learned numbers by wavelength, a bias by distance; a colour for each layer."""
+    """Draw the learned numbers by wavelength, a bias by distance.
+
+    A colour for each layer; a line for the median of its heads, and an area for their range.
+    """
     panels = _panels(parameters, free)
     columns = min(3, len(panels))
     row_height = 2.1 if columns > 1 else 3.0
@@ -167,15 +168,9 @@ def _panels(parameters: Parameters, free: Free) -> list[_Panel]:
 def _draw(axis: Axes, x: np.ndarray, values: np.ndarray) -> None:
     """Draw values [l, h, x]."""
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(values)))
+    labelled = range(0, len(values), -(-len(values) // _MOST_LABELS)) if len(values) > 1 else ()
     for layer, (colour, heads) in enumerate(zip(colours, values, strict=True)):
-        lines = heads
-        if len(heads) > _MOST_LINES:
-            lines = np.median(heads, axis=0, keepdims=True)
-            low, high = heads.min(axis=0), heads.max(axis=0)
-            axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-        width = 1.2 if len(lines) == 1 else 0.6
-        for line in lines:
-            axis.plot(x, line, color=colour, linewidth=width)
-        # with many layers, some stand for all
-        if len(values) > 1 and layer % -(-len(values) // _MOST_LABELS) == 0:
-            axis.plot([], [], color=colour, linewidth=1.2, label=f"layer {layer}")
+        label = f"layer {layer}" if layer in labelled else None
+        low, high = heads.min(axis=0), heads.max(axis=0)
+        axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.plot(x, np.median(heads, axis=0), color=colour, linewidth=1.2, label=label)

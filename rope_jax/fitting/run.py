@@ -6,40 +6,45 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.config.entries import entry_settings
+from rope_jax.attention import backend_names
+from rope_jax.config.data import StdlibData
+from rope_jax.config.entries import AnyEntry, SweepEntry, entry_settings
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import write_strategy
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
+from rope_jax.config.types import errors_in
 from rope_jax.console import describe_duration, print_message, print_overview, print_wrapped
 from rope_jax.devices.hardware import peak_flops, reached_flops
+from rope_jax.devices.memory import check_fits, in_gib
 from rope_jax.errors import UserError
-from rope_jax.fitting.compatibility import (
-    check_finished,
-    check_memory,
-    check_run,
-    checked_start,
-    renamed,
-)
+from rope_jax.evaluation.entries import check_entries
 from rope_jax.fitting.fitter import Fit, FitState
-from rope_jax.fitting.parameters import Parameters
+from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.results import as_csv, draw_numbers, fit_rows, print_table
+from rope_jax.fitting.start import default_start
 from rope_jax.model.cost import flops_per_token
+from rope_jax.model.memory import LARGEST_OVERESTIMATE
 from rope_jax.plots.saving import save_figure
 from rope_jax.report.terminal import warn_of_chance
+from rope_jax.rope.messages import alternatives
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import finite
 from rope_jax.sealed import locked, replacing, write_text
 from rope_jax.session import Session, open_run
 from rope_jax.sweeps.announcement import describe_entry
-from rope_jax.sweeps.compatibility import check_stages
-from rope_jax.sweeps.model import LONGEST_DEFAULT, load_model
+from rope_jax.sweeps.compatibility import check_stages, resolve_sweep
+from rope_jax.sweeps.model import LONGEST_DEFAULT, LoadedModel, load_model
+from rope_jax.training.checkpoints import newest_step
 
 STRATEGY = "strategy.json"
 _SUMMARY = "summary.json"
+_ENTRY: TypeAdapter[SweepEntry] = TypeAdapter(AnyEntry)
 
 
 def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Console) -> Path:
@@ -50,20 +55,94 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
     folder = run.fits / config.name
     advice = "length: there is not enough memory; lower batch_tokens or length"
     opened = open_run(run, training, console, attention=config.attention, out_of_memory=advice)
-    with opened as session, renamed(steps="step", lengths="length"):
-        check_run(run.path, session.config, config)
-        check_stages(
-            session.config,
-            () if config.step is None else (config.step,),
-            lambda stage: checked_start(session.config, config, stage),
-        )
+    with opened as session, _renamed(steps="step", lengths="length"):
+        _check_run(run.path, session.config, config)
+        steps = () if config.step is None else (config.step,)
+        check_stages(session.config, steps, lambda n: _checked_start(session.config, config, n))
         with _locked(folder, config):
             if (folder / _SUMMARY).exists():
-                check_finished(folder / _SUMMARY, run, config)
+                _check_finished(folder / _SUMMARY, run, config)
                 print_message(console, f"{folder}: already fitted")
             else:
                 _fit(folder, session, config)
     return folder
+
+
+def _check_run(path: Path, training: Config, config: FitConfig) -> None:
+    """UserError if the run has nothing to fit, or no texts to fit on."""
+    position, attention = training.model.position.type, training.model.attention
+    if position != "rope":
+        raise UserError(f"{path}: its position is {position}, and a fit is for rope")
+    if not training.model.backend.is_softmax:
+        raise UserError(f"{path}: its attention is {attention}, and a fit is for a softmax")
+    if training.imported is not None and training.data == StdlibData():  # an import's default
+        config.check_has_texts(path)
+
+
+def _check_finished(summary: Path, run: RunDirectory, config: FitConfig) -> None:
+    """UserError if a finished fit is of another checkpoint than the one that would be fitted."""
+    folder = summary.parent
+    try:
+        fitted = json.loads(summary.read_text(encoding="utf-8"))["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{summary}: is damaged; delete {folder} to fit again") from None
+    wanted = newest_step(run.checkpoints) if config.step is None else config.step
+    if wanted and fitted != wanted:  # 0: the checkpoints have been deleted since
+        raise UserError(
+            f"{folder}: holds a fit of step {fitted}, and the newest checkpoint is that of step "
+            f"{wanted}; choose another name, or delete that folder"
+        )
+
+
+def _checked_start(training: Config, config: FitConfig, stage: int) -> SweepEntry:
+    """Return where a fit of a stage's checkpoint starts. UserError if it cannot start there."""
+    trained = training.trained(stage)
+    with errors_in("", UserError):
+        config.check_window(trained.window)
+    start = config.start
+    if start is None:
+        start = _ENTRY.validate_python(default_start(training, stage))
+    with _renamed(scalings="start"):  # it is one that a sweep could read with
+        asked = resolve_sweep(SweepConfig(scalings=(start,)), training)
+        check_entries(asked, training.rotary_layers, trained, config.length[-1])
+    border = next(iter(config.windows), None)
+    parameters = parameters_of(training, config, start, border, stage)
+    attention = training.model.attention
+    needs_map = parameters.strategy(parameters.initial()).map is not None
+    if needs_map and not training.model.backend.interacts:
+        raise UserError(
+            f"attention: {attention} cannot do the map that these numbers belong to; use "
+            f"{alternatives(backend_names(interacts=True))}"
+        )
+    return start
+
+
+def _check_memory(loaded: LoadedModel, config: FitConfig) -> None:
+    """UserError if not even the forward pass of one step fits into memory beside the weights."""
+    training, memory, length = loaded.training, loaded.memory, config.length[-1]
+    count = max(1, config.batch_tokens // length)
+    memory.check_weights()
+    quadratic = training.model.backend.quadratic_memory
+    # an estimate may be too high; what passes, the compiler's own figure decides
+    check_fits(
+        f"{'length' if count == 1 else 'batch_tokens'}: a step reads {count:,} × {length:,} tokens "
+        f"and, beside {in_gib(memory.weights)} GiB of weights, takes",
+        memory.window(length) * count / LARGEST_OVERESTIMATE,
+        memory.available - memory.weights,
+        "attention=blockwise takes less" if quadratic else "lower it",
+    )
+
+
+@contextlib.contextmanager
+def _renamed(**keys: str) -> Iterator[None]:
+    """Name the fit's keys in the errors of a sweep. keys: a sweep's key = the fit's."""
+    try:
+        yield
+    except UserError as error:
+        key, _, rest = str(error).partition(": ")
+        if key not in keys:
+            raise
+        raise UserError(f"{keys[key]}: {rest}") from None
 
 
 @contextlib.contextmanager
@@ -92,27 +171,27 @@ def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
 def _fit(folder: Path, session: Session, config: FitConfig) -> None:
     # what is fitted may differ by head
     loaded = load_model(session, config.data, None, whole_heads=True)
-    check_memory(loaded, config)
+    _check_memory(loaded, config)
     step, params = loaded.one_checkpoint(config.step)
     training = loaded.training
-    start = checked_start(training, config, training.stage_at(step))
+    start = _checked_start(training, config, training.stage_at(step))
     fit = Fit(folder, config, loaded, params, step, start)
     # texts that are too short are refused now, not after the trials
-    parameters, fit_step = fit.from_border(next(iter(config.windows), None))
-    _announce(fit, parameters)
+    fit_step = fit.from_border(next(iter(config.windows), None))
+    _announce(fit, fit_step.parameters.count)
     warn_of_chance(session.console, fit.validation.nll_at_window(), loaded.model.vocab_size)
     seconds = 0.0
     if len(config.windows) > 1:
         border, seconds = _best_border(fit)
-        parameters, fit_step = fit.from_border(border)
-    state = fit.run(parameters, fit_step)
-    _conclude(fit, parameters, state, (seconds + state.seconds) / 60)
+        fit_step = fit.from_border(border)
+    state = fit.run(fit_step)
+    _conclude(fit, fit_step.parameters, state, (seconds + state.seconds) / 60)
 
 
 def _best_border(fit: Fit) -> tuple[int, float]:
     """Try every border of `windows`; return the best one, and the seconds that all took."""
     config = fit.config
-    states = {border: fit.run(*fit.from_border(border), border) for border in config.windows}
+    states = {border: fit.run(fit.from_border(border), border) for border in config.windows}
     best = min(states, key=lambda border: states[border].best_nll)
     shown = ", ".join(f"{border}: {state.best_nll:.4f}" for border, state in states.items())
     print_wrapped(
@@ -122,12 +201,11 @@ def _best_border(fit: Fit) -> tuple[int, float]:
     return best, sum(state.seconds for state in states.values())
 
 
-def _announce(fit: Fit, parameters: Parameters) -> None:
+def _announce(fit: Fit, learned: int) -> None:
     config, corpus, session = fit.config, fit.loaded.corpus, fit.loaded.session
     training, stage = session.config, session.config.stage_at(fit.step)
-    learned, checked, _ = corpus.report[:3]
+    train, validation, _ = corpus.report[:3]
     notes = corpus.notes if config.data is not None else ()
-    splits = [f"{learned}, to learn from", f"{checked}, to check on", *notes]
     seconds = _estimate_seconds(fit)
     print_overview(
         session.console,
@@ -135,10 +213,10 @@ def _announce(fit: Fit, parameters: Parameters) -> None:
         {
             "checkpoint": f"{session.run.path}, step {fit.step}, window {fit.window:,} tokens",
             "devices": session.describe_devices(),
-            "texts": [fit.texts, *splits],
+            "texts": [fit.texts, f"{train}, to learn from", f"{validation}, to check on", *notes],
             "lengths": ", ".join(f"{n:,}" for n in config.length),
             "start": describe_entry(training, fit.start, config.length[-1], stage),
-            "learned": f"{parameters.count:,} numbers: {', '.join(config.learn)}, per {config.per}",
+            "learned": f"{learned:,} numbers: {', '.join(config.learn)}, per {config.per}",
             "steps": f"at most {config.steps}, {config.batch_tokens:,} tokens each; "
             f"{describe_duration(seconds)} with checks, compiling not counted",
         },

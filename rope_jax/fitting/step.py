@@ -34,7 +34,7 @@ class FitStep:
     ) -> None:
         """UserError: no text is long enough, or has the targets of the objective."""
         self._nll_of_last = loaded.nll_of_last
-        self._params, self._parameters = params, parameters
+        self._params, self.parameters = params, parameters
         self._config, self._split, self._window = config, loaded.corpus.train, window
         self._everywhere = loaded.placement.replicated
         first = [self._windows(config.length[-1], n) for n in range(1, 9)]  # refuses short texts
@@ -104,7 +104,7 @@ class FitStep:
         # optax mixes its integer count with floats
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = self.optimizer.update(gradient, opt_state, free)
-        free = self._parameters.projected(optax.apply_updates(free, updates))
+        free = self.parameters.projected(optax.apply_updates(free, updates))
         return free, opt_state, value
 
     def _nll(
@@ -112,7 +112,7 @@ class FitStep:
     ) -> Float[Array, "B last"]:
         length = tokens.shape[1] - 1
         positions = np.arange(length, dtype=np.int32)[None]
-        rotary = self._parameters.rotary(free, positions, length)
+        rotary = self.parameters.rotary(free, positions, length)
         return self._nll_of_last(params, tokens, rotary, None if last == length else last)
 
 

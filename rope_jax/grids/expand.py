@@ -3,6 +3,7 @@
 Everything that can be checked before the first job runs is checked here.
 """
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,29 +42,23 @@ class _Made(NamedTuple):
 
 
 def expand(grid: GridConfig) -> list[Job]:
-    """Return the jobs of a grid in an order in which they can be run.
-
-    The runs of an entry, each followed by its sweeps, come after the runs that they start from, and
-    the comparison is last.
+    """Return the jobs of a grid in an order in which they can be run; the comparison is last.
 
     Raises UserError: a config that is wrong, a placeholder that is not known, an axis that changes
     nothing, or two jobs that write to one folder.
     """
-    numbers = {template.name: number for number, template in enumerate(grid.runs)}
-    made: dict[str, list[_Made]] = {}
+    templates = {template.name: (n, template) for n, template in enumerate(grid.runs)}
     planned = _Planned()
 
-    def make(name: str) -> list[_Made]:
-        """Expand an entry once, after the one that it starts from."""
-        if name not in made:
-            template = grid.runs[numbers[name]]
-            sources = [] if template.source is None else make(template.source)
-            entry = _Entry(grid, template, f"runs.{numbers[name]}", planned)
-            made[name] = list(entry.expand(sources))
-        return made[name]
+    @functools.cache
+    def expanded(name: str) -> tuple[_Made, ...]:
+        """Expand an entry, after the one that it starts from."""
+        number, template = templates[name]
+        sources = () if template.source is None else expanded(template.source)
+        return tuple(_Entry(grid, template, f"runs.{number}", planned).expand(sources))
 
-    for name in numbers:
-        make(name)
+    for name in templates:
+        expanded(name)
     jobs = list(planned.jobs.values())
     if grid.compare is not None:
         sweeps = tuple(job for job in jobs if isinstance(job, SweepJob))
@@ -72,7 +67,7 @@ def expand(grid: GridConfig) -> list[Job]:
 
 
 class _Planned:
-    """The jobs of the entries so far, by absolute folder, whose results later settings may name."""
+    """The jobs so far, by absolute folder: the settings of later ones may name their results."""
 
     def __init__(self) -> None:
         self.jobs: dict[Path, Job] = {}
@@ -91,10 +86,12 @@ class _Planned:
         return find_source(start)
 
     def with_stand_ins(self, raw: Any) -> tuple[Any, list[FitJob]]:
-        """Return a raw config without the strategy files of the grid's fits, and these fits.
+        """Replace the strategy files that fits of this grid will write, so that it can be checked.
 
-        The stand-ins pass every check: `trained` under the same name for an entry of a sweep, and
-        no scaling and no map in training. A mistake beside a file stays.
+        In a sweep, an entry with such a file becomes `trained`, under the name of the fit; in
+        training, `strategy` becomes no scaling and no map. Where another key beside the file is
+        wrong, the file stays, and the check refuses it. Return the config, and the fits whose files
+        were replaced.
         """
         fits: list[FitJob] = []
 

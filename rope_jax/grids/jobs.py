@@ -70,9 +70,10 @@ class Job:
         return self.result.is_file()
 
     def is_done(self) -> bool:
-        """Whether running it would change nothing. UserError: its folder has something else.
+        """Whether the job need not run again: its result is there, and its inputs are the same.
 
-        This is the rule for what is never replaced; what was made by hand counts.
+        A run or a fit made by hand counts, and is never replaced: UserError if the folder holds
+        one with other settings, or one made from inputs that have changed since.
         """
         if not self.is_finished():
             return False
@@ -110,7 +111,7 @@ class TrainJob(Job):
 
     @property
     def run(self) -> "TrainJob":
-        """This job, as a fit has the run that it was made on."""
+        """This job; of a fit, the run that it is made on."""
         return self
 
     def words(self) -> list[str]:
@@ -167,9 +168,10 @@ class _ReplacedJob(Job):
 
 @dataclass(frozen=True)
 class SweepJob(_ReplacedJob):
-    """A sweep of a run or a fit.
+    """A sweep of a run or a fit, made anew if its settings or its inputs have changed.
 
-    One made by hand with the same settings, values of fits included, on the last checkpoint counts.
+    A sweep made by hand counts as done if it has the same settings, including the values in the
+    strategy files of fits, and read the run's last checkpoint.
     """
 
     config: Path

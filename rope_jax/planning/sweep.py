@@ -17,7 +17,6 @@ from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import check_fits, device_bytes, program_bytes, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.targets import Target
-from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.evaluation.measure import Reader
 from rope_jax.evaluation.plan import Job, Plan, readable, sweep_lengths
@@ -25,7 +24,7 @@ from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.model.memory import MemoryPlan
 from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
-from rope_jax.sweeps.compatibility import check_run_entries, check_texts, resolve_sweep
+from rope_jax.sweeps.compatibility import checked_sweep
 from rope_jax.sweeps.model import mesh_for
 from rope_jax.tasks import Words
 
@@ -45,18 +44,10 @@ def plan_sweep(
     if target is not None:
         devices, count, platform = target.devices(), target.count, target.chip.platform
     training = resolve_run(training, platform, config.attention)
-    config = resolve_sweep(config, training)
-    check_run_entries(training, config)
-    check_texts(training, config)
+    config = checked_sweep(config, training)
     check_backend(training.model, platform)
-    window, longest = training.stages[-1].seq_len, training.encoding.longest
-    lengths = sweep_lengths(config, window)
-    read = readable(lengths, longest)
-    if not read:
-        raise UserError(
-            f"lengths: {lengths[0]:,} is too long: position {training.model.position.type} ends "
-            f"at {longest:,} tokens"
-        )
+    window = training.stages[-1].seq_len
+    read = readable(sweep_lengths(config, window), training.encoding.longest)
     whole_heads = differ_by_head(entry.map for entry in config.scalings)
     placement = Placement(mesh_for(training, count, whole_heads=whole_heads), devices)
     model = language_model(training, vocab_size)

@@ -13,15 +13,13 @@ from rope_jax.sweeps.model import LONGEST_DEFAULT, LoadedModel, SweepPlans
 
 
 def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
-    """Print what is about to be swept. UserError: the model can read none of the lengths."""
+    """Print what is about to be swept."""
     session, training, config = loaded.session, loaded.training, plans.config
     console, longest, steps, split = session.console, plans.lengths[-1], plans.steps, plans.split
     if beyond := plans.lengths[len(plans.readable) :]:
-        encoding = f"position {training.model.position.type}"
-        ends = f"{encoding} ends at {training.encoding.longest:,} tokens"
-        if not plans.readable:
-            raise UserError(f"lengths: {beyond[0]:,} is too long: {ends}")
-        print_wrapped(console, f"no curve at {', '.join(f'{n:,}' for n in beyond)}: {ends}")
+        lengths = ", ".join(f"{length:,}" for length in beyond)
+        ends = f"{training.model.position.type} ends at {training.encoding.longest:,} tokens"
+        print_wrapped(console, f"no curve at {lengths}: position {ends}")
     scalings: dict[str, list[str]] = {}
     # the stages of the checkpoints only: a run in progress has not reached its last one
     for stage in dict.fromkeys(map(training.stage_at, steps)):

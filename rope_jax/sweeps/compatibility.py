@@ -34,7 +34,22 @@ def resolve_sweep(config: SweepConfig, training: Config, **chosen: Any) -> Resol
     return ResolvedSweep.model_construct(given, **fields)
 
 
-def check_texts(training: Config, config: SweepConfig) -> None:
+def checked_sweep(config: SweepConfig, training: Config) -> ResolvedSweep:
+    """Return a sweep's config as it is for a run. UserError: they do not fit together."""
+    resolved = resolve_sweep(config, training)
+    check_run_entries(training, resolved)
+    longest = training.encoding.longest
+    if longest is not None and resolved.lengths and resolved.lengths[0] > longest:
+        raise UserError(
+            f"lengths: {resolved.lengths[0]:,} is too long: position "
+            f"{training.model.position.type} ends at {longest:,} tokens"
+        )
+    _check_texts(training, resolved)
+    check_key_tokens(training, resolved)
+    return resolved
+
+
+def _check_texts(training: Config, config: SweepConfig) -> None:
     """UserError if the sweep's own texts are the run's: without splits, most are for training."""
     where = {"cache_dir", "streaming"}
     theirs = training.data.model_dump(exclude=where)

@@ -38,13 +38,7 @@ from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import replacing_folder, seal, write_text
 from rope_jax.session import file_errors_as_one_line, open_run
 from rope_jax.sweeps.announcement import announce
-from rope_jax.sweeps.compatibility import (
-    ResolvedSweep,
-    check_key_tokens,
-    check_run_entries,
-    check_texts,
-    resolve_sweep,
-)
+from rope_jax.sweeps.compatibility import ResolvedSweep, check_key_tokens, checked_sweep
 from rope_jax.sweeps.journal import FileJournal, journal_identity
 from rope_jax.sweeps.model import (
     LoadedModel,
@@ -73,10 +67,7 @@ def sweep_run(
         "command resumes; or lower memory_gib, or leave out the longest length",
     )
     with opened as session, contextlib.ExitStack() as stack:
-        resolved = resolve_sweep(config, session.config)
-        check_run_entries(session.config, resolved)
-        check_texts(session.config, resolved)
-        check_key_tokens(session.config, resolved)
+        resolved = checked_sweep(config, session.config)
         # one sweep of a name at a time; checked now, not after the work
         processes.on_first(lambda: stack.enter_context(run.lock_sweep(config.name)))
         if again:

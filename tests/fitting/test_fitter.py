@@ -26,6 +26,7 @@ class MadeUpStep(FitStep):
     """Adds 0.1 to ln s at every step, and 0 to p."""
 
     def __init__(self, not_finite_at: int = 0, infinite_at: int = 0) -> None:
+        self.parameters = made("none", learn=["query_scale"], per="model")
         self.optimizer = optax.adam(0.1)
         self.not_finite_at, self.infinite_at = not_finite_at, infinite_at
         self.steps: list[int] = []
@@ -56,9 +57,8 @@ def fit():
 
     def fit(losses, *, state=None, last=12, fails=None, save=lambda state: None, **settings):
         config = fit_config(steps=12, check_every=2, learn=["query_scale"], **settings)
-        parameters = made("none", learn=["query_scale"], per="model")
         step = MadeUpStep(**(fails or {}))
-        fitter = Fitter(parameters, step, MadeUpValidation(losses, config), config)
+        fitter = Fitter(step, MadeUpValidation(losses, config), config)
         said = plain_console(file=io.StringIO(), width=200)
         progress = FitProgress(said, last, 0, "fitting")
         with progress.bar:

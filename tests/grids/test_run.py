@@ -11,21 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
-from rope_jax.config.load import dump, load
+from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
+from rope_jax.grids.jobs import Job
 from rope_jax.grids.run import done_jobs, run_job, run_jobs, shell_lines
 from rope_jax.rope.strategies import PIScaling
 from rope_jax.sealed import locked
-from tests.grids.conftest import ROOT
-from tests.sweeps.conftest import trained
+from tests.grids.conftest import ROOT, SWEEP_YAML
 
 NAMES = [f"tiny-s{s}/{kind}" for s in (0, 1) for kind in ("train", "sweep-short")] + ["compare"]
 
@@ -93,15 +92,24 @@ def test_a_sweep_that_was_replaced_or_deleted_is_made_again(run):
 
 
 def test_what_was_made_by_hand_counts(run, stand_ins):
-    command = [sys.executable, stand_ins / "train.py", "run.yaml", "seed=0", "name=tiny-s0"]
-    subprocess.run([*command, "runs_dir=runs"], check=True)
-    sweep = [sys.executable, stand_ins / "eval_ppl.py", "runs/tiny-s0", "--sweep", "sweep.yaml"]
-    subprocess.run(sweep, check=True)
-    done = done_jobs(expand(load(GridConfig, Path("grid.yaml"))))
-    assert done == {"tiny-s0/train", "tiny-s0/sweep-short"}
-    # with other settings, or of another checkpoint, it does not
+    Path("grid.yaml").write_text(FITS.replace("[2, 4]", "[4]"))
+    names = {"base/train", "base/fit-search-x4", "base/sweep-short-search-x4"}
+    lines = shell_lines(expanded(), frozenset(), stand_ins)
+    subprocess.run(["sh", "-e"], input="\n".join(lines), text=True, check=True)
+    assert done_now() == names
+    # a sweep with other settings, or one that read other numbers, does not
     Path("sweep.yaml").write_text("name: short\nlengths: [64, 256]\n")
-    assert done_jobs(expand(load(GridConfig, Path("grid.yaml")))) == {"tiny-s0/train"}
+    assert done_now() == names - {"base/sweep-short-search-x4"}
+    Path("sweep.yaml").write_text(SWEEP_YAML)
+    strategy = Path("runs/base/fits/search-x4/strategy.json")
+    strategy.write_text(json.dumps({"scaling": {"type": "pi", "factor": 3.0}}))
+    assert done_now() == names - {"base/sweep-short-search-x4"}
+    # a fit of an earlier checkpoint is not the one that is asked for, and fit.py would leave it
+    summary = Path("runs/base/fits/search-x4/summary.json")
+    summary.write_text(json.dumps({"step": 100}))
+    says = "search-x4: was made at step 100 of runs/base, not at its step 200; delete this folder"
+    with pytest.raises(UserError, match=says):
+        done_now()
 
 
 def test_a_failure_does_not_stop_the_others(run):
@@ -127,17 +135,11 @@ def test_a_grid_that_is_running_is_refused(tmp_path):
         run_jobs([], None, tmp_path, plain_console(quiet=True))
 
 
-def test_nothing_is_compared_if_every_sweep_failed(run):
-    for seed in (0, 1):
-        Path(f"fail-tiny-s{seed}-short").touch()
-    assert run()["compare"] == "failed: no sweep is done, so there is nothing to compare"
-
-
 def test_a_run_with_other_settings_is_refused_before_anything_runs(run):
     run("runs.0.set={seed: '{seed}', log_every_steps: 7}")
     before = starts()
     with pytest.raises(UserError, match=r"runs/tiny-s0: holds a run with another log_every_steps;"):
-        done_jobs(expand(load(GridConfig, Path("grid.yaml"))))
+        done_now()
     assert starts() == before
 
 
@@ -157,8 +159,12 @@ ONE_FIT = re.sub("\\n    sweeps: .*", "", FITS).replace("[2, 4]", "[4]")
 OF_FITS = [f"base/{kind}-x{n}" for n in (2, 4) for kind in ("fit-search", "sweep-short-search")]
 
 
+def expanded() -> list[Job]:
+    return expand(load(GridConfig, Path("grid.yaml")))
+
+
 def done_now() -> frozenset[str]:
-    return done_jobs(expand(load(GridConfig, Path("grid.yaml"))))
+    return done_jobs(expanded())
 
 
 def test_fits_and_their_sweeps(run):
@@ -179,57 +185,6 @@ def test_fits_and_their_sweeps(run):
     assert run() == dict.fromkeys(["base/train", *OF_FITS], "already done")
 
 
-def test_fits_made_by_hand_count(run, stand_ins):
-    Path("grid.yaml").write_text(FITS.replace("[2, 4]", "[4]"))
-    jobs = expand(load(GridConfig, Path("grid.yaml")))
-    lines = shell_lines(jobs, frozenset(), stand_ins)
-    subprocess.run(["sh", "-e"], input="\n".join(lines), text=True, check=True)
-    assert done_now() == {job.name for job in jobs}
-    # a sweep that read other numbers does not count
-    strategy = Path("runs/base/fits/search-x4/strategy.json")
-    strategy.write_text(json.dumps({"scaling": {"type": "pi", "factor": 3.0}}))
-    assert done_now() == {job.name for job in jobs} - {"base/sweep-short-search-x4"}
-    # a fit of an earlier checkpoint is not the one that is asked for, and fit.py would leave it
-    summary = Path("runs/base/fits/search-x4/summary.json")
-    summary.write_text(json.dumps({"step": 100}))
-    says = (
-        "runs/base/fits/search-x4: was made at step 100 of runs/base, not at its step 200; delete "
-        "this folder, or give the entry another name"
-    )
-    with pytest.raises(UserError, match=f"^{re.escape(says)}$"):
-        done_now()
-    Path("grid.yaml").write_text(
-        ONE_FIT.replace("length: '{length}'", "length: '{length}', step: 1")
-    )
-    with pytest.raises(UserError, match=r"search-x4: holds a fit with another step; delete this"):
-        done_now()
-
-
-def test_a_fit_with_other_settings_is_refused_before_anything_runs(run):
-    Path("grid.yaml").write_text(ONE_FIT)
-    run()
-    before = starts()
-    Path("fit.yaml").write_text("{length: 512, steps: 100, learn: [far_phase, bias]}")
-    says = (
-        "runs/base/fits/search-x4: holds a fit with another learn, steps; delete this folder, or "
-        "give the entry another name"
-    )
-    with pytest.raises(UserError, match=f"^{re.escape(says)}$"):
-        done_now()
-    assert starts() == before
-    assert run()["base/fit-search-x4"] == f"failed: {says}"
-
-
-def test_a_fit_whose_run_was_trained_anew_is_refused(run):
-    Path("grid.yaml").write_text(ONE_FIT)
-    run()
-    Path("runs/base/metrics.jsonl").write_text("other weights")
-    assert run()["base/fit-search-x4"] == (
-        "failed: runs/base/fits/search-x4: was made from another runs/base, which has been made "
-        "anew; delete this folder, or give the entry another name"
-    )
-
-
 def test_training_may_begin_with_the_strategy_of_a_fit(run):
     tuned = (
         "  - {name: tuned, train: run.yaml, source: search, "
@@ -240,21 +195,16 @@ def test_training_may_begin_with_the_strategy_of_a_fit(run):
     config = load(Config, Path("runs/tuned-x4/config.yaml"))
     assert (config.rope.scaling, config.stages[0].seq_len) == (PIScaling(factor=4.0), 512)
     assert run()["tuned-x4/train"] == "already done"
-
-
-def test_a_run_whose_source_was_trained_anew_is_refused(run):
-    Path("grid.yaml").write_text("""\
-name: small
-runs:
-  - {name: base, train: run.yaml, axes: {n: [3]}, set: {log_every_steps: '{n}'}}
-  - {name: more, train: run.yaml, source: base, set: {log_every_steps: 5}}
-""")
-    assert set(run().values()) == {"done now"}
-    assert set(run().values()) == {"already done"}
-    Path("runs/base-3/metrics.jsonl").write_text("other weights")
-    assert run()["more-3/train"] == (
-        "failed: runs/more-3: was made from another runs/base-3, which has been made anew; "
-        "delete this folder, or give the entry another name"
+    # a run that was trained anew has other weights than those that the fit is for
+    Path("runs/base/metrics.jsonl").write_text("other weights")
+    advice = "delete this folder, or give the entry another name"
+    assert run()["base/fit-search-x4"] == (
+        "failed: runs/base/fits/search-x4: was made from another runs/base, which has been made "
+        f"anew; {advice}"
+    )
+    Path("fit.yaml").write_text("{length: 512, steps: 100, learn: [far_phase, bias]}")
+    assert run()["base/fit-search-x4"] == (
+        f"failed: runs/base/fits/search-x4: holds a fit with another learn, steps; {advice}"
     )
 
 
@@ -323,20 +273,19 @@ def test_ctrl_c_stops_the_command_and_then_the_grid(stand_ins, folder):
 def test_a_command_does_not_outlive_an_error(stand_ins, folder):
     """Such as the one that submitit raises when Slurm's time limit is near."""
     Path("hang-tiny-s0").touch()
-    job, *_ = expand(load(GridConfig, Path("grid.yaml")))
 
     def report(line: str) -> None:
         if line == "begins tiny-s0":
             raise RuntimeError("the limit is near")
 
     with pytest.raises(RuntimeError):
-        run_job(job, stand_ins, Path("logs"), report)
+        run_job(expanded()[0], stand_ins, Path("logs"), report)
     assert Path("logs/tiny-s0/train.log").read_text().endswith("stopped by signal 15\n")
 
 
 @pytest.mark.slow
 def test_a_real_grid_that_is_stopped_gives_the_same_results(folder):
-    """The real commands; the grid is stopped in the middle of the training."""
+    """The real commands, a fit included; the grid is stopped in the middle of the training."""
     Path("texts").mkdir()
     rng = np.random.default_rng(0)
     for number in range(10):
@@ -353,55 +302,37 @@ data:
   {type: text, files: ['texts/*.txt'], test_fraction: 0.4, validation_fraction: 0.2,
    cache_dir: cache}
 """)
-    Path("sweep.yaml").write_text("{name: short, lengths: [8, 16, 32], resamples: 100}")
-    script, metrics = ROOT / "scripts/grid.py", Path("runs/tiny-s0/metrics.jsonl")
-    arguments = ["grid.yaml", "runs.0.axes.seed=[0]"]
-    grid = start_grid(script, *arguments)
+    Path("sweep.yaml").write_text("{name: short, lengths: [16, 32], resamples: 100}")
+    Path("fit.yaml").write_text("""\
+{length: 32, learn: [far_phase], steps: 2, warmup_steps: 0, max_documents: 4, max_blocks: 1,
+ batch_tokens: 128, resamples: 20}
+""")
+    Path("grid.yaml").write_text("""\
+name: small
+runs:
+  - {name: tiny, train: run.yaml, sweeps: [sweep.yaml]}
+  - name: search
+    fit: fit.yaml
+    source: tiny
+    sweeps: [{config: sweep.yaml, set: {scalings: [trained, '{fit}/strategy.json']}}]
+compare: {output: compared}
+""")
+    script, metrics = ROOT / "scripts/grid.py", Path("runs/tiny/metrics.jsonl")
+    grid = start_grid(script, "grid.yaml")
     wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 2, seconds=300)
     grid.send_signal(signal.SIGTERM)
     finish(grid, 128 + signal.SIGTERM)
     assert '"step": 600' not in metrics.read_text()
 
+    names = [f"tiny/{n}" for n in ("train", "sweep-short", "fit-search", "sweep-short-search")]
     for outcome in ("done in", "already done"):
-        out, _ = finish(start_grid(script, *arguments), 0)
-        assert re.findall(r"] (\S+): " + outcome, out) == [*NAMES[:2], "compare"]
+        out, _ = finish(start_grid(script, "grid.yaml"), 0)
+        assert re.findall(r"] (\S+): " + outcome, out) == [*names, "compare"]
     assert Path("compared/comparison.html").exists()
-
-    undisturbed = ["runs.0.sweeps=[]", "compare=null", "runs_dir=undisturbed"]
-    finish(start_grid(script, *arguments, *undisturbed), 0)
-    assert Path("undisturbed/tiny-s0/metrics.jsonl").read_bytes() == metrics.read_bytes()
-
-
-@pytest.mark.slow
-def test_a_real_fit_in_a_grid(folder, tmp_path):
-    """A run trained by hand counts; its fit and the sweep of it are made, and count by hand too."""
-    made, config = trained(tmp_path, [{"steps": 2, "seq_len": 16, "batch_size": 4}])
-    Path("run.yaml").write_text(dump(config))
-    settings = {"learn": ["far_phase", "far_amplitude"], "steps": 2, "warmup_steps": 0}
-    settings |= {"max_documents": 4, "max_blocks": 1, "batch_tokens": 128, "resamples": 20}
-    Path("fit.yaml").write_text(yaml.safe_dump(settings))
-    Path("sweep.yaml").write_text("{name: short, lengths: [16, 32], resamples: 20}")
-    Path("grid.yaml").write_text(
-        ONE_FIT.replace("name: base,", "name: tiny,")
-        .replace("source: base", "source: tiny")
-        .replace("window: 128", f"window: 16\nruns_dir: {config.runs_dir}")
-        .replace("[4]", "[2]")
-        + "    sweeps: [{config: sweep.yaml, set: {scalings: [trained, '{fit}/strategy.json']}}]\n"
-    )
-    assert done_now() == {"tiny/train"}
-    names = ["tiny/train", "tiny/fit-search-x2", "tiny/sweep-short-search-x2"]
-    script = ROOT / "scripts/grid.py"
-    out, _ = finish(start_grid(script, "grid.yaml"), 0)
-    said = re.findall(r"] (\S+): (already done|done)", out)
-    assert said == list(zip(names, ["already done", "done", "done"], strict=True))
-    assert done_now() == {*names}
-    for record in made.path.rglob("grid.json"):
+    for record in Path("runs").rglob("grid.json"):
         record.unlink()
-    assert done_now() == {*names}
-    # fit.py refuses what the grid refuses
-    Path("fit.yaml").write_text(yaml.safe_dump(settings | {"steps": 3}))
-    with pytest.raises(UserError, match="holds a fit with another steps; delete this folder"):
-        done_now()
-    job = expand(load(GridConfig, Path("grid.yaml")))[1]
-    with pytest.raises(UserError, match="holds a fit with other settings; choose another name"):
-        run_job(job, ROOT, Path("logs"))
+    assert done_now() == {*names}  # as if made by hand
+
+    undisturbed = ["runs=[{name: tiny, train: run.yaml}]", "compare=null", "runs_dir=undisturbed"]
+    finish(start_grid(script, "grid.yaml", *undisturbed), 0)
+    assert Path("undisturbed/tiny/metrics.jsonl").read_bytes() == metrics.read_bytes()

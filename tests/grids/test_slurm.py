@@ -2,7 +2,6 @@
 
 import io
 import os
-import shlex
 import subprocess
 import sys
 import time
@@ -18,7 +17,6 @@ from rope_jax.grids.expand import expand
 from rope_jax.grids.run import done_jobs, shell_lines
 from rope_jax.grids.slurm import submit
 
-CONFIGS = config_folder()
 LOGS = Path("runs/grids/small")
 
 
@@ -72,28 +70,24 @@ def test_without_a_repository_the_installed_command_is_called(folder):
     words = [line.partition("  # ")[0].split(" ") for line in shell_lines(jobs, frozenset(), None)]
     assert all(line[:3] == [sys.executable, "-m", "rope_jax"] for line in words)
     assert [line[3] for line in words] == ["train", "sweep", "train", "sweep", "compare"]
-
-
-def test_a_grid_may_name_the_packages_configs(folder):
+    # configs by name are those of the package
     _, jobs = grid_of("runs.0.train=demo", "runs.0.sweeps=[demo]")
-    train, sweep = (shlex.split(line) for line in shell_lines(jobs, frozenset(), None)[:2])
-    assert train[4] == str(CONFIGS / "demo.yaml")
-    assert sweep[6] == str(CONFIGS / "sweeps/demo.yaml")
+    train, sweep = (line.split(" ") for line in shell_lines(jobs, frozenset(), None)[:2])
+    assert train[4] == str(config_folder() / "demo.yaml")
+    assert sweep[6] == str(config_folder() / "sweeps/demo.yaml")
 
 
-def test_a_missing_package_is_said(stand_ins, folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError) as caught:
+def test_what_is_missing_or_refused_is_said(stand_ins, folder, slurm, monkeypatch):
+    sbatch = Path(os.environ["PATH"].partition(os.pathsep)[0]) / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified' >&2; exit 1\n")
+    says = r"slurm: tiny-s0/train could not be submitted \(sbatch: error: invalid partition spec"
+    with pytest.raises(UserError, match=says):
         submit_grid(stand_ins)
-    assert str(caught.value) == (
-        "launcher: slurm needs the package submitit; install it with "
-        "python -m pip install -e '.[slurm]'"
-    )
-
-
-def test_a_machine_without_slurm_is_said(stand_ins, folder, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match=r"^launcher: slurm needs the commands of Slurm \(sbatch,"):
+        submit_grid(stand_ins)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match=r"^launcher: slurm needs the package submitit; install it"):
         submit_grid(stand_ins)
 
 
@@ -188,13 +182,3 @@ def test_what_is_queued_is_not_submitted_again(stand_ins, folder, slurm):
     }
     assert options(47)["dependency"] == "afterok:46"
     assert options(48)["dependency"] == "afterany:47:44"
-
-
-def test_what_slurm_refuses_is_said(stand_ins, folder, slurm):
-    sbatch = Path(os.environ["PATH"].partition(os.pathsep)[0]) / "sbatch"
-    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified' >&2; exit 1\n")
-    with pytest.raises(UserError) as caught:
-        submit_grid(stand_ins)
-    assert str(caught.value) == (
-        "slurm: tiny-s0/train could not be submitted (sbatch: error: invalid partition specified)"
-    )
