@@ -38,6 +38,8 @@ QKNorm = Annotated[
 # checking a config visits every layer
 MOST_LAYERS = 10_000
 LayerCount = Annotated[int, Field(gt=0, le=MOST_LAYERS), Whole]
+# and computes the frequencies of every pair of dimensions
+MOST_HEAD_DIM = 2**16
 
 
 class ModelConfig(Frozen):
@@ -126,6 +128,11 @@ class ModelConfig(Frozen):
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
                 f"{self.num_attention_heads}; set head_dim or change one of them"
+            )
+        if self.heads_width > MOST_HEAD_DIM:
+            raise ValueError(
+                f"head_dim {self.heads_width:,} is more than {MOST_HEAD_DIM:,}; lower it, or "
+                "hidden_size"
             )
         if self.heads_width % 2:
             raise ValueError(
