@@ -54,8 +54,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     new, old = _siblings(folder)
     for left in (new, old):  # by a process that was killed here, if `folder` is not there
         remove(left)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    new.mkdir()
+    new.mkdir(parents=True)
     try:
         yield new
     except BaseException:
