@@ -52,7 +52,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     """Yield a new empty folder; it takes the place of `folder` once the block succeeds."""
     finish_replacing(folder)
     new, old = _siblings(folder)
-    for left in (new, old):  # by a process that was killed here, if `folder` is not there
+    for left in (new, old):  # `finish_replacing` removes them only where `folder` exists
         remove(left)
     new.mkdir(parents=True)
     try:

@@ -75,8 +75,8 @@ def _conditions(sweep: Sweep) -> dict[_Condition, str]:
 def align_baselines(sweeps: Sequence[Sweep]) -> list[Sweep]:
     """Return the sweeps with one name for the curve of each model's own scaling.
 
-    `none` on a model that was trained without scaling is renamed to `trained` if any sweep with a
-    curve `trained` has no curve `none`.
+    The curve with the model's own scaling, such as `none`, is renamed to `trained` if any sweep
+    with a curve `trained` has none of that name.
     """
     with_trained = [sweep for sweep in sweeps if TRAINED in sweep.settings]
     aligned = []

@@ -132,6 +132,8 @@ def read_sweep(folder: Path) -> Sweep:
             "another sweep; sweep again"
         )
     entries = load(SweepConfig, folder / "sweep.yaml").scalings
+    if not {row.name for row in rows} <= {entry.label for entry in entries}:
+        raise UserError(f"{folder}: results.csv and sweep.yaml disagree about curves; sweep again")
     checkpoints, effective = files.summary()
     windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
     if {row.step for row in rows} != windows.keys():
@@ -305,6 +307,9 @@ def read_results(
     """Return the rows of results.csv; defaults: of columns that may be missing."""
     rows = _read_table(path, content, Row, defaults or {})
     for number, row in enumerate(rows, start=2):
+        # earlier versions wrote bits per byte of all texts, not of the scored tokens
+        if row.bpb_low is None and row.bpb and not math.isclose(row.bpb * math.log(2), row.nll):
+            rows[number - 2] = row._replace(bpb=None)
         if row.protocol not in PROTOCOLS:
             known = alternatives(list(PROTOCOLS))
             raise UserError(f"{path}: line {number}: protocol should be {known}; sweep again")

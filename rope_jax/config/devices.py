@@ -13,7 +13,7 @@ class MeshConfig(Frozen):
     """How devices share the work; data × fsdp × context × tensor is the number of devices."""
 
     data: PositiveInt | None = Field(
-        None, description="copies of the parameters, which share the batch; null: all devices"
+        None, description="copies of the parameters, which share the batch; null: as many as fit"
     )
     fsdp: PositiveInt = Field(1, description="devices that split parameters and batch")
     context: PositiveInt = Field(1, description="devices that split the tokens of each window")
@@ -26,7 +26,7 @@ class DistributedConfig(Frozen):
     coordinator: str | None = Field(None, description="host:port of process 0; null: detected")
     num_processes: Count | None = Field(None, description="null: detected from the cluster")
     process_id: NonNegativeInt | None = Field(None, description="0 writes files; null: detected")
-    timeout: Count = Field(300, description="seconds to wait for all processes")
+    timeout: PositiveInt = Field(300, description="seconds to wait for all processes")
 
     @model_validator(mode="after")
     def _all_or_none(self) -> "DistributedConfig":
@@ -79,6 +79,13 @@ def check_seq_len(mesh: MeshConfig, seq_len: int) -> None:
         raise ValueError(
             f"{seq_len:,} tokens cannot be split into {chunks} equal chunks, two for each of "
             f"mesh.context {mesh.context} devices; {_multiple(seq_len, chunks):,} can"
+        )
+    chunk = seq_len // chunks
+    if mesh.context > 1 and chunk > 512 and not any(chunk % size == 0 for size in range(64, 513)):
+        raise ValueError(
+            f"{seq_len:,} tokens make chunks of {chunk:,}, two for each of mesh.context "
+            f"{mesh.context} devices, which attention would cut into blocks of a few tokens; "
+            f"{_multiple(seq_len, chunks * 64):,} is better"
         )
 
 

@@ -53,7 +53,7 @@ def config_path(argument: str, kind: str = "") -> Path:
     """
     path, folder = Path(argument), config_folder()
     exists = os.path.lexists(argument)
-    if not _NAME.fullmatch(argument) or (exists and not path.is_dir()):
+    if not _NAME.fullmatch(argument) or (exists and not os.path.isdir(argument)):
         return path
     is_documented = path.parts[0] == folder.name
     named = folder.parent / path if is_documented else folder / kind / (argument + _SUFFIX)

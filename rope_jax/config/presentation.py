@@ -36,7 +36,7 @@ class CompareConfig(Presentation):
     sweep: FolderName | None = Field(None, description="of each run; null: what all share, or all")
     output: PathText = Field("comparison", description="folder to write to")
     force: bool = Field(False, description="draw incomparable results, too, marked as such")
-    replace: bool = Field(False, description="replace a comparison of other sweeps")
+    replace: bool = Field(False, description="replace a comparison of other sweeps in `output`")
     tolerance: Tolerance = 0.02
     resamples: Resamples = 2000
     seed: Seed = Field(0, description="seed of the bootstrap")

@@ -123,7 +123,9 @@ class StageConfig(Frozen):
     batch_size: PositiveInt = Field(description="windows per step")
     grad_accumulation: PositiveInt = Field(1, description="micro-batches per step, to save memory")
     scaling: AnyScaling | None = Field(None, description="from this stage on; null: as before")
-    learning_rate: Moderate | None = Field(None, description="peak of a new schedule; null: none")
+    learning_rate: Moderate | None = Field(
+        None, description="peak of a new schedule; null: the schedule continues"
+    )
     positions: AnyPositions = Field(PlainPositions(), description="how tokens are numbered")
     mixed: MixedConfig | None = Field(None, description="rows of short windows; null: none")
     documents: DocumentsConfig = DocumentsConfig()

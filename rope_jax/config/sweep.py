@@ -72,7 +72,9 @@ class SameTokensConfig(Frozen):
         "auto",
         description="per document: scored blocks, or longest windows; auto: for 16,384 tokens",
     )
-    targets: PositiveInt | None = Field(None, description="scored tokens; null: half the shortest")
+    targets: PositiveInt | None = Field(
+        None, description="scored tokens of same_tokens; null: half the shortest length"
+    )
     seed: Seed = Field(0, description="seed for choosing documents, blocks and resamples")
     memory_gib: Gibibytes | None = Field(
         None, description="for one batch; null: half an accelerator's memory, or 1/32 GiB on a CPU"
@@ -132,7 +134,9 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
 class TrainingSweepConfig(SameTokensConfig):
     """A sweep during training: the same validation tokens with and without far context."""
 
-    every_steps: PositiveInt = Field(200, description="steps between; also at each stage's end")
+    every_steps: PositiveInt = Field(
+        200, description="steps between; also before the first, and at the end of each stage"
+    )
     window: Length | None = Field(
         None, description="truncated context, the baseline; null: first seq_len, or the source's"
     )

@@ -84,7 +84,9 @@ class MixedTask(Task):
     """A task in training: its settings, and its share of the windows."""
 
     share: Share = Field(description="share of windows with a sample")
-    shortest: Length | None = Field(None, description="shortest sample; null: the window")
+    shortest: Length | None = Field(
+        None, description="samples are this long at least, up to the window; null: all the window"
+    )
 
 
 MIXED_TASKS: Mapping[str, type[MixedTask]] = {

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -59,6 +60,21 @@ class Config(Frozen):
     checkpoint: CheckpointConfig = CheckpointConfig()
     mesh: MeshConfig = MeshConfig()
     distributed: DistributedConfig | None = Field(None, description="several processes; null: one")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _strategy_is_used(cls, settings: Any) -> Any:
+        """Refuse a strategy file that the first stage replaces, before the file is read."""
+        if not isinstance(settings, dict):
+            return settings
+        rope, stages = settings.get("rope"), settings.get("stages")
+        given = isinstance(rope, dict) and isinstance(rope.get("strategy"), str)
+        first = stages[0] if isinstance(stages, list) and stages else None
+        if given and isinstance(first, dict) and first.get("scaling") is not None:
+            raise ValueError(
+                "stages.0.scaling: would replace the scaling of rope.strategy; keep one of the two"
+            )
+        return settings
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "Config":

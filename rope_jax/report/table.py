@@ -164,7 +164,14 @@ def format_html(table: Table) -> str:
 def escape_latex(text: str) -> str:
     """Return LaTeX that shows one line of text as it is."""
     # two hyphens would be a dash
-    return re.sub("-(?=-)", "-{}", printable(text).translate(_LATEX))
+    return re.sub("-(?=-)", "-{}", "".join(map(_escaped, printable(text))))
+
+
+def _escaped(character: str) -> str:
+    # of the letters of Latin-1, these are not in the fonts of OT1, pdfLaTeX's default encoding
+    is_known = " " <= character <= "~" or ("À" <= character <= "ÿ" and character not in "ÐÞðþ×÷")
+    escaped = character.translate(_LATEX)
+    return escaped if is_known or escaped != character else f"U+{ord(character):04X}"
 
 
 def latex_cell(cell: Cell) -> str:

@@ -113,14 +113,14 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             name = curve.name if len(groups) == 1 else label if alike else curve.label
             lines.append(line._replace(labels=(name,)))
         above = curve.group
-    names, below, title = ("scaling",), table.below, QUANTITIES[comparison.show]
+    names, title = ("scaling",), QUANTITIES[comparison.show]
     if len(groups) == 1:
         title += f" of {printable(groups[0].label)}"
     elif alike:
         names, title = ("runs",), f"{title} of {printable(curves[0].name)}"
     print_wrapped(console, f"{title}; {protocol}", "bold")
     over = f" over {sampling_text(comparison)}"
-    table = replace(table, labels=names, lines=lines, below=below)
+    table = replace(table, labels=names, lines=lines)
     legend, _ = print_table(console, table, file="comparison.md", over=over)
     for group in groups:
         if group.settings:

@@ -1,4 +1,4 @@
-"""Reading files that others wrote: never more than a limit, and nothing that never ends."""
+"""Reading files that others wrote: never more than a limit, and no devices."""
 
 import errno
 import os

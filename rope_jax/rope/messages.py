@@ -93,7 +93,10 @@ def show_value(value: Any) -> str:
     """Return null, true and false as in YAML, any other value as its repr, shortened."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
-    return shorten(repr(value))
+    try:
+        return shorten(repr(value))
+    except ValueError:  # Python writes no numbers of more than 4,300 digits
+        return "a number with thousands of digits"
 
 
 def shorten(text: str) -> str:
