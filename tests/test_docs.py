@@ -16,14 +16,14 @@ from rope_jax.config.inspection import KNOWN_MODELS, MapsConfig
 from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.inspection.geometries import Geometry
 from rope_jax.model.layers import LayerInputs, LayerKind, attend
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, relative_positions
 from rope_jax.rope import RotaryGeometry, RotaryLayers, cos_sin, parse_scaling
-from rope_jax.rope.decay import decay_scores, mean_and_peak_by_octave
+from rope_jax.rope.decay import decay_scores, first_negative_distance, mean_and_peak_by_octave
+from rope_jax.rope.pairs import turns, wavelengths
 from rope_jax.rope.strategies import NoScaling
 from scripts import show_maps
 
@@ -212,25 +212,24 @@ def test_the_table_of_decay():
 
 
 def test_the_tables_of_bases_and_turns():
-    bases, turns = [], []
+    bases, circles = [], []
     for model in KNOWN_MODELS:
-        made = Geometry(model)
-        shown = made.geometry
+        theta, window = model.geometry.inv_freq(), model.train_length
+        longest, turned = wavelengths(theta)[-1], turns(theta, window)
         bases.append(
             row(
-                *(model.name, f"{shown.rotary_dim}", f"{shown.base:,.0f}"),
-                *(f"{shown.train_length:,}", f"{made.longest_wavelength:,.0f}"),
-                f"{made.longest_wavelength / shown.train_length:.3g}",
-                f"{made.first_negative:,}",
+                *(model.name, f"{model.rotary_dim}", f"{model.base:,.0f}", f"{window:,}"),
+                *(f"{longest:,.0f}", f"{longest / window:.3g}"),
+                f"{first_negative_distance(theta, 2**18):,}",
             )
         )
-        share = math.log(shown.train_length / 2 / math.pi) / math.log(shown.base)
-        slowest = float(f"{made.turns[-1]:.2g}")
+        share = math.log(window / 2 / math.pi) / math.log(model.base)
+        slowest = float(f"{turned[-1]:.2g}")
         digits = f"{slowest:.4f}" if slowest < 0.01 else f"{slowest:.3f}"
-        circles = f"{made.full_circles} of {made.turns.size}"
-        turns.append(row(model.name, f"{share:.2f}", circles, digits))
+        whole = f"{(turned >= 1).sum()} of {turned.size}"
+        circles.append(row(model.name, f"{share:.2f}", whole, digits))
     assert rows_after("## Base and longest") == bases
-    assert rows_after("## Which pairs") == turns
+    assert rows_after("## Which pairs") == circles
     demo = load(Config, ROOT / "configs/demo.yaml")
     assert KNOWN_MODELS[0].geometry == demo.rotary_layers.geometry
 

@@ -17,8 +17,9 @@ class RMSNorm(nnx.Module):
 
     def __init__(self, config: ModelConfig, width: int, rngs: nnx.Rngs) -> None:
         self.epsilon = config.rms_norm_eps
-        fresh = nnx.initializers.constant(1 - self.offset)
-        self.scale = nnx.Param(fresh(rngs.params(), (width,), config.param_dtype))
+        if not self.offset:
+            rngs.params()  # unused: the other parameters of a seed depend on how many were drawn
+        self.scale = nnx.Param(jnp.full(width, 1 - self.offset, config.param_dtype))
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
         wide = x.reshape(-1, x.shape[-1]).astype(jnp.float32)

@@ -165,10 +165,14 @@ class PositionMap(BaseModel):
     def has_effect(self, window: int, length: int) -> bool:
         """Whether the last of n tokens sees any key otherwise than without a map.
 
-        Frequencies of a band's own count as an effect.
+        Frequencies and an m of a band's own count as an effect.
         """
         bands = self.bands(window, length)
-        exact = tuple(band for band in bands if band.far is None and band.divisor == 1)
+        exact = tuple(
+            band
+            for band in bands
+            if band.far is None and band.divisor == 1 and band.attention_factor == 1
+        )
         keys = np.arange(length)
         return bool((relative_positions(exact, keys[-1:], keys)[0] != keys[::-1]).any())
 

@@ -92,6 +92,8 @@ class DualChunk(PositionMap):
 
     @model_validator(mode="after")
     def _local_is_less_than_chunk(self) -> "DualChunk":
+        if self.chunk != "auto" and self.chunk < 2:
+            raise ValueError("chunk: should be auto or a whole number from 2")
         if "auto" not in (self.chunk, self.local):
             s, w = int(self.chunk), int(self.local)
             if w >= s:

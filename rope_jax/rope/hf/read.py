@@ -216,15 +216,20 @@ def read_part(
         )
     width = head_dim(config, layer_type)
     rotary_dim = width
-    if config.get("rotary_dim") is not None:
-        rotary_dim = positive_int(config, "rotary_dim")
-    elif kind != "proportional" and share is not None:
+    if kind != "proportional" and share is not None:
         rotary_dim = int(width * _number("partial_rotary_factor", share))
         if kind == "default" and rotary_dim != width and config.get("model_type") in _WHOLE_HEAD:
             raise ValueError(
                 f"partial_rotary_factor: is ignored by transformers' {config['model_type']}, which "
                 "rotates the whole head when unscaled; leave it out"
             )
+    if config.get("rotary_dim") is not None:
+        own = positive_int(config, "rotary_dim")
+        if share is not None and own != rotary_dim:
+            raise ValueError(
+                f"rotary_dim: is {own}, but partial_rotary_factor makes it {rotary_dim}"
+            )
+        rotary_dim = own
     original = _either(outside, rope, LENGTH)
     if kind == "dynamic":
         longest = positive_int(config, "max_position_embeddings")

@@ -71,9 +71,11 @@ _SHARED_DEPTH = {"inv_freq": 1, "factors": 1, "attention_factor": 0}
 _MAX_FILE_BYTES = 2**24  # takes half a second to parse
 
 
-def _depth(value: Any) -> int:
-    """Return how many lists are nested in one another."""
-    return 1 + max(map(_depth, value), default=0) if isinstance(value, list | tuple) else 0
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Whether more than `depth` lists are nested in one another."""
+    return isinstance(value, list | tuple) and (
+        depth == 0 or any(_is_deeper(inside, depth - 1) for inside in value)
+    )
 
 
 def _maybe_per_layer(shared: Any, depth: int) -> Any:
@@ -84,7 +86,7 @@ def _maybe_per_layer(shared: Any, depth: int) -> Any:
     per_layer = Annotated[tuple[shared, ...], Field(strict=False, min_length=1)]
     return Annotated[
         Annotated[shared, Tag("shared")] | Annotated[per_layer, Tag("per layer")],
-        Discriminator(lambda value: "per layer" if _depth(value) > depth else "shared"),
+        Discriminator(lambda value: "per layer" if _is_deeper(value, depth) else "shared"),
     ]
 
 
@@ -145,7 +147,7 @@ class ExplicitScaling(Scaling):
     def _per_layer(self) -> dict[str, Any]:
         """Return the settings that differ between layers."""
         given = ((field, getattr(self, field), depth) for field, depth in _SHARED_DEPTH.items())
-        return {field: value for field, value, depth in given if _depth(value) > depth}
+        return {field: value for field, value, depth in given if _is_deeper(value, depth)}
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
         for field in self._per_layer():
