@@ -164,7 +164,7 @@ def compare(
     UserError: there is nothing that `config.show` asks for, or that a group's seeds share.
     """
     if config.show == "bits_per_byte" and all(
-        row.bpb_low is None for sweep in sweeps for row in sweep.rows
+        None in (row.bpb, row.bpb_low) for sweep in sweeps for row in sweep.rows
     ):
         raise UserError(
             "show: these results have no bits per byte, because the bytes of the scored tokens are "
@@ -202,7 +202,7 @@ def compare_checkpoints(
 
     checkpoints: the newest first. show: without the bytes per token, bits per byte turn into nats.
     """
-    if show == "bits_per_byte" and any(row.bpb_low is None for row in rows):
+    if show == "bits_per_byte" and any(None in (row.bpb, row.bpb_low) for row in rows):
         show = "nats"
     newest = checkpoints[0]
     windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
