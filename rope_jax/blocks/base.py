@@ -8,6 +8,18 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+__all__ = [
+    "Block",
+    "FeedForward",
+    "Norm",
+    "Parameter",
+    "Parameters",
+    "Sharding",
+    "column_parallel",
+    "linear",
+    "row_parallel",
+]
+
 FSDP, TENSOR = "fsdp", "tensor"
 """The mesh axes that split parameters: each copy of them, and heads or hidden layer."""
 
