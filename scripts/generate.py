@@ -295,7 +295,9 @@ def _cost(cost: Cost | None) -> tuple[str, str, str]:
 TABLES: dict[str, Callable[[], str]] = {
     "chips": chips_table,
     "demo": demo_table,
-    "demo in short": lambda: demo_table(["trained", "pi-auto", "yarn-auto", "rerope-logn"]),
+    "demo in short": lambda: demo_table(
+        ["trained", "pi-auto", "ntk-16", "yarn-auto", "rerope-logn"]
+    ),
     "encoding results": lambda: above_truncation_table("encodings", "group"),
     "encoding settings": lambda: settings_table(ENCODINGS),
     "encodings": encoding_properties_table,

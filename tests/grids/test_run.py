@@ -97,7 +97,12 @@ def test_what_was_made_by_hand_counts(run, stand_ins):
     lines = shell_lines(expanded(), frozenset(), stand_ins)
     subprocess.run(["sh", "-e"], input="\n".join(lines), text=True, check=True)
     assert done_now() == names
-    # a sweep with other settings, or one that read other numbers, does not
+    # a sweep of an earlier checkpoint, with other settings, or of other numbers does not
+    swept = Path("runs/base/evals/short-search-x4/summary.json")
+    of_last = swept.read_text()
+    swept.write_text(json.dumps(json.loads(of_last) | {"step": 100}))
+    assert done_now() == names - {"base/sweep-short-search-x4"}
+    swept.write_text(of_last)
     Path("sweep.yaml").write_text("name: short\nlengths: [64, 256]\n")
     assert done_now() == names - {"base/sweep-short-search-x4"}
     Path("sweep.yaml").write_text(SWEEP_YAML)

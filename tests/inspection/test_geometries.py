@@ -13,7 +13,7 @@ from scripts import plot_base, plot_turns
 # a name is drawn as it is, even if it could be a formula
 TWO = (
     "models=[{name: $a$, rotary_dim: 8, base: 100, train_length: 16}, "
-    "{name: b, rotary_dim: 16, base: 1e4, train_length: 500}]"
+    "{name: b, rotary_dim: 16, base: 1e4, train_length: 300}]"
 )
 
 
@@ -28,7 +28,7 @@ def test_plot_base_draws_distances_against_bases(show, folder):
         np.testing.assert_allclose(longest.get_ydata(), wanted, rtol=1e-12)
         theta = RotaryGeometry(d, float(bases[40])).inv_freq()
         assert negative.get_ydata()[40] == first_negative_distance(theta)
-    assert [(*line.get_xdata(), *line.get_ydata()) for line in points] == [(100, 16), (1e4, 500)]
+    assert [(*line.get_xdata(), *line.get_ydata()) for line in points] == [(100, 16), (1e4, 300)]
     labels = [text.get_text() for text in legends.get_legend().get_texts()]
     assert labels == ["$a$ (d 8)", "b (d 16)"]
     assert imread(folder / "base.png").std() > 0.02
@@ -36,9 +36,9 @@ def test_plot_base_draws_distances_against_bases(show, folder):
     (row,) = (line.split() for line in out.splitlines() if line.startswith("b "))
     longest = 2 * math.pi * 1e4 ** (14 / 16)
     negative = first_negative_distance(RotaryGeometry(16, 1e4).inv_freq())
-    turns = 500 * 1e4 ** -(np.arange(8) / 8) / (2 * math.pi)
+    turns = 300 * 1e4 ** -(np.arange(8) / 8) / (2 * math.pi)
     shown = [f"{longest:,.0f}", f"{negative:,}", f"{(turns >= 1).sum()}", "of", "8"]
-    assert row == ["b", "16", "10,000", "500", *shown]
+    assert row == ["b", "16", "10,000", "300", *shown]
 
 
 def test_plot_turns_draws_turns_and_unseen_shares(show, folder):
@@ -46,7 +46,7 @@ def test_plot_turns_draws_turns_and_unseen_shares(show, folder):
     three = f"{TWO[:-1]}, {{name: far, rotary_dim: 128, base: 1e9, train_length: 16}}]"
     out, figure = show(plot_turns, three, "windows=3", "output=a.svg", pixels=True)
     above, below = figure.axes
-    for nth, (d, base, window) in enumerate(((8, 100, 16), (16, 1e4, 500))):
+    for nth, (d, base, window) in enumerate(((8, 100, 16), (16, 1e4, 300))):
         place = 2 * np.arange(d // 2) / d
         theta = base**-place
         line = above.get_lines()[nth]
@@ -55,7 +55,7 @@ def test_plot_turns_draws_turns_and_unseen_shares(show, folder):
         arcs = [np.minimum(1, (n - 1) * theta / (2 * math.pi)) for n in (3 * window, window)]
         np.testing.assert_allclose(below.get_lines()[nth].get_ydata(), arcs[0] - arcs[1])
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels[:2] == ["$a$ (d 8, b 100, L 16)", "b (d 16, b 10,000, L 500)"]
+    assert labels[:2] == ["$a$ (d 8, b 100, L 16)", "b (d 16, b 10,000, L 300)"]
     drawn = (folder / "a.svg").read_text()
     assert "<!-- $a$ (d 8, b 100, L 16) -->" in drawn
     assert "mathdefault" not in drawn

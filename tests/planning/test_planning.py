@@ -52,6 +52,7 @@ def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path
     parameters = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params))
     assert f"{parameters:,} parameters, a vocabulary of 257" in out
     assert "1,920 tokens in 25 steps" in out  # 20 × 4 × 16 + 5 × 2 × 64
+    assert f"{1920 / parameters:.3g} per parameter" in " ".join(out.split())
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.split()}
     assert rows["windows"] == ["4", "×", "16", "2", "×", "64"]
     state = program.abstract_state

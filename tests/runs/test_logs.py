@@ -162,3 +162,4 @@ def test_what_a_batch_holds_follows_the_loss_in_tensorboard(tmp_path):
     found = event.histogram_value
     assert (found.min, found.max, found.num, found.sum, found.bucket) == (0, 3, 7, 8, [3, 4])
     assert found.bucket_limit == [1, 4]
+    assert found.sum_squares == 16  # four values in the middle of 1 to 3
