@@ -20,13 +20,13 @@ from pydantic.fields import FieldInfo
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rope_jax.attention import backend_names
-from rope_jax.config.keys import models_in
 from rope_jax.devices.targets import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
 from rope_jax.positions.maps import MAPS
 from rope_jax.report.measured import effective_text
 from rope_jax.rope import QUERY_SCALES, STRATEGIES
 from rope_jax.rope.hf import HF_FORMS
+from rope_jax.rope.keys import models_in
 from scripts.aot import RESULTS as AOT_RESULTS
 from scripts.aot import read_results, result_table
 from scripts.plot_reference import LENGTHS, Above, Cost, measured_ways, read_cost

@@ -32,7 +32,7 @@ from rope_jax.results.statistics import Sums
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import EffectiveLength, TaskRow
 from rope_jax.rope.files import read_limited
-from rope_jax.rope.messages import alternatives, explain_error
+from rope_jax.rope.messages import alternatives, explain_value
 from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.tables import text_of_cell
 from rope_jax.sealed import (
@@ -355,5 +355,5 @@ def _values(path: Path, column: str, hint: object, cells: Sequence[str]) -> Sequ
         return TypeAdapter(list[hint]).validate_python(texts)  # type: ignore[valid-type]
     except ValidationError as error:
         first = error.errors()[0]
-        wrong = explain_error(first, column)
+        wrong = explain_value(first, column)
         raise UserError(f"{path}: line {int(first['loc'][0]) + 2}: {wrong}; sweep again") from None

@@ -6,7 +6,7 @@ from rope_jax.attention import AttentionName
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import FloatName, LayersName
-from rope_jax.config.types import FolderName, Frozen, Length, ListOf, NonNegativeInt, PathText
+from rope_jax.config.types import FolderName, Frozen, Length, ListOf, NonNegativeInt
 
 
 class Imported(Frozen):
@@ -21,7 +21,7 @@ class ImportConfig(Frozen):
     """How a Hugging Face checkpoint becomes a run directory."""
 
     name: FolderName | None = Field(None, description="the run directory; null: the model's name")
-    runs_dir: PathText = Field("runs", description="folder for run directories")
+    runs_dir: str = Field("runs", description="folder for run directories")
     revision: str | None = Field(None, description="branch, tag or commit; null: the newest")
     window: Length | None = Field(None, description="trained at; null: max_position_embeddings")
     param_dtype: FloatName | None = Field(
@@ -46,7 +46,7 @@ class ExportConfig(Frozen):
     """How a run becomes a directory that transformers loads."""
 
     step: NonNegativeInt | None = Field(None, description="training step; null: the newest")
-    strategy: PathText | None = Field(None, description="scripts/fit.py's file; null: as trained")
+    strategy: str | None = Field(None, description="scripts/fit.py's file; null: as trained")
     family: str | None = Field(None, description="model_type to write; null: the first that fits")
     lossy: bool = Field(
         False, description="write the model without what transformers lacks: map, query scale"

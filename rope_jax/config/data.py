@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from rope_jax.config.tasks import AnyMixedTask
-from rope_jax.config.types import Fraction, Frozen, ListOf, PathText, PositiveInt
+from rope_jax.config.types import Fraction, Frozen, ListOf, PositiveInt
 
 
 class _Data(Frozen):
@@ -18,7 +18,7 @@ class _Data(Frozen):
         default_factory=tuple,
         description="tasks in place of some training windows, as {task: passkey, share: 0.02}",
     )
-    cache_dir: PathText | None = Field(None, description="tokens' folder; null: the user's cache")
+    cache_dir: str | None = Field(None, description="tokens' folder; null: the user's cache")
 
     @model_validator(mode="after")
     def _shares_are_of_one_whole(self) -> "_Data":
@@ -30,8 +30,8 @@ class _Data(Frozen):
 
 
 Files = Annotated[
-    Annotated[list[PathText], Field(min_length=1), Tag("list")]
-    | Annotated[dict[Literal["train", "validation", "test"], list[PathText]], Tag("mapping")],
+    Annotated[list[str], Field(min_length=1), Tag("list")]
+    | Annotated[dict[Literal["train", "validation", "test"], list[str]], Tag("mapping")],
     Discriminator(lambda files: "mapping" if isinstance(files, dict) else "list"),
 ]
 

@@ -14,7 +14,6 @@ from rope_jax.config.types import (
     ListOf,
     NonEmpty,
     NonNegativeInt,
-    PathText,
     PositiveFloat,
     PositiveInt,
     distinct,
@@ -46,7 +45,7 @@ AxisValues = Annotated[NonEmpty[AxisValue], distinct(show_value)]
 class GridSweep(Frozen):
     """A sweep of each run of a template."""
 
-    config: PathText = Field(description="the sweep's YAML file; in short, the path alone")
+    config: str = Field(description="the sweep's YAML file; in short, the path alone")
     set: dict[str, Any] = Field({}, description="keys of the sweep to set, as {dotted.key: value}")
 
 
@@ -57,8 +56,8 @@ class RunTemplate(Frozen):
     """Runs, or fits on runs, that differ in the values of some axes."""
 
     name: FolderName = Field(description="begins the name of each run, such as yarn in yarn-x4-s0")
-    train: PathText | None = Field(None, description="a training config, for train.py; or give fit")
-    fit: PathText | None = Field(None, description="a fit's config (scripts/fit.py); needs source")
+    train: str | None = Field(None, description="a training config, for train.py; or give fit")
+    fit: str | None = Field(None, description="a fit's config (scripts/fit.py); needs source")
     source: FolderName | None = Field(
         None, description="entry whose runs these start from or are fitted on; its axes apply here"
     )
@@ -97,7 +96,7 @@ class GridConfig(Frozen):
     """Many runs with their sweeps, and one comparison of all."""
 
     name: FolderName = Field(description="name of the folder with logs, RUNS_DIR/grids/NAME")
-    runs_dir: PathText = Field("runs", description="folder for run directories")
+    runs_dir: str = Field("runs", description="folder for run directories")
     window: Length | None = Field(None, description="window of the source runs, for {length}")
     tokens_per_step: PositiveInt | None = Field(None, description="per step, for {batch_size}")
     runs: Annotated[

@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
@@ -21,13 +21,12 @@ from rope_jax.config.types import (
     Frozen,
     Length,
     NonEmpty,
-    PathText,
     bare_names,
     distinct,
     from_text,
 )
 from rope_jax.errors import UserError
-from rope_jax.positions.maps import MAPS, AnyMap, PositionMap
+from rope_jax.positions.maps import MAPS, AnyMap
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.numbers import Whole
 
@@ -42,7 +41,7 @@ def _check_suffix(path: str) -> str:
     return path
 
 
-FigurePath = Annotated[PathText, AfterValidator(_check_suffix)]
+FigurePath = Annotated[str, AfterValidator(_check_suffix)]
 RotaryDim = Annotated[int, Field(ge=2, le=2**12, multiple_of=2), Whole]
 
 
@@ -126,11 +125,7 @@ class TurnsConfig(GeometriesConfig):
     output: FigurePath = Field("turns.png", description="the figure: .png, .pdf or .svg")
 
 
-if TYPE_CHECKING:
-    ShownMap = PositionMap
-else:
-    ShownMap = Annotated[AnyMap, from_text("type", str | dict[str, Any])]
-
+ShownMap = Annotated[AnyMap, from_text("type", str | dict[str, Any])]
 
 # every map with its defaults, and far_frequencies with a scaling as an example
 _DEFAULT_MAPS = [
@@ -174,7 +169,7 @@ class MapsConfig(Frozen):
 class CostsConfig(Frozen):
     """A table of what runs and fits took."""
 
-    output: PathText | None = Field(None, description="CSV file to write; null: none")
+    output: str | None = Field(None, description="CSV file to write; null: none")
 
 
 InspectionType = TypeVar("InspectionType", bound=ScalingConfig)

@@ -2,21 +2,15 @@
 
 import difflib
 import textwrap
+import types
 from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rope_jax.config.keys import (
-    TAG_KEYS,
-    is_list,
-    models_in,
-    sections,
-    tag_key,
-    type_in_words,
-    type_tag,
-)
 from rope_jax.errors import UserError
+from rope_jax.rope.keys import TAG_KEYS, is_list, models_in, sections, tag_key, type_tag
 from rope_jax.rope.messages import show_value
 
 _TITLE = 34  # width of name, type and default in the overview; longer ones move what follows
@@ -106,7 +100,7 @@ def _title(name: str, field: FieldInfo) -> str:
     name += ".N" * (is_list(field.annotation) and bool(models))
     if len(models) == 1:
         return name
-    type_ = f"by {tag_key(models[0])}" if models else type_in_words(field.annotation)
+    type_ = f"by {tag_key(models[0])}" if models else _type_in_words(field.annotation)
     if field.is_required():
         return f"{name}: {type_}, required"
     value = field.get_default(call_default_factory=True)
@@ -119,6 +113,24 @@ def _title(name: str, field: FieldInfo) -> str:
         value = ", ".join(map(str, value))
     default = value if isinstance(value, str) else show_value(value)
     return f"{name}: {type_} = {default}" if default else f"{name}: {type_}"
+
+
+def _type_in_words(annotation: Any) -> str:
+    """Return an annotation as `--help` shows it, such as "list of int or null"."""
+    if annotation is type(None):
+        return "null"
+    if get_origin(annotation) is Annotated:
+        return _type_in_words(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(_type_in_words(inner) for inner in get_args(annotation))
+    if is_list(annotation):
+        return f"list of {_type_in_words(get_args(annotation)[0])}"
+    if get_origin(annotation) is dict:
+        values = _type_in_words(get_args(annotation)[1])
+        return "mapping of lists" if values.startswith("list of ") else "mapping"
+    if args := get_args(annotation):  # Literal
+        return "|".join(str(value) for value in args)
+    return annotation.__name__
 
 
 def _cut(text: str, width: int) -> str:

@@ -5,11 +5,10 @@ text → plain values (`parse_yaml`) → with overrides (`read_raw`) → a model
 """
 
 import difflib
-import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,9 +16,9 @@ import yaml
 from pydantic import BaseModel
 
 from rope_jax.config.explain import Model, validate
-from rope_jax.config.keys import TAG_KEYS
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
+from rope_jax.rope.keys import TAG_KEYS
 from rope_jax.rope.messages import show_value
 
 _PACKAGE = Path(__file__).parents[1]
@@ -27,7 +26,6 @@ _SUFFIX = ".yaml"
 # words with slashes between them
 _NAME = re.compile(r"[\w+=-][\w.+=-]*(/[\w+=-][\w.+=-]*)*")
 _MAX_BYTES = 2**18  # a larger file is not a config, and is slow to parse
-_MAX_DEPTH = 50  # nested sections; PyYAML crashes at about ten thousand
 
 
 def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
@@ -181,13 +179,7 @@ def parse_yaml(text: str, begin: str) -> Any:
     """Return the value of YAML text. UserError, with this beginning: it is not YAML."""
     problem, mark = "", None
     try:
-        depth = 0
-        for event in yaml.parse(text, Loader=_Loader):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > _MAX_DEPTH:
-                raise _NotYamlError("nested too deeply", event.start_mark)
-        return _unshared(yaml.load(text, _Loader), itertools.count())
+        return _unshared(yaml.load(text, _Loader))
     except _NotYamlError as error:
         problem, mark = error.args
     except yaml.MarkedYAMLError as error:
@@ -202,15 +194,13 @@ def parse_yaml(text: str, begin: str) -> Any:
     raise UserError(f"{begin} not valid YAML ({problem}{line})")
 
 
-def _unshared(node: Any, count: Iterator[int]) -> Any:
+def _unshared(node: Any) -> Any:
     """Copy what aliases repeat, so that an override of one place leaves the others."""
-    if next(count) > _MAX_BYTES:  # aliases of aliases can stand for billions of values
-        raise _NotYamlError("aliases repeat too many values", None)
     if isinstance(node, dict):
-        return {key: _unshared(value, count) for key, value in node.items()}
+        return {key: _unshared(value) for key, value in node.items()}
     if isinstance(node, str) and "${" in node:
         raise _NotYamlError("references, ${key}, are not supported; write the value", None)
-    return [_unshared(value, count) for value in node] if isinstance(node, list) else node
+    return [_unshared(value) for value in node] if isinstance(node, list) else node
 
 
 def dump(config: BaseModel) -> str:

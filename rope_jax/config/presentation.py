@@ -7,7 +7,6 @@ from pydantic import Field
 from rope_jax.config.types import (
     FolderName,
     Frozen,
-    PathText,
     PositiveInt,
     Resamples,
     Seed,
@@ -34,7 +33,7 @@ class CompareConfig(Presentation):
     """The results of several sweeps, overlaid."""
 
     sweep: FolderName | None = Field(None, description="of each run; null: what all share, or all")
-    output: PathText = Field("comparison", description="folder to write to")
+    output: str = Field("comparison", description="folder to write to")
     force: bool = Field(False, description="draw incomparable results, too, marked as such")
     replace: bool = Field(False, description="replace a comparison of other sweeps in `output`")
     tolerance: Tolerance = 0.02
@@ -46,7 +45,7 @@ class RedrawConfig(Frozen):
     """Config of scripts/plot_sweep.py."""
 
     figure_width: FigureWidth = _WIDTH
-    output: PathText | None = Field(
+    output: str | None = Field(
         None, description="the .png, beside .pdf and .svg; null: curve.png in the folder"
     )
     window: PositiveInt | None = Field(

@@ -1,7 +1,7 @@
 """Sections of a training config: optimizer, stages and their windows, checkpoints, init_from."""
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -12,7 +12,6 @@ from rope_jax.config.types import (
     Length,
     Moderate,
     NonNegativeInt,
-    PathText,
     PositiveFloat,
     PositiveInt,
     Weight,
@@ -208,7 +207,7 @@ class Trained(NamedTuple):
 class InitFrom(Frozen):
     """Another run's checkpoint, whose weights a run starts from."""
 
-    run: PathText = Field(description="directory of the run to start from")
+    run: str = Field(description="directory of the run to start from")
     step: NonNegativeInt | None = Field(None, description="training step; null: the newest")
     optimizer: bool = Field(False, description="take AdamW's moments; the schedule starts anew")
 
@@ -221,9 +220,6 @@ def _from_text(value: Any) -> Any:
     return {"run": with_step[1], "step": int(with_step[2])} if with_step else {"run": value}
 
 
-if TYPE_CHECKING:
-    AnyInitFrom = InitFrom
-else:
-    AnyInitFrom = Annotated[
-        InitFrom, BeforeValidator(_from_text, json_schema_input_type=str | InitFrom)
-    ]
+AnyInitFrom = Annotated[
+    InitFrom, BeforeValidator(_from_text, json_schema_input_type=str | InitFrom)
+]

@@ -11,7 +11,7 @@ from rope_jax.positions.maps import AnyMap
 from rope_jax.rope import AnyScaling, RotaryGeometry
 from rope_jax.rope.files import read_limited
 from rope_jax.rope.hf import to_hf
-from rope_jax.rope.messages import first_error
+from rope_jax.rope.messages import explain
 
 __all__ = ["Strategy", "read_strategy", "strategy_to_hf", "write_strategy"]
 
@@ -37,7 +37,7 @@ def read_strategy(path: str) -> Strategy:
     try:
         return Strategy.model_validate(content)
     except ValidationError as error:
-        says = first_error(error, content).removeprefix(": ")
+        says = explain(error, content, Strategy)
         raise ValueError(f"{path} is not a strategy written by scripts/fit.py: {says}") from None
 
 

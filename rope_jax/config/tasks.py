@@ -12,7 +12,6 @@ from rope_jax.config.types import (
     Frozen,
     Length,
     NonEmpty,
-    PathText,
     PositiveFloat,
     PositiveInt,
     Seed,
@@ -66,7 +65,7 @@ class LongPPL(SweepTask):
     has_depth: ClassVar[bool] = False
     has_answers: ClassVar[bool] = False
     task: Literal["longppl"] = "longppl"
-    mask: PathText = Field(description="file of key tokens, which scripts/key_tokens.py writes")
+    mask: str = Field(description="file of key tokens, which scripts/key_tokens.py writes")
     samples: PositiveInt = Field(256, description="blocks of key tokens, the same at every length")
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rope_jax.config.types import Frozen, PathText
+from rope_jax.config.types import Frozen
 from rope_jax.rope.numbers import Whole
 
 START_TOKEN = "<|begin_of_text|>"
@@ -28,7 +28,7 @@ class FileTokenizerConfig(_TokenizerConfig):
     """A tokenizer.json, as the Hugging Face library `tokenizers` writes it."""
 
     type: Literal["file"] = "file"
-    path: PathText = Field(description="the tokenizer.json, of which a run keeps a copy")
+    path: str = Field(description="the tokenizer.json, of which a run keeps a copy")
     bos: str | None = Field(None, min_length=1, description="before each document; null: none")
 
     @property

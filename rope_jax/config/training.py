@@ -26,7 +26,6 @@ from rope_jax.config.types import (
     FolderName,
     Frozen,
     NonEmpty,
-    PathText,
     PositiveInt,
     Seed,
     errors_in,
@@ -40,7 +39,7 @@ class Config(Frozen):
     """A training run."""
 
     name: FolderName = Field(description="name of the run directory")
-    runs_dir: PathText = Field("runs", description="folder for run directories")
+    runs_dir: str = Field("runs", description="folder for run directories")
     seed: Seed = Field(0, description="seed of the weights and of the batches")
     log_every_steps: PositiveInt = Field(20, description="steps between logged lines")
     init_from: AnyInitFrom | None = Field(

@@ -40,17 +40,6 @@ NonEmpty = Annotated[tuple[T, ...], Field(min_length=1, strict=False)]
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=200)]
 
 
-def _check_path(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("contains a NUL character, which a file name cannot have")
-    if any(len(name.encode()) > 255 for name in text.split("/")):
-        raise ValueError("contains a name longer than 255 bytes, the limit for a file name")
-    return text
-
-
-PathText = Annotated[str, AfterValidator(_check_path)]
-
-
 def _check_ascending(values: Any) -> Any:
     if isinstance(values, tuple) and list(values) != sorted(set(values)):
         raise ValueError(f"{list(values)} must be ascending, without repeats")

@@ -2,11 +2,16 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
+
+from rope_jax.rope.keys import TAG_KEYS, is_list, models_in, sections, tag_key, type_tag
+
+Schemas = Sequence[type[BaseModel]]
 
 _MAX_CHARACTERS = 60
 _REQUIREMENTS = {
@@ -26,54 +31,112 @@ _REQUIREMENTS = {
 }
 
 
-def first_error(error: ValidationError, settings: Any = None) -> str:
-    """Return the first validation error as one line that begins with the field's name.
+def explain(error: ValidationError, settings: Any, *schemas: type[BaseModel]) -> str:
+    """Return the first validation error as one line that begins with its key.
 
-    settings: what was validated, if its sections have types (see `key_path`).
+    The line ends with the number of other errors, if there are any. settings: what was validated.
+    schemas: the model that it should fit, or the members of a union.
     """
-    first = first_details(error)
-    if first["type"] == "value_error":  # raised by our own validators, which name the fields
-        return requirement(first)
-    return explain_error(first, ".".join(key_path(first["loc"], settings)))
+    errors = error.errors()
+    # A missing key is often one that is misspelt: report unknown keys first.
+    errors.sort(key=lambda e: e["type"] not in ("extra_forbidden", "invalid_key"))
+    first, *rest = (_place(schemas, settings, error["loc"]).path for error in errors)
+    # Every member of a union reports its own error at the same key, or at the section above it:
+    # count these once.
+    others = {*rest} - {first[:n] for n in range(len(first) + 1)}
+    more = f" (and {len(others)} more)" if others else ""
+    return _explain(schemas, settings, errors[0]) + more
 
 
-def explain_error(error: ErrorDetails, key: str) -> str:
-    """Return what is wrong at a key and what would be right, in one line that begins with it."""
-    if error["type"] == "missing":
-        return f"{key}: is required but was not given"
-    if error["type"] == "union_tag_not_found":
-        return f"{key}.type: is required but was not given"
-    if error["type"] == "union_tag_invalid":
-        given, context = error["input"], error["ctx"]
-        tag, types = context["discriminator"].strip("'"), context["expected_tags"][1:-1]
-        wrong = given.get(tag) if isinstance(given, Mapping) else context["tag"]
-        says = explain_type(wrong, types.split("', '"))
-        return f"{key}.{tag}: {says}"
-    return f"{key}: {requirement(error)}, not {show_value(error['input'])}"
+class _Place(NamedTuple):
+    """A place in settings: the keys and list indices that lead to it, and what it may hold."""
+
+    path: tuple[str | int, ...]
+    models: Schemas  # of a union all members
+    given: Schemas  # the member whose type is written; all of them if none is
 
 
-def first_details(error: ValidationError) -> ErrorDetails:
-    """Return the first error, or the first unknown key: a missing key is often one misspelt."""
-    return min(error.errors(), key=lambda details: details["type"] != "extra_forbidden")
-
-
-def key_path(loc: Sequence[str | int], settings: Any) -> list[str]:
-    """Return pydantic's path to an error without the types of the sections of `settings`."""
-    keys, node = [], settings
+def _place(schemas: Schemas, settings: Any, loc: Sequence[str | int]) -> _Place:
+    """Return the place of pydantic's `loc`, which also names the union members on the way."""
+    place, node = _Place((), schemas, schemas), settings
     for part in loc:
-        if isinstance(node, Mapping) and part not in node and part == node.get("type"):
-            continue
-        keys.append(str(part))
-        if isinstance(node, Mapping):
-            node = node.get(part)
-        elif isinstance(node, list | tuple) and isinstance(part, int):
-            node = node[part]
-        else:
-            node = None
-    return keys
+        members = [model for model in place.given if type_tag(model) == part]
+        is_key = isinstance(node, Mapping) and part in node
+        if members and len(place.given) > 1:
+            place = place._replace(given=members)
+        elif place.models or isinstance(part, int) or is_key:
+            models = place.models
+            if not isinstance(part, int):
+                fields = [m.model_fields[part] for m in place.given if part in m.model_fields]
+                models = [model for field in fields for model in models_in(field.annotation)]
+            place = _Place((*place.path, part), models, models)
+            is_index = isinstance(node, list | tuple) and part in range(len(node))
+            node = node[part] if is_key or is_index else None
+    return place
 
 
-def requirement(error: ErrorDetails) -> str:
+def _explain(schemas: Schemas, settings: Any, error: ErrorDetails) -> str:
+    kind, given = error["type"], error["input"]
+    place = _place(schemas, settings, error["loc"])
+    key = ".".join(str(part) or "''" for part in place.path)
+    below = f"{key}." if key else ""
+    tag = tag_key(place.models[0]) if place.models else None
+    types = [str(type_tag(model)) for model in place.models]
+    hint = ""
+    if kind == "extra_forbidden":
+        section = _place(schemas, settings, error["loc"][:-1])
+        return f"{key}: unknown key; {_suggest_key(schemas, section, str(error['loc'][-1]))}"
+    if kind == "missing":
+        return f"{key}: is required but was not given"
+    if kind == "union_tag_not_found":
+        return f"{below}{tag}: is required; it is one of {', '.join(types)}"
+    if kind == "union_tag_invalid":
+        wrong = given.get(tag) if isinstance(given, Mapping) else error["ctx"]["tag"]
+        return f"{below}{tag}: {explain_type(wrong, types)}"
+    if kind == "value_error":  # raised by our own checks; the message contains the values
+        message = _requirement(error)
+        names = {name for model in place.models for name in model.model_fields}
+        begins_with_key = re.match(r"(\w+)(\.\w+)*(, \w+)*: ", message)
+        between = "." if begins_with_key and begins_with_key[1] in names else ": "
+        return f"{key}{between}{message}" if key else message
+    if kind == "string_type" and isinstance(given, int | float) and error["loc"][-1] != "[key]":
+        hint = f"""; quote text: "{key}='...'" on the command line, '...' in a file"""
+    elif kind in ("tuple_type", "list_type") and isinstance(given, str):
+        hint = f"; a list of one element is [{shorten(given)}]"
+    elif kind == "model_attributes_type" and (close := _close_to(given, types)):
+        hint = f"; did you mean {below}{tag}={close[0]}?"
+    return explain_value(error, key) + hint
+
+
+def explain_value(error: ErrorDetails, key: str) -> str:
+    """Return what the value of a key should be and what it is, in a line that begins with it."""
+    begin = f"{key}: " if key else ""
+    return f"{begin}{_requirement(error)}, not {show_value(error['input'])}"
+
+
+def _suggest_key(schemas: Schemas, section: _Place, wrong: str) -> str:
+    prefix = "".join(f"{part}." for part in section.path)
+    fields: dict[str, FieldInfo] = {}
+    for model in section.given:
+        fields |= model.model_fields
+    for name, field in fields.items():
+        if any(wrong in model.model_fields for model in models_in(field.annotation)):
+            deeper = f"{name}.N" if is_list(field.annotation) else name
+            return f"did you mean {prefix}{deeper}.{wrong}?"
+    if owners := [model for model in section.models if wrong in model.model_fields]:
+        types = [str(type_tag(model)) for model in owners]
+        return f"it belongs to {prefix}{tag_key(owners[0])} {alternatives(types)}"
+    if close := _close_to(wrong, fields):
+        return f"did you mean {prefix}{close[0]}?"
+    for elsewhere, models in sections(*schemas).items():
+        if elsewhere and any(wrong in model.model_fields for model in models):
+            return f"did you mean {elsewhere}.{wrong}?"
+    kind = type_tag(section.given[0]) if len(section.given) == 1 else None
+    listed = ", ".join(name for name in fields if name not in TAG_KEYS)
+    return f"the keys {f'of {kind}' if kind else 'here'} are {listed}"
+
+
+def _requirement(error: ErrorDetails) -> str:
     """What a value should be, such as "should be a whole number"."""
     message = re.sub("^(Value error, |Input |String )", "", error["msg"])
     return _REQUIREMENTS.get(error["type"], message[:1].lower() + message[1:])
@@ -81,12 +144,15 @@ def requirement(error: ErrorDetails) -> str:
 
 def explain_type(wrong: Any, types: Sequence[str]) -> str:
     """Say that `wrong` is not one of the types, and which of them are most like it."""
-    close: Sequence[str] = []
-    if isinstance(wrong, str):
-        completions = [known for known in types if wrong and known.startswith(wrong)]
-        close = completions or difflib.get_close_matches(wrong, types, n=1)
+    is_begun = isinstance(wrong, str) and wrong
+    completions = [known for known in types if is_begun and known.startswith(wrong)]
+    close = completions or _close_to(wrong, types)
     near = f"; did you mean {alternatives(close)}?" if close else ""
     return f"{show_value(wrong)} is not one of {', '.join(types)}{near}"
+
+
+def _close_to(wrong: Any, names: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(wrong, names, n=1) if isinstance(wrong, str) else []
 
 
 def show_value(value: Any) -> str:

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from rope_jax.config.explain import validate
-from rope_jax.config.keys import TAG_KEYS
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
+from rope_jax.rope.keys import TAG_KEYS
 from tests.config.examples import FULL, PLAIN, SWEEP
 
 TOP = (

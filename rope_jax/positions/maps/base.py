@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers, Scaling
-from rope_jax.rope.messages import first_error
+from rope_jax.rope.messages import explain
 from rope_jax.rope.numbers import Whole, single_error
 
 # Of r(i, j): an automatic k is rounded to four digits, and r is the sum of two floats.
@@ -105,11 +105,12 @@ class PositionMap(BaseModel):
         return None if length <= window else self._with_numbers(window, length)
 
     def _with_numbers(self, window: int, length: int) -> "PositionMap":
+        settings = self.resolved(window, length)
         try:
-            return type(self).model_validate(self.resolved(window, length))
+            return type(self).model_validate(settings)
         except ValidationError as error:
-            message = f"{first_error(error)} (at a trained window of {window:,})"
-            raise ValueError(message) from None
+            message = explain(error, settings, type(self))
+            raise ValueError(f"{message} (at a trained window of {window:,})") from None
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
         """Return all settings, with a number for each "auto", for n > L."""

@@ -1,15 +1,11 @@
 """The scaling strategies, by `type`. To add one, write a file here and list it in registry.py."""
 
-import difflib
-import functools
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from rope_jax.rope.messages import explain_type, first_details, first_error, key_path, show_value
-from rope_jax.rope.query_scales import QUERY_SCALES
+from rope_jax.rope.messages import explain, show_value
 from rope_jax.rope.strategies.base import Scaling
 from rope_jax.rope.strategies.inner import BucketedScaling, ResonanceScaling
 
@@ -44,25 +40,7 @@ def parse_scaling(settings: Mapping[str, Any] | str) -> Scaling:
             "scaling: should be the name of a scaling or a mapping with its settings, "
             f"not {show_value(settings)}"
         )
-    if "type" not in settings:
-        raise ValueError(f"type: is required; it is one of {', '.join(STRATEGIES)}")
-    name = settings["type"]
-    if not isinstance(name, str) or name not in STRATEGIES:
-        raise ValueError(f"type: {explain_type(name, list(STRATEGIES))}")
     try:
         return _ADAPTER.validate_python(settings)
     except ValidationError as error:
-        first = first_details(error)
-        if first["type"] == "extra_forbidden":
-            raise ValueError(_explain_unknown(key_path(first["loc"], settings), settings)) from None
-        raise ValueError(first_error(error, settings)) from None
-
-
-def _explain_unknown(path: Sequence[str], settings: Mapping[str, Any]) -> str:
-    """Say that there is no setting at a path, and which one may be meant."""
-    *parents, key = path
-    kind = functools.reduce(operator.getitem, parents, settings)["type"]
-    known = [*(QUERY_SCALES | STRATEGIES)[kind].model_fields]
-    close = difflib.get_close_matches(key, known, n=1)
-    meant = f"did you mean {close[0]}?" if close else f"{kind} has {', '.join(known)}"
-    return f"{'.'.join(path)}: unknown key; {meant}"
+        raise ValueError(explain(error, settings, *STRATEGIES.values())) from None

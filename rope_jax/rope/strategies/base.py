@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rope_jax.rope.frequencies import Frequencies, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.messages import first_error
+from rope_jax.rope.messages import explain
 from rope_jax.rope.numbers import Factor
 from rope_jax.rope.query_scales import AnyQueryScale
 
@@ -151,10 +151,11 @@ class Scaling(BaseModel):
         """
         if not self.has_extension_factor():
             raise ValueError(f"factor: {self.type} has no extension factor")
+        settings = self.model_dump() | {"factor": float(factor)}
         try:
-            return type(self).model_validate(self.model_dump() | {"factor": float(factor)})
+            return type(self).model_validate(settings)
         except ValidationError as error:
-            raise ValueError(first_error(error)) from None
+            raise ValueError(explain(error, settings, type(self))) from None
 
     def for_layer(self, layer: int, layers: int) -> "Scaling":
         """Return the strategy of one of `layers`; ValueError: it is for another number of them."""

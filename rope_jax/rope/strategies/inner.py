@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, ValidationError, create_model, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.messages import first_error
+from rope_jax.rope.messages import explain
 from rope_jax.rope.numbers import Factor
 from rope_jax.rope.strategies.base import Scaling
 from rope_jax.rope.strategies.pi import NoScaling
@@ -150,7 +150,7 @@ class BucketedScaling(Scaling):
             try:
                 self.with_inner_factor(factor)
             except ValidationError as error:
-                raise ValueError(f"inner.{first_error(error)}") from None
+                raise ValueError(f"inner.{explain(error, None, type(self.inner))}") from None
         return self
 
     def with_inner_factor(self, factor: float) -> Scaling:
