@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
 from rope_jax.devices.mesh import Placement
-from rope_jax.evaluation.measure import LastScoresFunction
+from rope_jax.evaluation.measure import LastNLLFunction
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.positions.bands import of_tokens
 from rope_jax.rope import Rotary
@@ -30,8 +30,8 @@ def nll_of_last(model: LanguageModel, placement: Placement) -> DecoderNLL:
     return _of_last(model.on(placement.collectives).nll, placement)
 
 
-def scores_of_last(model: LanguageModel, placement: Placement) -> LastScoresFunction:
-    """Return the same with whether each target is the model's first choice."""
+def scores_of_last(model: LanguageModel, placement: Placement) -> LastNLLFunction:
+    """Return the same as `Scores`, with whether each target is the model's first choice."""
     return _of_last(model.on(placement.collectives).scores, placement)
 
 

@@ -26,11 +26,11 @@ from rope_jax.protocols import Protocol
 from rope_jax.results.statistics import Sums
 from rope_jax.rope import Rotary
 
-LastNLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary, int], Float[Array, "B last"]]
+LastNLLFunction = Callable[
+    [Any, Int[Array, "B n_plus_1"], Rotary, int], Float[Array, "B last"] | Scores
+]
 """nll_of_last(params, tokens, rotary, last): the NLL in nats, float32, of each window's last `last`
-targets; it may return that of all n targets instead."""
-LastScoresFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary, int], Scores]
-"""The same with whether each target is the model's first choice, as tasks need."""
+targets, or of all n, or their `Scores`, which tasks need."""
 
 # A CPU is fastest when a batch fits its caches; an accelerator, when its memory is well filled.
 _CPU_GIB = 1 / 32
@@ -57,7 +57,7 @@ Tick = Callable[[int], None]
 
 def measure(
     plan: Plan,
-    nll_of_last: LastNLLFunction | LastScoresFunction,
+    nll_of_last: LastNLLFunction,
     params: Any,
     *,
     row_bytes: Callable[[int], float],
@@ -182,14 +182,8 @@ def _measurement(
 ) -> Measurement | TaskMeasurement:
     metric, windows, length = job.metric, job.windows, job.length
     sums = Sums(np.array(entry.nats), job.by_unit(windows.scored_tokens(length)))
-    shared: dict[str, Any] = {
-        "entry": job.entry,
-        "scaling": job.scaling,
-        "map": job.map,
-        "length": length,
-        "targets": job.targets,
-        "seconds": entry.seconds,
-    }
+    of_job = ("entry", "scaling", "map", "length", "targets")
+    shared: Any = {name: getattr(job, name) for name in of_job} | {"seconds": entry.seconds}
     if isinstance(metric, TaskMetric):
         assert windows.answers is not None
         return TaskMeasurement(
@@ -221,7 +215,7 @@ def _measurement(
 class Reader:
     """Reads batches with one model, compiling once for each shape."""
 
-    nll_of_last: LastNLLFunction | LastScoresFunction
+    nll_of_last: LastNLLFunction
     params: Any
     rows_at: Callable[[int], int]
     """rows_at(n): the largest number of windows of length n in one step."""

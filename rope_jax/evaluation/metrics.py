@@ -5,6 +5,7 @@ Shapes: W windows, n targets, n_plus_1 = n + 1 tokens; m: targets at the end wit
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int32
@@ -30,26 +31,23 @@ class TaskMetric(Metric):
     """Whether what is asked for is replaced by other text."""
 
 
+@dataclass(eq=False)
 class SampledTaskMetric(TaskMetric):
-    """A task on samples that are the same for all scalings, with the same keys at all lengths."""
+    """A task on samples that are the same for all scalings, with the same keys at all lengths.
+
+    streams: what samples are filled with; the text of each ends at the same place at every length.
+    """
 
     settings: SampledTask
+    words: Words
+    streams: Streams
+    depth: float | None
+    ablated: bool
+    longest: int
+    seed: int
 
-    def __init__(
-        self,
-        settings: SampledTask,
-        words: Words,
-        streams: Streams,
-        *,
-        depth: float | None,
-        ablated: bool,
-        longest: int,
-        seed: int,
-    ) -> None:
-        """streams: what samples are filled with; a sample's text ends at the same place always."""
-        self.name, self.settings, self.streams = settings.label, settings, streams
-        self.depth, self.ablated = depth, ablated
-        self._words, self._longest, self._seed = words, longest, seed
+    def __post_init__(self) -> None:
+        self.name = self.settings.label
 
     def windows(self, length: int) -> Windows:
         answers = np.stack([sample.answers for sample in self._samples(length)])
@@ -78,20 +76,19 @@ class SampledTaskMetric(TaskMetric):
         depth = 0.5 if self.depth is None else self.depth
         samples = []
         for number in range(self.settings.samples):
-            draws = Draws(self._seed, number, purpose=_FOR_QUESTION)
+            draws = Draws(self.seed, number, purpose=_FOR_QUESTION)
             text = self._text(number)
-            request = Request(self._words, text, draws, length, depth, self.ablated)
+            request = Request(self.words, text, draws, length, depth, self.ablated)
             samples.append(self.settings.sample(request))
         return samples
 
     def _text(self, number: int) -> NDArray[np.int32]:
         """Return the `longest` tokens that fill a sample: the same ones at every length."""
         text = self.streams.tokens[number % len(self.streams.tokens)]
-        if self._words.bos_id is not None:
+        if self.words.bos_id is not None:
             text = text[1:]
-        ends = len(text) - self._longest + 1
-        end = self._longest + Draws(self._seed, number, purpose=_FOR_TEXT).below(ends)
-        return text[end - self._longest : end]
+        begin = Draws(self.seed, number, purpose=_FOR_TEXT).below(len(text) - self.longest + 1)
+        return text[begin : begin + self.longest]
 
 
 class KeyTokenMetric(TaskMetric):

@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 from rope_jax.config.explain import validate
 from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.evaluation.measure import (
-    Journal,
-    LastNLLFunction,
-    LastScoresFunction,
-    Progress,
-    Resuming,
-    measure,
-)
+from rope_jax.evaluation.measure import Journal, LastNLLFunction, Progress, Resuming, measure
 from rope_jax.evaluation.plan import Plan
 from rope_jax.evaluation.results import SweepResult
 from rope_jax.model.loss import Scores
@@ -29,17 +22,16 @@ from rope_jax.rope import Rotary, RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
 from rope_jax.tasks import Words
 
-NLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary], Float[Array, "B n"]]
-"""A model: its parameters, tokens and frequencies ↦ NLL of tokens[:, 1:] in nats, float32."""
-ScoresFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary], Scores]
-"""The same with whether each target is the model's first choice, as tasks need."""
+NLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary], Float[Array, "B n"] | Scores]
+"""A model: its parameters, tokens and frequencies ↦ NLL of tokens[:, 1:] in nats, float32, or
+`Scores`, which tasks need."""
 
 # Default for `row_bytes`, per token: that of a model of about 100 dimensions.
 _BYTES_PER_TOKEN = 2**14
 
 
 def sweep(
-    nll_fn: NLLFunction | ScoresFunction,
+    nll_fn: NLLFunction,
     scalings: Sequence[Any],
     lengths: Sequence[int] | None,
     documents: Sequence[NDArray[np.integer]],
@@ -52,7 +44,7 @@ def sweep(
     takes_maps: bool = False,
     longest: int | None = None,
     bos_id: int | None = None,
-    nll_of_last: LastNLLFunction | LastScoresFunction | None = None,
+    nll_of_last: LastNLLFunction | None = None,
     words: Words | None = None,
     token_bytes: NDArray[Any] | None = None,
     row_bytes: Callable[[int], float] = lambda length: _BYTES_PER_TOKEN * length,
@@ -66,14 +58,13 @@ def sweep(
     """Measure a model's negative log-likelihood at context lengths past its window.
 
     The model:
-    nll_fn(params, tokens [B, n+1], rotary) -> float32 [B, n]: the NLL in nats of tokens[:, 1:]. Any
-        JAX function; it is traced and compiled. It must take its frequencies from `rotary`, whose
-        leaves have leading axes [L|1, B|1] (see `rope_jax.rope.Rotary`), and multiply its queries
-        by `rotary.query_scale` where an entry has a query scale.
-    nll_of_last(params, tokens, rotary, last) -> float32 [B, last]: the same for the last targets
-        only, if that is cheaper; `last` is static. Used where no other targets are scored.
-    Both return `Scores` instead where the sweep has tasks: the NLL, and whether each target is the
-        model's first choice.
+    nll_fn(params, tokens [B, n+1], rotary) -> float32 [B, n]: the NLL in nats of tokens[:, 1:]; or,
+        where the sweep has tasks, `Scores`: the NLL, and whether each target is the model's first
+        choice. Any JAX function; it must take its frequencies from `rotary`, whose leaves have
+        leading axes [L|1, B|1] (see `rope_jax.rope.Rotary`), and multiply its queries by
+        `rotary.query_scale` where an entry has a query scale.
+    nll_of_last(params, tokens, rotary, last): the same for the last targets only, if that is
+        cheaper; `last` is static. Used where no other targets are scored.
     params: passed on to both (values they close over would be compiled in as constants).
     geometry: the model's rotary geometry, or its layers' geometries where they differ.
     trained: the scaling the model was trained with (default: none). An entry replaces it in the
@@ -95,17 +86,15 @@ def sweep(
     settings: other keys of a sweep file (protocols, max_blocks, seed, memory_gib, …).
 
     How it is run:
-    row_bytes(n): memory of a window of n tokens in bytes. Together with the budget `memory_gib` it
-        sets the batch size at each length.
+    row_bytes(n): memory of a window of n tokens; with `memory_gib` it sets the batch size.
     row_multiple(n): batch sizes at n tokens are a multiple of this, e.g. of the number of devices.
     journal: measurements made earlier with this nll_fn, params and documents, which are not made
         again; new ones are added as soon as they are made.
-    programs: a dict shared by several sweeps with the same nll_fn and shapes of params (such as
-        several checkpoints), so that each shape is compiled once.
-    progress(what, done, total): called before each length and after each batch with what is being
-        read, the tokens read so far and the tokens in all; at the end with "done".
-    resuming(reused, total): called once before the work if the journal holds any measurements of
-        this sweep; reused: how many.
+    programs: a dict shared by sweeps with the same nll_fn and shapes of params (such as several
+        checkpoints), so that each shape is compiled once.
+    progress(what, done, total): called before each length and after each batch with the tokens read
+        so far and in all; at the end with "done".
+    resuming(reused, total): called once if the journal holds `reused` measurements of this sweep.
 
     Raises UserError for bad input.
     """

@@ -23,7 +23,7 @@ from rope_jax.console import describe_duration, print_message, print_overview, p
 from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.devices.memory import check_fits, in_gib
 from rope_jax.errors import UserError
-from rope_jax.evaluation.entries import check_entries
+from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.fitter import Fit, FitState
 from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.results import as_csv, draw_numbers, fit_rows, print_table

@@ -1,6 +1,5 @@
 """Which curves to show: each requested scaling in each kind of layer. Imports no jax."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rope_jax.config.entries import ENTRIES
@@ -53,7 +52,6 @@ class InspectedModel:
         return self.stages[-1]
 
     def title(self) -> str:
-        """Describe the model in one line."""
         layers = self.layers.per_layer(NoScaling())
         bases = dict.fromkeys(short_number(geometry.base) for geometry, _ in layers)
         name = f"{self.name}: " if self.name else ""
@@ -116,23 +114,21 @@ def make_curves(model: InspectedModel, asked: ScalingConfig, length: int) -> lis
     curves: dict[str, Curve] = {}
     for name, kind, scaling in _requests(model, asked, length):
         with errors_in(f"scalings: {name}: ", UserError):  # the message names a setting
-            alike: dict[str, list[int]] = {}
+            alike: dict[tuple[RotaryGeometry, Scaling, Scaling, int | None], list[int]] = {}
             for i in range(layers.count):
-                settings = layers.for_layer(i, scaling), layers.for_layer(i, model.trained)
-                alike.setdefault(repr((settings, sliding[i % len(sliding)])), []).append(i)
-            for numbers in alike.values():
-                first = numbers[0]
-                geometry, own = layers.for_layer(first, scaling)
+                _, trained = layers.for_layer(i, model.trained)
+                key = (*layers.for_layer(i, scaling), trained, sliding[i % len(sliding)])
+                alike.setdefault(key, []).append(i)
+            for (geometry, own, trained, attended), numbers in alike.items():
                 shown, shown_kind = name, kind
-                if layers.pattern[first % len(layers.pattern)].scaling is not None:
+                if layers.pattern[numbers[0] % len(layers.pattern)].scaling is not None:
                     shown, shown_kind = scaling_label(own), own.type
                 if len(alike) > 1:
-                    shown += f" ({_layer_numbers(numbers)})"
+                    few = ", ".join([*map(str, numbers[:4]), *["…"] * (len(numbers) > 4)])
+                    shown += f" (layer{'s' * (len(numbers) > 1)} {few})"
                 inv_freq, m = exact_frequencies(own, geometry, length)
-                trained = layers.for_layer(first, model.trained)[1]
                 seen, _ = exact_frequencies(trained, geometry, model.window)
-                farthest = sliding[first % len(sliding)] or max(length, model.window)
-                window, reach = min(model.window, farthest), min(length, farthest)
+                window, reach = (min(n, attended or n) for n in (model.window, length))
                 frequencies = inv_freq, m, seen
                 curves[shown] = Curve(shown, shown_kind, own, geometry, *frequencies, window, reach)
     return list(curves.values())
@@ -164,9 +160,3 @@ def _requests(
             scaling = entry.at(length, model.window, model.trained)
         requests.append((entry.label, entry.type, scaling))
     return requests
-
-
-def _layer_numbers(layers: Sequence[int]) -> str:
-    """Format the first layer numbers, which identify the group: 0, 1, 2, 4, …"""
-    shown = [*map(str, layers[:4]), *["…"] * (len(layers) > 4)]
-    return f"layer{'s' * (len(layers) > 1)} {', '.join(shown)}"

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -40,8 +41,12 @@ class Metric(ABC):
         return np.ones(len(windows.start))
 
 
+@dataclass(eq=False, kw_only=True)
 class Protocol(Metric):
-    """Which windows of a sweep's documents are read, and which of their targets are scored."""
+    """Which windows of a sweep's documents are read, and which of their targets are scored.
+
+    lengths: ascending. targets, max_blocks, stride, seed: as in a sweep's config.
+    """
 
     title: ClassVar[str]
     """Above a panel of a figure: what is scored."""
@@ -52,25 +57,22 @@ class Protocol(Metric):
     axis_label: ClassVar[str] = "context length (tokens)"
     uses_stride: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        streams: Streams,
-        *,
-        lengths: Sequence[int],
-        targets: int,
-        max_blocks: int | Literal["auto"],
-        stride: int,
-        seed: int,
-    ) -> None:
-        """lengths: ascending. targets, max_blocks, stride, seed: as in a sweep's config."""
-        self.streams, self.lengths, self.longest = streams, lengths, lengths[-1]
-        self.targets, self.stride, self.seed = targets, stride, seed
-        if max_blocks == "auto":
-            documents = len(streams.tokens)
-            max_blocks = -(-TOKEN_BUDGET // (documents * self.tokens_per_block))
-            if streams.units == "blocks":
-                max_blocks = max(max_blocks, -(-RELIABLE_UNITS // documents))
-        self.blocks = int(max_blocks)
+    streams: Streams = field(kw_only=False)
+    lengths: Sequence[int]
+    targets: int
+    max_blocks: int | Literal["auto"]
+    stride: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.longest = self.lengths[-1]
+        blocks = self.max_blocks
+        if blocks == "auto":
+            documents = len(self.streams.tokens)
+            blocks = -(-TOKEN_BUDGET // (documents * self.tokens_per_block))
+            if self.streams.units == "blocks":
+                blocks = max(blocks, -(-RELIABLE_UNITS // documents))
+        self.blocks = blocks
 
     @property
     def tokens_per_block(self) -> int:

@@ -10,9 +10,8 @@ from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
-from rope_jax.evaluation.entries import check_entries
 from rope_jax.evaluation.key_tokens import read_key_tokens
-from rope_jax.evaluation.plan import sweep_lengths
+from rope_jax.evaluation.plan import check_entries, sweep_lengths
 
 
 class ResolvedSweep(SweepConfig):

@@ -27,6 +27,10 @@ class Words(NamedTuple):
     has_words: bool
     """Whether a token stands for more than a byte, so that prompts written for people are short."""
 
+    def joined(self, *pieces: str) -> NDArray[np.integer]:
+        """Return the tokens of pieces, encoded one by one so that equal ones have equal tokens."""
+        return np.concatenate([self.encode(piece) for piece in pieces])
+
     def start(self) -> NDArray[np.integer]:
         """Return what a sample begins with: the document start, if any."""
         return np.array([] if self.bos_id is None else [self.bos_id], np.int32)

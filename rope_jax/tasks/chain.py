@@ -1,8 +1,8 @@
 """`chain`: variables are set to one another, and the value of the last one is asked for."""
 
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.numbers import Whole
@@ -53,17 +53,14 @@ class Chain(Task):
         names = [_NAMES[n] for n in draws.different(len(_NAMES), self.chains * each)]
         numbers = distinct(lambda: draws.digits(self.digits), self.chains)
         firsts = [depth, *(draws.fraction() for _ in range(self.chains - 1))]
-        end = words.encode("\n")
         needles = []
         for chain, (number, first) in enumerate(zip(numbers, firsts, strict=True)):
             variables = names[chain * each :][:each]
-            statement = [words.encode(f"VAR {variables[0]} = "), words.encode(number), end]
-            needles.append(Needle(first, np.concatenate(statement), asked=chain == 0))
-            for link in range(1, each):
-                named, to = variables[link], variables[link - 1]
-                statement = [words.encode(f"VAR {named} = VAR {to}"), end]
-                place = first + (1 - first) * link / each
-                needles.append(Needle(place, np.concatenate(statement)))
+            statement = words.joined(f"VAR {variables[0]} = ", number, "\n")
+            needles.append(Needle(first, statement, asked=chain == 0))
+            for link, (to, named) in enumerate(pairwise(variables), start=1):
+                statement = words.joined(f"VAR {named} = VAR {to}", "\n")
+                needles.append(Needle(first + (1 - first) * link / each, statement))
         return hide(
             needles,
             request,

@@ -2,7 +2,6 @@
 
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.numbers import Whole
@@ -80,11 +79,10 @@ def _keyed(
     request: Request, names: list[str], values: list[str], places: list[float], setting: str
 ) -> Sample:
     """Return the sample that hides <<name:value>> at each place, and asks for the first value."""
-    encode = request.words.encode
-    questions, answers = [encode(f"<<{name}:") for name in names], list(map(encode, values))
-    end = encode(">>")
+    words = request.words
     needles = [
-        Needle(place, np.concatenate([question, answer, end]), asked=question is questions[0])
-        for place, question, answer in zip(places, questions, answers, strict=True)
+        Needle(place, words.joined(f"<<{name}:", value, ">>"), asked=name == names[0])
+        for place, name, value in zip(places, names, values, strict=True)
     ]
-    return hide(needles, request, question=questions[0], answer=answers[0], setting=setting)
+    question, answer = words.encode(f"<<{names[0]}:"), words.encode(values[0])
+    return hide(needles, request, question=question, answer=answer, setting=setting)

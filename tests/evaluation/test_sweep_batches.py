@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 
 from rope_jax.errors import UserError
-from tests.evaluation.test_sweep_maps import LEAKY, SINKS, cheap_mapped_nll
 from tests.evaluation.toy_model import (
     DOCUMENTS,
+    LEAKY,
     LENGTHS,
+    SINKS,
     Interrupting,
     assert_equal,
+    cheap_mapped_nll,
     cheap_nll,
     gib,
     of_last,

@@ -6,31 +6,24 @@ Shapes: B batch, n context length; pairs: d/2 of the rotary dimension d. L is th
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from pydantic import TypeAdapter
 
-from rope_jax.config.sections import Trained
-from rope_jax.config.sweep import SweepConfig
-from rope_jax.errors import UserError
-from rope_jax.evaluation.entries import check_entries
 from rope_jax.positions.bands import band_masks, rotations
-from rope_jax.positions.maps import AnyMap, relative_positions
-from rope_jax.rope import LayerOverride, RotaryLayers, parse_scaling
-from rope_jax.rope.strategies import NoScaling
+from rope_jax.positions.maps import relative_positions
+from rope_jax.rope import RotaryLayers
 from tests.evaluation.toy_model import (
     GEOMETRY,
+    LEAKY,
     LENGTHS,
     PARAMS,
+    SINKS,
+    cheap_mapped_nll,
     cheap_nll,
     figures,
-    never_read,
+    parse_map,
     run,
     windows_of,
 )
 
-parse = TypeAdapter(AnyMap).validate_python
-LEAKY = {"type": "leaky_rerope", "window": 8, "k": 40.0}
-SINKS = {"type": "streaming", "sinks": 2, "recent": 9}
 MAPPED = {"type": "none", "map": LEAKY}
 AUTO = {"type": "none", "map": {"type": "leaky_rerope"}, "name": "auto"}
 WEIGHTS = PARAMS["cos"]
@@ -52,20 +45,6 @@ def mapped_nll(params, tokens, rotary):
         total = total + jnp.where(seen[None], scores, 0)
     context = tokens[:, :-1].astype(jnp.float32) / 100
     return (total * context[:, None]).sum(-1) + tokens[:, 1:].astype(jnp.float32)
-
-
-def cheap_mapped_nll(params, tokens, rotary):
-    """Return an NLL that depends on every number of a map and its bands, but compiles fast."""
-    nll = cheap_nll(params, tokens, rotary)
-    own = jnp.arange(tokens.shape[1] - 1, dtype=jnp.int32)[None, None]
-    for number, band in enumerate(rotary.bands, start=1):
-        places = [own if x is None else x for x in (band.query_positions, band.key_positions)]
-        by_place = (places[0] - places[1] // 2)[0].astype(jnp.float32)
-        frequencies = (band.frequencies.inv_freq[0] * (1 + jnp.arange(4.0)[None])).sum(-1)
-        m = band.frequencies.attention_factor[0]
-        weight = number + 0.01 * (band.mask.beyond or 1)
-        nll = nll + weight * by_place * (frequencies * m)[:, None]
-    return nll
 
 
 def mapped_reference(tokens, map_):
@@ -108,9 +87,9 @@ def test_every_measurement_with_a_map_is_what_numpy_computes():
     result = sweep_maps(entries, SHORT, protocols=protocols, stride=5)
     at = {
         "trained": lambda n: None,
-        "leaky_rerope": lambda n: parse(LEAKY),
-        "auto": lambda n: parse(AUTO["map"]).at(16, n),
-        "streaming": lambda n: parse(SINKS),
+        "leaky_rerope": lambda n: parse_map(LEAKY),
+        "auto": lambda n: parse_map(AUTO["map"]).at(16, n),
+        "streaming": lambda n: parse_map(SINKS),
     }
     for m in result.measurements:
         assert m.map == at[m.entry](m.length)
@@ -138,17 +117,17 @@ def test_prefixes_are_read_with_fixed_maps_only():
 
 
 def test_trained_keeps_the_map_of_the_checkpoint_and_others_do_not():
-    own = parse(LEAKY)
+    own = parse_map(LEAKY)
     entries = ["trained", "none", {"type": "trained", "map": SINKS, "name": "other"}]
     with_map = sweep_maps(entries, SHORT, trained_map=own, nll=cheap_mapped_nll)
     given = [{"type": "none", "map": LEAKY}, "none", {"type": "none", "map": SINKS}]
     without = sweep_maps(given, SHORT, nll=cheap_mapped_nll)
-    maps = {"trained": own, "none": None, "other": parse(SINKS)}
+    maps = {"trained": own, "none": None, "other": parse_map(SINKS)}
     for m, same in zip(with_map.measurements, without.measurements, strict=True):
         assert m.map == maps[m.entry] == same.map
         np.testing.assert_array_equal(m.sums.nll, same.sums.nll)
     # whatever the map was trained at, it is not checked against the window
-    beyond = parse({"type": "rerope", "window": 20})
+    beyond = parse_map({"type": "rerope", "window": 20})
     assert sweep_maps(["trained"], trained_map=beyond, nll=cheap_mapped_nll)
 
 
@@ -195,97 +174,3 @@ def test_layers_may_differ_only_in_the_far_frequencies():
         found[name, "same_tokens", 64].sums.nll for name in ("far_frequencies", "trained")
     )
     np.testing.assert_allclose(mapped, plain, rtol=1e-6)
-
-
-# Refusals
-
-OWN = (LayerOverride(scaling=parse_scaling({"type": "pi", "factor": 2})),)
-ALL_OWN = {"geometry": RotaryLayers(GEOMETRY, 1, OWN)}
-NO_MAPS = {"takes_maps": False}
-REROPE_24 = {"type": "rerope", "window": 24}
-
-
-@pytest.mark.parametrize(
-    ("entry", "settings", "says"),
-    [
-        ({"map": LEAKY}, NO_MAPS, "map: this model cannot read with a position map"),
-        (
-            {"map": LEAKY | {"window": 8, "k": 4.0}},
-            {},
-            "map.window, k: 8, 4 put the first of 64 tokens at distance 21.75, outside the window "
-            "of 16 tokens; the defaults, window 12, k 17, would do",
-        ),
-        (
-            {"type": "pi", "factor": 2, "map": {"type": "rerope", "window": 50}},
-            {},
-            "map.window: 50 put the first of 64 tokens at distance 50, outside the window of 32 "
-            "tokens; the defaults, window 24, would do",
-        ),
-        (
-            {"map": REROPE_24},
-            {"lengths": [8, 16]},
-            "map.type: rerope with these settings changes nothing in a text of 16 tokens",
-        ),
-        (
-            {"map": REROPE_24},
-            {"lengths": [8, 16, 24]},
-            "map.window: 24 put the first of 24 tokens at distance 23, outside the window of 16 "
-            "tokens; the defaults, window 12, would do",
-        ),
-        (
-            {"map": {"type": "rerope"}},
-            {"lengths": [8, 16]},
-            "map.type: rerope with auto settings acts beyond the window of 16 tokens, and no "
-            "length is longer; give numbers",
-        ),
-        (
-            {"map": {"type": "dual_chunk", "local": 100}},
-            {},
-            "map.local: 100 leaves no chunk of 12; give at most 11 (at a trained window of 16)",
-        ),
-        (
-            {"map": {"type": "far_frequencies", "far": {"type": "explicit", "inv_freq": [1.0]}}},
-            {},
-            "map.far.inv_freq: 1 numbers for the 4 pairs of rotary_dim 8",
-        ),
-        (
-            {
-                "type": "trained",
-                "map": {"type": "far_frequencies", "far": {"type": "pi", "factor": 8.0}},
-            },
-            ALL_OWN,
-            "map.far: changes nothing: every layer of this model has a scaling of its own",
-        ),
-    ],
-)
-def test_a_map_without_effect_or_that_does_not_fit_is_refused(entry, settings, says):
-    with pytest.raises(UserError) as caught:
-        sweep_maps([{"type": "none", "name": "x"} | entry], nll=never_read, **settings)
-    assert str(caught.value) == f"scalings: x: {says}"
-
-
-def test_maps_of_the_checkpoint_and_beside_layers_of_their_own():
-    with pytest.raises(UserError, match=r"^scalings: trained: map: this model cannot read with a"):
-        run(trained_map=parse(LEAKY))
-    with pytest.raises(UserError, match=r"scaling of its own; give type: trained beside the map$"):
-        sweep_maps([MAPPED], **ALL_OWN)
-    entry = {"type": "trained", "map": LEAKY, "name": "x"}
-    assert sweep_maps([entry], **ALL_OWN, nll=cheap_nll)
-
-
-@pytest.mark.parametrize(
-    ("entry", "window", "length"),
-    [
-        ({"type": "pi", "factor": 4}, 16, 64),
-        ({"type": "pi", "factor": "auto"}, 16, 64),
-        # length / window · window is rounded to less than the length
-        ({"type": "pi", "factor": "auto"}, 49, 54),
-        ({"type": "pi", "factor": "auto"}, 49, 55),
-    ],
-)
-def test_a_scaling_makes_the_known_window_longer(entry, window, length):
-    # it puts the first token more than length − 2 tokens away, so all of the length must be known
-    entry = entry | {"map": {"type": "leaky_rerope", "window": 10, "k": 1.01}}
-    config = SweepConfig.model_validate({"scalings": [entry], "lengths": [length]})
-    trained = Trained(window, NoScaling(), None)
-    check_entries(config, RotaryLayers(GEOMETRY), trained, length)

@@ -6,8 +6,10 @@ from collections import defaultdict
 import jax
 import jax.numpy as jnp
 import numpy as np
+from pydantic import TypeAdapter
 
 from rope_jax.evaluation import sweep
+from rope_jax.positions.maps import AnyMap
 from rope_jax.protocols import PROTOCOLS
 from rope_jax.protocols.windows import make_streams
 from rope_jax.rope import RotaryGeometry, cos_sin
@@ -25,6 +27,9 @@ DOCUMENTS = [
     np.random.default_rng(size).integers(0, 90, size)
     for size in (64, 150, 65, 90, 40, 331, *range(66, 82))
 ]
+LEAKY = {"type": "leaky_rerope", "window": 8, "k": 40.0}
+SINKS = {"type": "streaming", "sinks": 2, "recent": 9}
+parse_map = TypeAdapter(AnyMap).validate_python
 _PROGRAMS = defaultdict(dict)
 
 
@@ -51,6 +56,20 @@ def cheap_nll(params, tokens, rotary):
     by_row = rotary.frequencies.inv_freq.sum((0, 2)) * rotary.frequencies.attention_factor.sum(0)
     position = jnp.arange(tokens.shape[1] - 1, dtype=jnp.float32)[None]
     return by_row[:, None] * position + tokens[:, 1:].astype(jnp.float32)
+
+
+def cheap_mapped_nll(params, tokens, rotary):
+    """Return an NLL that depends on every number of a map and its bands, but compiles fast."""
+    nll = cheap_nll(params, tokens, rotary)
+    own = jnp.arange(tokens.shape[1] - 1, dtype=jnp.int32)[None, None]
+    for number, band in enumerate(rotary.bands, start=1):
+        places = [own if x is None else x for x in (band.query_positions, band.key_positions)]
+        by_place = (places[0] - places[1] // 2)[0].astype(jnp.float32)
+        frequencies = (band.frequencies.inv_freq[0] * (1 + jnp.arange(4.0)[None])).sum(-1)
+        m = band.frequencies.attention_factor[0]
+        weight = number + 0.01 * (band.mask.beyond or 1)
+        nll = nll + weight * by_place * (frequencies * m)[:, None]
+    return nll
 
 
 def never_read(params, tokens, rotary):

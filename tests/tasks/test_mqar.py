@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
-from rope_jax.tasks import TASKS, Words
+from rope_jax.tasks import Words
 from tests.tasks.samples import BYTES, NO_START, answered, sample
 
 MANY = Words(BYTES.encode, 50_000, 3, has_words=True)
@@ -92,20 +91,3 @@ def test_a_load_is_a_share_of_the_length_and_has_the_same_pairs_first():
         assert len(answered(sample("mqar", length, load=load))) == k
     short, long = (answered(sample("mqar", length, load=0.1)) for length in (100, 500))
     assert long[: len(short)] == short
-
-
-def test_more_pairs_than_keys():
-    says = "pairs: 129 pairs need as many keys, and half of the tokens are 128"
-    with pytest.raises(ValueError, match=says):
-        sample("mqar", 1000, pairs=129)
-    with pytest.raises(ValueError, match="load: 250 pairs need as many keys"):
-        sample("mqar", 1000, load=0.25)
-    assert len(answered(sample("mqar", 1000, pairs=128))) == 128
-    with pytest.raises(ValidationError, match="load: pairs is given as well; give one of them"):
-        TASKS["mqar"](pairs=4, load=0.1)
-
-
-def test_chance():
-    assert TASKS["mqar"]().chance == 1 / 4
-    assert TASKS["mqar"](pairs=10).chance == 1 / 10
-    assert TASKS["mqar"](load=0.1).chance is None

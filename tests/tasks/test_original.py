@@ -1,13 +1,12 @@
 """The published prompts: word by word, with the same tokens in the needle and in the answer."""
 
-import math
 import re
 
 import numpy as np
 import pytest
 
-from rope_jax.tasks import TASKS, Words
-from tests.tasks.samples import TEXT, Merging, answered, read, said, sample
+from rope_jax.tasks import Words
+from tests.tasks.samples import FORMS, TEXT, Merging, answered, read, said, sample
 
 PASSKEY = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize "
@@ -26,11 +25,6 @@ SEVERAL = (
 )
 SINGLE = SEVERAL.replace("Some", "A").replace("are all", "is").replace("are", "is")
 NEEDLE = r" One of the special magic (numbers|words|uuids) for ([a-z]+-[a-z]+) is: ([0-9a-z-]+)\."
-FORMS = {
-    "numbers": r"[1-9][0-9]{6}",
-    "words": r"[a-z]+-[a-z]+",
-    "uuids": r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}",
-}
 
 
 @pytest.mark.parametrize(("depth", "digits"), [(0.0, 5), (0.25, 1), (0.25, 7), (1.0, 5)])
@@ -59,14 +53,15 @@ def needles(made):
     ("keys", "values", "queries"),
     [(1, 1, 1), (4, 1, 1), (1, 4, 1), (1, 1, 4), (3, 2, 2), (2, 1, 2)],
 )
-@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("kind", ["numbers", "words", "uuids"])
 def test_the_needles_are_those_of_ruler(keys, values, queries, kind):
     given = {"keys": keys, "values": values, "queries": queries, "kind": kind}
     for seed in range(3):
         made = sample("needle", 1900, 0.25, seed=seed, **given)
         found = needles(made)
         assert {form for form, _, _ in found} == {kind}
-        assert all(re.fullmatch(FORMS[kind], value) for _, _, value in found)
+        form = r"[a-z]+-[a-z]+" if kind == "words" else FORMS[kind]
+        assert all(re.fullmatch(form, value) for _, _, value in found)
         assert len(found) == len({value for _, _, value in found}) == max(keys, queries) * values
         assert len({key for _, key, _ in found}) == max(keys, queries)
 
@@ -118,14 +113,3 @@ def test_the_tokens_of_a_value_are_those_of_its_answer():
             assert windows.count(value) == (2 if task == "passkey_text" else 1)
             # one space before the value, though this tokenizer puts another before every text
             assert re.fullmatch(r" [0-9]+", tokenizer.decode(value))
-
-
-def test_chance():
-    assert TASKS["passkey_text"](digits=2).chance == pytest.approx(1 / 90)
-    needle = TASKS["needle"]
-    assert needle().chance == pytest.approx(1 / 9e6)
-    assert needle(kind="uuids").chance == 2.0**-122
-    assert needle(keys=4).chance == 1 / 4
-    assert needle(queries=4).chance == 1 / math.factorial(4)
-    assert needle(keys=5, queries=2).chance == 1 / 20
-    assert needle(values=2, kind="numbers").chance == pytest.approx(1 / (9e6 * (9e6 - 1)))

@@ -104,6 +104,48 @@ def test_what_is_asked_is_the_same_everywhere(task, given_settings, shortest):
     assert of_one[0] != answered(sample(task, 1300, seed=4, **given_settings)) or task == "repeat"
 
 
+@pytest.mark.parametrize(
+    ("task", "given_settings", "chance"),
+    [
+        ("passkey", {"digits": 3}, 1e-3),
+        ("multikey", {"keys": 5}, 1 / 5),
+        ("chain", {"chains": 3}, 1 / 3),
+        ("chain", {"chains": 1, "digits": 4}, 1e-4),
+        ("mqar", {}, 1 / 4),
+        ("mqar", {"pairs": 10}, 1 / 10),
+        ("mqar", {"load": 0.1}, None),
+        ("passkey_text", {"digits": 2}, 1 / 90),
+        ("needle", {}, 1 / 9e6),
+        ("needle", {"kind": "uuids"}, 2.0**-122),
+        ("needle", {"keys": 4}, 1 / 4),
+        ("needle", {"queries": 4}, 1 / 24),
+        ("needle", {"keys": 5, "queries": 2}, 1 / 20),
+        ("needle", {"values": 2}, 1 / (9e6 * (9e6 - 1))),
+    ],
+)
+def test_chance_is_that_of_guessing_among_what_is_there(task, given_settings, chance):
+    assert TASKS[task](**given_settings).chance == (chance and pytest.approx(chance))
+
+
+@pytest.mark.parametrize(
+    ("task", "refused", "says", "most"),
+    [
+        ("chain", {"hops": 4, "chains": 6}, "chains: 6 of 4 hops have more than 26 variables; take"
+         " at most 5", {"hops": 1, "chains": 13}),
+        ("multikey", {"keys": 11, "digits": 1}, "digits: 11 keys need values of 2 digits or more",
+         {"keys": 10, "digits": 1}),
+        ("mqar", {"pairs": 4, "load": 0.1}, "load: pairs is given as well; give one of them", {}),
+        ("mqar", {"pairs": 129}, "pairs: 129 pairs need as many keys, and half of the tokens are 1",
+         {"pairs": 128}),
+        ("mqar", {"load": 0.25}, "load: 250 pairs need as many keys", {"load": 0.128}),
+    ],
+)  # fmt: skip
+def test_more_than_there_are_names_for_is_refused(task, refused, says, most):
+    with pytest.raises(ValueError, match=says):
+        sample(task, 1000, **refused)
+    assert sample(task, 1000, **most).tokens.shape == (1001,)
+
+
 def test_tokens_of_words_fit_as_well():
     tokenizer = Merging()
     words = Words(tokenizer.encode, 2000, 0, has_words=True)
