@@ -41,10 +41,10 @@ class SampledTaskMetric(TaskMetric):
     settings: SampledTask
     words: Words
     streams: Streams
-    depth: float | None
-    ablated: bool
     longest: int
     seed: int
+    depth: float | None = None
+    ablated: bool = False
 
     def __post_init__(self) -> None:
         self.name = self.settings.label

@@ -1,15 +1,19 @@
-"""The rows and the summary of a sweep, against figures worked out by hand."""
+"""The rows, the summary and the views of a sweep, against figures worked out by hand."""
 
 import dataclasses
 import math
+import re
+import subprocess
+import sys
 
+import matplotlib
 import numpy as np
 import pytest
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.results import Measurement, SweepResult, rows, summarize
-from rope_jax.results.rows import Origin
+from rope_jax.results.rows import Origin, Row
 from rope_jax.results.statistics import Estimate, Sums, UsableLength, mean_nll
 from rope_jax.rope.strategies import NoScaling, PIScaling
 
@@ -64,6 +68,13 @@ def result():
     )
 
 
+def with_sums(nll, weight=TOKENS, size=None, entry="trained", length=16):
+    """Return a measurement with other sums by document."""
+    own = {"sums": Sums(np.array(nll), np.array(weight), size)}
+    documents = np.arange(len(own["sums"].nll))
+    return dataclasses.replace(measurement(entry, length, 0.0), unit_documents=documents, **own)
+
+
 # Rows
 
 
@@ -104,19 +115,15 @@ def test_rows_have_the_settings_of_their_entries_in_the_order_of_the_measurement
 
 @pytest.mark.parametrize("size", [None, np.where(TOKENS == 4, 10.0, 0.0)])
 def test_tokens_of_unknown_width_have_no_bits_per_byte(size):
-    one = measurement("trained", 16, 0.0)
-    one = dataclasses.replace(one, sums=one.sums._replace(bytes=size))
-    (row,) = rows(result_of([one]), ORIGIN)
+    (row,) = rows(result_of([with_sums(LEVEL * TOKENS, size=size)]), ORIGIN)
     assert (row.bpb, row.bpb_low, row.bpb_high) == (None, None, None)
 
 
 def test_bits_per_byte_are_of_the_bytes_that_are_scored_and_so_is_their_interval():
     """Documents of 1 byte per token and of many: the interval is that of Σ nats / Σ bytes."""
     size = TOKENS * np.linspace(1.0, 7.0, 30) ** 2
-    one = measurement("trained", 16, 0.0)
-    one = dataclasses.replace(one, sums=one.sums._replace(bytes=size))
-    (row,) = rows(result_of([one]), ORIGIN)
-    by_byte = mean_nll(Sums(one.sums.nll, size), resamples=50, seed=1)
+    (row,) = rows(result_of([with_sums(LEVEL * TOKENS, size=size)]), ORIGIN)
+    by_byte = mean_nll(Sums(LEVEL * TOKENS, size), resamples=50, seed=1)
     wanted = np.array(by_byte) / math.log(2)
     assert (row.bpb, row.bpb_low, row.bpb_high) == pytest.approx(tuple(wanted), rel=1e-12)
     # long tokens cost more here, but not as much more as they are longer: not the scaled interval
@@ -126,10 +133,7 @@ def test_bits_per_byte_are_of_the_bytes_that_are_scored_and_so_is_their_interval
 
 @pytest.mark.parametrize(("documents", "reliable"), [(19, False), (20, True)])
 def test_few_documents_are_marked(documents, reliable):
-    sums = Sums(LEVEL[:documents] * 4, np.full(documents, 4.0))
-    one = dataclasses.replace(
-        measurement("trained", 16, 0.0), sums=sums, unit_documents=np.arange(documents)
-    )
+    one = with_sums(LEVEL[:documents] * 4, np.full(documents, 4.0))
     result = dataclasses.replace(result_of([one]), documents=documents, baseline=one)
     assert rows(result, ORIGIN)[0].reliable is reliable
     assert summarize(result, ORIGIN).is_reliable is reliable
@@ -169,9 +173,8 @@ def test_the_tolerance_comes_from_the_config():
 
 
 def test_the_ends_of_an_interval_swap_with_its_sign():
-    one = measurement("pi-auto", 64, 0.0)
     noise = np.random.default_rng(0).normal(0.05, 0.3, 30)
-    one = dataclasses.replace(one, sums=Sums(one.sums.nll + noise * TOKENS, TOKENS))
+    one = with_sums((LEVEL + noise) * TOKENS, entry="pi-auto", length=64)
     result = result_of([one, measurement("trained", 64, 0.05)])
     curve = summarize(result, ORIGIN).curves["pi-auto"]
     blow_up, gain = curve.blow_up[64], curve.gain_over_truncation[64]
@@ -223,16 +226,116 @@ def test_an_entry_equal_to_the_trained_scaling_is_what_others_are_compared_with(
 
 def test_an_infinite_baseline_curve_is_summarized_without_warnings():
     # The trained scaling often is the first to overflow, and is compared with itself.
-    result = result_of([infinite("trained", 64, math.inf), measurement("pi-auto", 64, 0.25)])
+    nll = np.where(np.arange(30) == 7, math.inf, LEVEL * TOKENS)
+    result = result_of([with_sums(nll, length=64), measurement("pi-auto", 64, 0.25)])
     curves = summarize(result, ORIGIN).curves
     assert math.isnan(curves["trained"].difference_from_trained[64].value)
     assert curves["trained"].blow_up[64].value == math.inf
     assert curves["pi-auto"].difference_from_trained[64].value == -math.inf
 
 
-def infinite(entry, length, value):
-    """Return a measurement with one document's NLL replaced."""
-    one = measurement(entry, length, 0.0)
-    nll = one.sums.nll.copy()
-    nll[7] = value
-    return dataclasses.replace(one, sums=Sums(nll, TOKENS))
+# What a notebook shows
+
+
+def test_the_frame_has_the_values_of_results_csv_without_those_of_a_run(result):
+    frame = result.to_frame()
+    assert list(frame) == [
+        name for name in Row._fields if name not in ("step", "run", "seed", "corpus", "split")
+    ]
+    wanted = rows(result, ORIGIN)
+    assert len(frame) == len(wanted) == 8
+    for name in frame:
+        for value, row in zip(frame[name], wanted, strict=True):
+            expected = getattr(row, name)
+            if expected is None:
+                assert (name == "factor" and math.isnan(value)) or name == "stride"
+            else:
+                assert value == expected, name
+
+
+def test_the_frame_can_be_computed_with(result):
+    measured = [
+        dataclasses.replace(m, sums=m.sums._replace(bytes=None)) for m in result.measurements
+    ]
+    frame = dataclasses.replace(result, measurements=measured).to_frame()
+    assert frame.bpb.isna().all()
+    types = {"factor": "float64", "bpb": "float64", "stride": "Int64", "nll": "float64"}
+    assert {name: str(frame[name].dtype) for name in types} == types
+    # the offsets of the two curves, back from the frame
+    wide = frame.pivot(index="length", columns="name", values="nll")
+    difference = (wide["pi-auto"] - wide["trained"]).to_dict()
+    assert difference == pytest.approx({8: 0, 16: 0, 32: -0.625, 64: -1.49})
+
+
+def test_the_figure_has_the_curves_the_window_and_truncation(result, tmp_path):
+    before = matplotlib.rcParams.copy()
+    figure = result.plot(title="two $broken\\formula$")
+    assert figure.get_figwidth() == pytest.approx(6.8)
+    (axis,) = (axes for axes in figure.axes if axes.get_xscale() == "log")
+    drawn = {
+        (tuple(line.get_xdata()), tuple(np.round(np.log(line.get_ydata()), 6)))
+        for line in axis.get_lines()
+        if len(line.get_xdata()) == 4
+    }
+    for name in ("trained", "pi-auto"):
+        own = [row for row in rows(result, ORIGIN) if row.name == name]
+        lengths, nll = (row.length for row in own), (round(row.nll, 6) for row in own)
+        assert (tuple(lengths), tuple(nll)) in drawn
+    levels = [line.get_ydata()[0] for line in axis.get_lines() if len(set(line.get_ydata())) == 1]
+    assert any(level == pytest.approx(math.exp(result.baseline.sums.mean())) for level in levels)
+    # a notebook shows it without pyplot, and it has its style wherever it is saved
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert matplotlib.rcParams.copy() == before
+    with matplotlib.rc_context({"text.parse_math": True}):
+        figure.savefig(tmp_path / "a.png")  # as a formula, the title would raise ValueError
+
+
+def test_the_table_has_a_row_per_scaling_and_marks_the_best(result):
+    html = result._repr_html_()
+    assert re.findall(r"<th>([\d,]+)</th>", html) == ["8", "16", "32", "64"]
+    cells = {
+        name: re.findall(r"<td[^>]*>(.*?)</td>", line)
+        for line in html.splitlines()
+        for name in re.findall(r"normal\">(.*?)</th>", line)
+    }
+    assert list(cells) == ["trained", "pi-auto"]
+    for name, texts in cells.items():
+        own = [row for row in rows(result, ORIGIN) if row.name == name]
+        for row, text in zip(own, texts, strict=True):
+            half = (math.exp(row.ci_high) - math.exp(row.ci_low)) / 2
+            value, shown_half = re.sub("</?strong>", "", text).split(" ± ")
+            assert value == f"{row.ppl:.2f}"
+            assert float(shown_half) == pytest.approx(half, rel=0.05)
+    bold = {name: ["strong" in text for text in texts] for name, texts in cells.items()}
+    # up to the window both are equal
+    assert bold == {"trained": [False] * 4, "pi-auto": [False, False, True, True]}
+
+
+def test_the_table_shows_what_the_sweep_does(result):
+    row = rows(result, ORIGIN)[0]
+    for show, value, low, high in (
+        ("nats", row.nll, row.ci_low, row.ci_high),
+        ("bits_per_byte", row.bpb, row.bpb_low, row.bpb_high),
+    ):
+        config = result.config.model_copy(update={"show": show})
+        html = dataclasses.replace(result, config=config)._repr_html_()
+        assert f'right">{value:.3f} ± {(high - low) / 2:.2g}</td>' in html
+        assert f"{show.split('_')[0].capitalize()} per" in html
+
+
+def test_values_without_an_interval_are_shown_alone():
+    infinite = with_sums([5.0, math.inf], [4.0, 4.0])
+    html = result_of([infinite, with_sums([8.0], [4.0], length=32)])._repr_html_()
+    assert re.findall(r"<td[^>]*>(.*?)</td>", html) == ["e^inf", "7.39"]
+
+
+HEAVY = "scipy.stats", "matplotlib", "pandas", "datasets", "rich", "orbax", "flax", "plotly"
+
+
+@pytest.mark.slow
+def test_the_library_is_imported_without_what_it_does_not_need_yet():
+    program = f"import sys, rope_jax.evaluation; print(*[m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []

@@ -1,9 +1,6 @@
 """Fixtures that call a script and return what it shows."""
 
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
@@ -12,7 +9,7 @@ from rope_jax import cli
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """Return the folder that the scripts run in; the terminal has 110 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "110")
@@ -20,16 +17,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def show(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[str, Figure]]:
+def show(folder, capsys, monkeypatch):
     """Return a function that calls a script and returns its output and its figure."""
     save = Figure.savefig
 
-    def show(script: Any, *words: str, pixels: bool = False) -> tuple[str, Figure]:
+    def show(script, *words, pixels=False):
         figures = []
 
-        def keep(figure: Figure, path: Path, **settings: Any) -> None:
+        def keep(figure, path, **settings):
             # layout takes most of the time, and most tests only look at what would be drawn
             save(figure, path, **settings) if pixels and not figures else path.touch()
             figures.append(figure)
@@ -44,12 +39,10 @@ def show(
 
 
 @pytest.fixture
-def refused(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Any, Sequence[str]], str]:
+def refused(folder, capsys, monkeypatch):
     """Return a function that calls a script which writes nothing, and returns its one line."""
 
-    def refused(script: Any, words: Sequence[str]) -> str:
+    def refused(script, words):
         name = f"{script.__name__.partition('.')[2]}.py"
         monkeypatch.setattr(sys, "argv", [name, *words])
         before = set(folder.iterdir())

@@ -61,17 +61,3 @@ def test_plot_turns_draws_turns_and_unseen_shares(show, folder):
     assert "mathdefault" not in drawn
     assert "figure: a.svg" in out
     assert "> 262,144" in out
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("models=[{name: a, rotary_dim: 7, base: 10, train_length: 5}]",
-         "overrides: models.0.rotary_dim: should be a multiple of 2, not 7"),
-        (TWO.replace("$a$", "b"), "overrides: models: b occurs twice; names must differ"),
-        ("output=no/a.png", "output: no is not a writable folder; name another"),
-        ("windows=1", "overrides: windows: should be greater than or equal to 2, not 1"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_reported_in_one_line(refused, word, message):
-    assert refused(plot_turns, [word]) == message

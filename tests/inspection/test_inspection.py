@@ -11,7 +11,7 @@ from matplotlib.image import imread
 from rope_jax.config.inspection import ScalingConfig, load_inspection
 from rope_jax.plots.style import assign_styles
 from rope_jax.rope import RotaryGeometry, parse_scaling
-from scripts import plot_decay, show_scaling
+from scripts import plot_decay, plot_turns, show_maps, show_scaling
 
 # Layers that differ: base 100 with YaRN at 16 tokens, DRoPE, and base 1,000 in a sliding window.
 TRAINING = """
@@ -189,6 +189,24 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
          "scalings: a figure shows 1 to 12 curves, counting each kind of layer, not 13"),
         (plot_decay, ["train_length=1e6", "scalings=[none]"],
          "length: 4,000,000 distances exceed the limit of 1,048,576"),
+        (show_maps, ["maps=[lm_infinit]"],
+         "overrides: maps.0.type: 'lm_infinit' is not one of rerope, "),
+        (show_maps, ["maps=[rerope, rerope]"],
+         "overrides: maps: rerope+window=auto occurs twice"),
+        (show_maps, ["maps=[{type: string, local: 64}]"],
+         "maps: string: local: 64 is more than shift 42; give at most 42"),
+        (show_maps, ["maps=[{type: far_frequencies, far: {type: explicit, factors: [1.0, 2.0]}}]"],
+         "maps: far_frequencies: factors: 2 numbers for the 32 pairs of rotary_dim 64"),
+        (show_maps, ["window=4096"], "overrides: length: 16,384 is more than 8,192"),
+        (show_maps, ["output=a.txt"], "overrides: output: a.txt should end in .png, .pdf or .svg"),
+        (plot_turns, ["models=[{name: a, rotary_dim: 7, base: 10, train_length: 5}]"],
+         "overrides: models.0.rotary_dim: should be a multiple of 2, not 7"),
+        (plot_turns, ["models=[{name: b, rotary_dim: 8, base: 1e2, train_length: 5}, "
+         "{name: b, rotary_dim: 8, base: 1e2, train_length: 9}]"],
+         "overrides: models: b occurs twice; names must differ"),
+        (plot_turns, ["output=no/a.png"], "output: no is not a writable folder; name another"),
+        (plot_turns, ["windows=1"],
+         "overrides: windows: should be greater than or equal to 2, not 1"),
     ],
 )  # fmt: skip
 def test_bad_input_is_reported_in_one_line(refused, script, words, message):

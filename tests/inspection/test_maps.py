@@ -127,20 +127,3 @@ def test_the_default_shows_every_map_with_its_reach():
     # string is meant for texts inside the window
     assert [name for name, made in shown.items() if not made.reaches] == ["rope", "string"]
     assert (shown["rope"].largest, shown["dual_chunk"].largest) == (511, 96)
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("maps=[lm_infinit]", "overrides: maps.0.type: 'lm_infinit' is not one of rerope, "),
-        ("maps=[rerope, rerope]", "overrides: maps: rerope+window=auto occurs twice"),
-        ("maps=[{type: string, local: 64}]",
-         "maps: string: local: 64 is more than shift 42; give at most 42"),
-        ("maps=[{type: far_frequencies, far: {type: explicit, factors: [1.0, 2.0]}}]",
-         "maps: far_frequencies: factors: 2 numbers for the 32 pairs of rotary_dim 64"),
-        ("window=4096", "overrides: length: 16,384 is more than 8,192"),
-        ("output=a.txt", "overrides: output: a.txt should end in .png, .pdf or .svg"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_reported_in_one_line(refused, word, message):
-    assert refused(show_maps, [word]).startswith(message)
