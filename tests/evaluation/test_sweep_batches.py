@@ -16,6 +16,7 @@ from tests.evaluation.toy_model import (
     cheap_nll,
     gib,
     of_last,
+    recording,
     run,
 )
 
@@ -24,14 +25,9 @@ PI = {"type": "pi", "factor": 3}
 
 def batches(**settings):
     """Return the shapes of the tokens that a sweep of whole windows reads."""
-    shapes = set()
-
-    def nll(params, tokens, rotary):
-        shapes.add(tokens.shape)
-        return cheap_nll(params, tokens, rotary)
-
+    nll, shapes = recording()
     run(nll=nll, protocols=["whole_window"], max_blocks=100, **settings)
-    return shapes
+    return set(shapes)
 
 
 def test_batches_fit_the_budget_and_are_equal_in_size():
@@ -83,12 +79,7 @@ def test_an_infinite_token_stays_in_its_own_document():
 
 
 def test_one_compilation_per_length():
-    traced = []
-
-    def nll(params, tokens, rotary):
-        traced.append(tokens.shape)
-        return cheap_nll(params, tokens, rotary)
-
+    nll, traced = recording()
     entries = ["trained", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 2}]
     entries += [{"type": "yarn", "factor": "auto"}, {"type": "yarn", "factor": 8, "beta_fast": 4}]
     protocols = ["same_tokens", "whole_window", "per_position"]
@@ -98,19 +89,14 @@ def test_one_compilation_per_length():
 
 
 def test_equal_frequencies_run_once():
-    rows = {}
-
-    def nll(params, tokens, rotary):
-        rows[tokens.shape[1] - 1] = tokens.shape[0]
-        return cheap_nll(params, tokens, rotary)
-
+    nll, shapes = recording()
     scalings = ["trained", "none"]
     scalings += [{"type": kind, "factor": "auto"} for kind in ("pi", "ntk", "yarn")]
     scalings += [{"type": "pi", "factor": 4}]
     result = run(scalings, nll=nll, memory_gib=1.0)  # all of a length in one batch
     # Up to the window of 16 every automatic factor is 1. At 64 "auto" is 4.
-    windows, curves = 38, {8: 2, 16: 2, 24: 5, 64: 4}
-    assert rows == {n: windows * c for n, c in curves.items()}
+    windows, curves = 38, {64: 4, 24: 5, 16: 2, 8: 2}
+    assert shapes == [(windows * count, n + 1) for n, count in curves.items()]
     # and every curve has its measurements
     assert len(result.measurements) == len(scalings) * len(LENGTHS)
 
@@ -135,11 +121,8 @@ def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
     monkeypatch.setattr("rope_jax.evaluation.measure.least_available", lambda: 64)
     if "stride" in settings:
         monkeypatch.setattr("rope_jax.evaluation.measure.host_bytes", lambda: 2**16)
-    read = []
     with pytest.raises(UserError, match=f"^{says}$"):
-        run(lengths=[8, 64], nll=cheap_nll, programs={}, progress=lambda *now: read.append(now[1]),
-            **settings)  # fmt: skip
-    assert not any(read)
+        run(lengths=[8, 64], nll=cheap_nll, programs={}, journal=Interrupting(0), **settings)
 
 
 # Interrupted

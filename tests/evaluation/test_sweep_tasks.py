@@ -117,32 +117,22 @@ def test_equal_answers_need_all_their_targets():
 
 
 def test_intervals_of_shares():
-    def interval(exact, answers):
-        exact, answers = np.array(exact), np.array(answers)
-        return exact_interval(exact, answers, resamples=2000, seed=0)
-
-    found = interval([1] * 32 + [0] * 32, [1] * 64)
     # Wilson: (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)
-    assert found.value == 0.5
-    assert (found.low, found.high) == (
-        pytest.approx(0.3810, abs=1e-4),
-        pytest.approx(0.6190, abs=1e-4),
-    )
-    several = interval([4, 0] * 32, [4] * 64)
+    for exact, answers, value, low, high in (
+        ([1] * 32 + [0] * 32, 1, 0.5, 0.3810, 0.6190),
+        ([2] * 64, 4, 0.5, 0.3810, 0.6190),  # all samples agree: Wilson's with so many trials
+        ([4] * 64, 4, 1.0, 0.9434, 1.0),
+        # many resamples leave out the only sample that differs, so the bootstrap has no interval
+        ([4] + [5] * 63, 5, 319 / 320, 0.9167, 1.0),
+        # 29 of 100, although 0.29 · 100 is less than 29 in floating point
+        ([1] * 29 + [0] * 71, 1, 0.29, 0.2101, 0.3854),
+    ):
+        asked = np.full(len(exact), answers)
+        found = exact_interval(np.array(exact), asked, resamples=2000, seed=0)
+        assert found == pytest.approx((value, low, high), abs=1e-4)
+    several = exact_interval(np.array([4, 0] * 32), np.full(64, 4), resamples=2000, seed=0)
     assert several.value == 0.5
     assert 0.36 < several.low < 0.40  # as wide as if each sample were one trial
-    agreeing = interval([4] * 64, [4] * 64)
-    assert agreeing.low == pytest.approx(1 / (1 + 1.96**2 / 64), abs=1e-3)
-    assert agreeing.high == 1.0
-    half = interval([2] * 64, [4] * 64)
-    assert half.low < 0.39 < 0.61 < half.high
-    # many resamples leave out the only sample that differs, so the bootstrap has no interval
-    nearly = interval([4] + [5] * 63, [5] * 64)
-    assert nearly.value == 319 / 320
-    assert (nearly.low, nearly.high) == (pytest.approx(0.9167, abs=1e-4), 1.0)
-    # 29 of 100, although 0.29 · 100 is less than 29 in floating point
-    exact_count = interval([1] * 29 + [0] * 71, [1] * 100)
-    assert exact_count.low == pytest.approx(0.2101, abs=1e-4)
 
 
 def test_sums_by_sample_add_up_to_the_rows(result):

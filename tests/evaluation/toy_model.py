@@ -72,6 +72,17 @@ def cheap_mapped_nll(params, tokens, rotary):
     return nll
 
 
+def recording(nll=cheap_nll):
+    """Return a model that is compiled anew, and the shapes of tokens that it is compiled for."""
+    shapes = []
+
+    def recorded(params, tokens, rotary):
+        shapes.append(tokens.shape)
+        return nll(params, tokens, rotary)
+
+    return recorded, shapes
+
+
 def never_read(params, tokens, rotary):
     """A model for tests of what is refused before it is traced."""
     raise AssertionError("traced")
