@@ -72,7 +72,7 @@ class Protocol(Metric):
             blocks = -(-TOKEN_BUDGET // (documents * self.tokens_per_block))
             if self.streams.units == "blocks":
                 blocks = max(blocks, -(-RELIABLE_UNITS // documents))
-        self.blocks = blocks
+        self.blocks = int(blocks)
 
     @property
     def tokens_per_block(self) -> int:
