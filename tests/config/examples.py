@@ -2,7 +2,6 @@
 
 from rope_jax.rope import STRATEGIES
 
-TYPES = ", ".join(STRATEGIES)
 # The types whose factor is how many times longer the context becomes; in a sweep, it may be auto.
 EXTENDING = [
     name
@@ -115,7 +114,7 @@ scalings:
   - {type: trained, map: {type: far_frequencies, far: {type: yarn, factor: 4}}, name: far}
 max_documents: 8
 max_blocks: 3
-targets: 10
+targets: 16
 bos: every_window
 split: validation
 data: {type: hub, id: a/b, subset: c, revision: d, column: e, streaming: true, max_documents: 7,

@@ -10,7 +10,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.positions.maps.rerope import LeakyReRoPE
 from rope_jax.rope import STRATEGIES, parse_scaling
 from rope_jax.rope.strategies import NoScaling, PIScaling, YaRNScaling
-from tests.config.examples import EXTENDING, TYPES, example
+from tests.config.examples import EXTENDING, example
 
 
 @pytest.fixture
@@ -89,58 +89,6 @@ def test_every_extension_factor_may_be_automatic(entries):
         for length, factor in [(32, 1.0), (128, 1.0), (192, 1.5), (4096, 32.0)]:
             wanted = parse_scaling(settings | {"factor": factor})
             assert entry.at(length, 128, PIScaling(factor=3)) == wanted
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[{type: pi}]", "scalings.0.factor: is required but was not given"),
-        ("[longrope]", "scalings.0.short_factor: is required but was not given (and 1 more)"),
-        ("[3]", "scalings.0: should be a section with keys, not 3"),
-        (
-            "[{type: pi, factor: aut}]",
-            "scalings.0.factor: should be auto or a number of at least 1, not 'aut'",
-        ),
-        (
-            "[{type: pi, factor: 0.5}]",
-            "scalings.0.factor: should be auto or a number of at least 1, not 0.5",
-        ),
-        # a is not how many times longer the context becomes
-        (
-            "[{type: dynamic_ntk, factor: auto}]",
-            "scalings.0.factor: should be a number, not 'auto'",
-        ),
-        (
-            "[{type: bucketed, factors: [1, 4], inner: {type: pi, factor: auto}}]",
-            "scalings.0.inner.factor: is chosen from factors; leave it out",
-        ),
-        ("[{type: none, factor: 3}]", "scalings.0.factor: unknown key; it belongs to "),
-        ("[{factor: 3}]", f"scalings.0.type: is required; it is one of trained, {TYPES}"),
-        (
-            "[yran]",
-            f"scalings.0.type: 'yran' is not one of trained, {TYPES}; did you mean yarn?",
-        ),
-        (
-            "[trained, {type: pi, factor: 2, name: trained}]",
-            "scalings.1.name: trained means the checkpoint as it is; choose another",
-        ),
-        (
-            "[pi, {type: pi, factor: auto}]",
-            "scalings: pi-auto occurs twice; give one a name",
-        ),
-    ],
-)
-def test_bad_entries_are_explained(complaint, text, message):
-    said = complaint(f"scalings: {text}", schema=SweepConfig)
-    assert said.startswith(f"C.yaml: {message}")
-
-
-def test_targets_are_at_most_half_of_the_shortest_length(read, complaint):
-    assert read("{lengths: [64], targets: 32}", schema=SweepConfig).targets == 32
-    assert complaint("{lengths: [64], targets: 33}", schema=SweepConfig) == (
-        "C.yaml: lengths: 64 is too short for 33 scored targets; the shortest length must be at "
-        "least 66, or targets at most 32"
-    )
 
 
 # What an entry reads with

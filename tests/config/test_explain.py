@@ -1,10 +1,6 @@
-"""Bad input: one line that names the key, what is wrong, and the nearest valid choice.
-
-tests/bad_input.yaml has the messages; here is which key a message names, wherever it is.
-"""
+"""The key that an error names, wherever it is; tests/bad_input.yaml has the messages."""
 
 import copy
-import json
 
 import pytest
 import yaml
@@ -14,134 +10,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.rope.keys import TAG_KEYS
-from tests.config.examples import FULL, PLAIN, SWEEP
-
-TOP = (
-    "the keys here are name, runs_dir, seed, log_every_steps, init_from, imported, model, "
-    "rope, data, tokenizer, optim, stages, validation, sweep, checkpoint, mesh, distributed"
-)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ("nme=x", "nme: unknown key; did you mean name?"),
-        ("zzz=1", f"zzz: unknown key; {TOP}"),
-        ("hidden_size=64", "hidden_size: unknown key; did you mean model.hidden_size?"),
-        ("steps=2", "steps: unknown key; did you mean stages.N.steps?"),
-        (
-            "stages.0.factor=2",
-            "stages.0.factor: unknown key; did you mean stages.0.scaling.factor?",
-        ),
-        (
-            "rope.scaling.type=resonance rope.scaling.factor=2",
-            "rope.scaling.factor: unknown key; did you mean rope.scaling.inner.factor?",
-        ),
-        (
-            "rope.layer_pattern=[{type: drope}]",
-            "rope.layer_pattern.0.type: unknown key; did you mean "
-            "rope.layer_pattern.0.scaling.type?",
-        ),
-        (
-            "stages.0.scaling.type=pi stages.0.scaling.fctor=3",
-            "stages.0.scaling.fctor: unknown key; did you mean stages.0.scaling.factor?"
-            " (and 1 more)",
-        ),
-        (
-            "validation.zzz=3",
-            "validation.zzz: unknown key; the keys here are every_steps, batches",
-        ),
-        # the default type is stdlib, which has no files
-        (
-            "data.files=[a]",
-            "data.files: unknown key; it belongs to data.type text, jsonl or parquet",
-        ),
-    ],
-)
-def test_unknown_keys_are_explained(complaint, overrides, message):
-    overrides = [overrides] if "[{" in overrides else overrides.split(" ")
-    assert complaint(PLAIN, *overrides) == f"C.yaml: {message}"
-
-
-YARN = "{type: yarn, factor: 2}"
-BASE_1 = "yarn needs a base above 1 (all pairs turn alike at base 1)"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        # the key is the one that was given: in the layer, in the stage, or for all
-        (["rope.base=1", f"rope.scaling={YARN}"], f"rope.base: {BASE_1}"),
-        (
-            ["rope.layer_pattern=[{}, {base: 1}]", f"stages.0.scaling={YARN}"],
-            f"rope.layer_pattern.1.base: {BASE_1}",
-        ),
-        (
-            ["rope.layer_pattern=[{}, {}, {scaling: {type: cope, c: 17}}]"],
-            "rope.layer_pattern.2.scaling.c: 17 ",
-        ),
-        (
-            [
-                "rope.layer_pattern=[{}, {scaling: {type: none}}]",
-                "stages.0.scaling={type: cope, c: 17}",
-            ],
-            "stages.0.scaling.c: 17 ",
-        ),
-        (
-            ["rope.scaling={type: resonance, inner: {type: cope, c: 17}}"],
-            "rope.scaling.inner.c: 17 ",
-        ),
-        (
-            ["stages.0.mixed={fraction: 0.5, seq_len: 64, scaling: {type: cope, c: 17}}"],
-            "stages.0.mixed.scaling.c: 17 ",
-        ),
-        (
-            ["rope.scaling={type: explicit, inv_freq: [[1], [1], [1]]}"],
-            "rope.scaling.inv_freq: 3 entries for 4 layers",
-        ),
-        (
-            [f"rope.scaling={{type: explicit, factors: {[[1.0] * 16] * 3 + [[1.0] * 15]}}}"],
-            "rope.scaling.factors: 15 numbers for the 16 pairs",
-        ),
-    ],
-)
-def test_a_scaling_that_does_not_fit_a_layer_is_reported_at_the_key_given(
-    complaint, overrides, message
-):
-    assert complaint(PLAIN, *overrides).startswith(f"C.yaml: {message}")
-
-
-def test_numbers_from_a_file_are_named_by_their_key(complaint, tmp_path):
-    path = tmp_path / "numbers.json"
-    path.write_text(json.dumps({"factors": [[1, 2], [1, 0]]}))
-    message = complaint(PLAIN, f"rope.scaling={{type: explicit, path: {path}}}")
-    assert message == "C.yaml: rope.scaling.factors.1.1: should be greater than 0, not 0"
-
-
-def test_several_mistakes_are_counted(complaint):
-    text = "name: a/b\nmodel: {hiden_size: 3, head_dim: -2}\nseed: x\n"
-    assert complaint(text) == (
-        "C.yaml: model.hiden_size: unknown key; did you mean model.hidden_size? (and 4 more)"
-    )
-
-
-def test_a_mistake_in_a_later_stage_names_the_stage(complaint):
-    stage = "{steps: 200, seq_len: 8, batch_size: 1, learning_rate: 0.1}"
-    text = f"name: a\nstages: [{stage}, {stage}, {stage}]\n"
-    # without a learning rate of its own a stage continues the schedule before it
-    for override, warmup, steps, first in [
-        ("stages.2.steps=100", 100, 100, 2),
-        ("stages.1.learning_rate=null", 300, 200, 2),
-        ("stages.2.learning_rate=null", 200, 200, 0),
-    ]:
-        message = complaint(text, override, f"optim.warmup_steps={warmup}")
-        assert message == (
-            f"C.yaml: optim.warmup_steps: {warmup} is not less than the {steps} steps of the "
-            f"schedule that starts at stages[{first}]; leave it out for a tenth of them"
-        )
-
-
-# Every key of two full configs is broken in turn
+from tests.config.examples import FULL, SWEEP
 
 
 def sections(node, path=()):

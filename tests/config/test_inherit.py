@@ -236,33 +236,3 @@ def test_a_table_of_positions_cannot_become_longer(source):
     assert "model.position.length is 64 there and 1024 here" in refusal(
         model={"position": {"type": "learned", "length": 1024}}
     )
-
-
-def test_a_folder_without_a_usable_checkpoint_is_refused(source, tmp_path):
-    run = source(steps=())
-    for other in ("runs/none", "runs"):
-        assert refusal(other) == (
-            f"C.yaml: init_from: {other}: not a run directory (it has no config.yaml); train it "
-            "first, or continue a run that started from it with that run's own config.yaml"
-        )
-    assert refusal() == "C.yaml: init_from: runs/demo: has no checkpoint; train it first"
-    for step in (10, 5):
-        (run / "checkpoints" / str(step)).mkdir(parents=True)
-    (run / "checkpoints" / "7.orbax-checkpoint-tmp").mkdir()
-    assert refusal("runs/demo@7") == (
-        "C.yaml: init_from.step: runs/demo has no checkpoint of step 7; it has 5, 10"
-    )
-    (run / "checkpoints" / "99").mkdir()
-    assert refusal() == (
-        "C.yaml: init_from: runs/demo/config.yaml: step 99 is past the end of the last stage, 15"
-    )
-    (run / "config.yaml").write_text("stages: 3")
-    assert refusal("runs/demo@5").startswith("C.yaml: init_from: runs/demo/config.yaml: ")
-
-
-def test_a_wrong_value_of_init_from_is_named(source):
-    source()
-    assert refusal({"run": "runs/demo", "stepp": 5}) == (
-        "C.yaml: init_from.stepp: unknown key; did you mean init_from.step?"
-    )
-    assert refusal(model=3) == "C.yaml: model: should be a section with keys, not 3"

@@ -7,7 +7,6 @@ from rope_jax.config.inspection import MapsConfig
 from rope_jax.config.key_help import key_overview, key_section
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.errors import UserError
 from rope_jax.rope.keys import TAG_KEYS, sections
 
 
@@ -70,11 +69,3 @@ def test_types_that_share_a_key_are_told_apart():
 
 def test_a_list_may_be_named_without_an_index():
     assert key_section(Config, "stages", 80) == key_section(Config, "stages.N", 80)
-
-
-def test_an_unknown_key_is_an_error_with_the_nearest():
-    with pytest.raises(UserError) as caught:
-        key_section(Config, "model.hiden_size", 80)
-    assert str(caught.value) == (
-        "--help model.hiden_size: there is no such key; did you mean model.hidden_size?"
-    )

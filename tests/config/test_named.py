@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from rope_jax.config.load import config_folder, config_names, config_path, sweep_of
-from rope_jax.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -45,20 +44,6 @@ def test_a_file_comes_first_and_a_folder_does_not():
 def test_what_is_a_path_stays_one():
     for argument in ("demo.yaml", "./demo", "/demo", "a/../b", "~/demo", "a b", ""):
         assert config_path(argument) == Path(argument)
-
-
-@pytest.mark.parametrize(
-    ("argument", "kind", "advice"),
-    [
-        ("dmo", "", "did you mean demo?"),
-        ("yarn-4x", "", "did you mean extend/yarn-4x or"),
-        ("zzzzzz", "fits", "there are far, frequencies"),
-    ],
-)
-def test_an_unknown_name_is_an_error_with_the_nearest(argument, kind, advice):
-    with pytest.raises(UserError, match=rf"^{argument}: no such file, and no config ") as caught:
-        config_path(argument, kind)
-    assert advice in str(caught.value)
 
 
 def test_every_config_has_a_name():
