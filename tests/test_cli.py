@@ -51,22 +51,18 @@ def test_help_lists_the_keys_and_says_all_about_one(command):
     assert "\n  yarn: YaRN: θ for fast pairs" in out
 
 
-def test_the_printed_config_gives_the_same_run(command, tmp_path):
-    overrides = ["seed=5", "rope.scaling.type=yarn", "rope.scaling.factor=4", "name=b=c"]
-    out = command("train.py", "configs/demo.yaml", *overrides, "--print-config")
-    (tmp_path / "again.yaml").write_text(out)
-    wanted = load(Config, ROOT / "configs/demo.yaml", overrides)
-    assert load(Config, tmp_path / "again.yaml") == wanted
-    assert (wanted.seed, wanted.name) == (5, "b=c")
-
-
-def test_the_printed_sweep_gives_the_same_sweep(command, tmp_path):
-    overrides = ["lengths=[32,64]", "tolerance=0.5"]
-    # the run does not exist: only the sweep is read
-    arguments = ["--print-config", "runs/none", "--sweep", "demo", *overrides]
-    (tmp_path / "again.yaml").write_text(command("eval_ppl.py", *arguments))
-    wanted = load(SweepConfig, ROOT / "configs/sweeps/demo.yaml", overrides)
-    assert load(SweepConfig, tmp_path / "again.yaml") == wanted
+def test_the_printed_config_gives_the_same_run_or_sweep(command, tmp_path):
+    overrides = ["seed=5", "name=b=c"]
+    # the run of the sweep does not exist: only the sweep is read
+    for schema, words in {
+        Config: ["train.py", "configs/demo.yaml", *overrides, "--print-config"],
+        SweepConfig: ["eval_ppl.py", "--print-config", "runs/none", "--sweep", "demo", *overrides],
+    }.items():
+        (tmp_path / "again.yaml").write_text(command(*words))
+        folder = ROOT / "configs" / ("sweeps" if schema is SweepConfig else "")
+        wanted = load(schema, folder / "demo.yaml", overrides)
+        assert load(schema, tmp_path / "again.yaml") == wanted
+        assert wanted.seed == 5
 
 
 def test_help_may_be_piped_to_a_reader_that_stops_early():

@@ -1,16 +1,23 @@
-"""The two commands as a user runs them, in processes of their own."""
+"""Training and a sweep from their command lines to what they write.
+
+tests/test_bad_input.py and tests/training/test_loop.py start processes.
+"""
 
 import csv
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from matplotlib.image import imread
 
+import eval_ppl
+import train
+from rope_jax import cli
+
 ROOT = Path(__file__).parents[1]
+MAINS = {"train.py": train.main, "eval_ppl.py": eval_ppl.main}
 TINY = [
     "model.hidden_size=16",
     "model.intermediate_size=24",
@@ -28,18 +35,20 @@ TINY = [
 ]
 
 
-def call(folder: Path, script: str, *arguments: str) -> str:
-    """Run a command, which must succeed and write nothing to stderr; return its stdout."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / script), *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    return done.stdout
+@pytest.fixture
+def call(tmp_path, monkeypatch, capfd):
+    """Return a function that runs a command, which must succeed and write nothing to stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(script: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [str(ROOT / script), *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.run(MAINS[script])
+        out, err = capfd.readouterr()
+        assert (ended.value.code, err) == (0, "")
+        return out
+
+    return call
 
 
 def next_lines(out: str) -> list[str]:
@@ -48,19 +57,18 @@ def next_lines(out: str) -> list[str]:
     return [line.strip().partition(" ")[2] for line in lines.splitlines()]
 
 
-def test_a_run_is_trained_and_swept(tmp_path: Path) -> None:
+def test_a_run_is_trained_and_swept(call, tmp_path):
     (tmp_path / "texts").mkdir()
     rng = np.random.default_rng(0)
     for index in range(10):
         text = "".join(rng.choice(["rope ", "turns ", "slow\n", "fast "], 120))
         (tmp_path / "texts" / f"{index}.txt").write_text(text)
     (tmp_path / "run.yaml").write_text("name: tiny\nstages: []\n")
-    out = call(tmp_path, "train.py", "run.yaml", *TINY)
+    out = call("train.py", "run.yaml", *TINY)
     for said in ("parameters", "cpu", "1,280 tokens", "none: slowest wavelength 6,283", "L 16"):
         assert said in out
     assert next_lines(out) == [f"{ROOT / 'eval_ppl.py'} runs/tiny"]
     out = call(
-        tmp_path,
         "eval_ppl.py",
         "runs/tiny",
         "name=short",
