@@ -182,19 +182,15 @@ else:
 
 def _with_own_labels(entries: tuple[SweepEntry, ...]) -> tuple[SweepEntry, ...]:
     """Name entries of one label by the settings in which they differ: "rerope-window=64"."""
-    settings = [_settings(entry) for entry in entries]
-    found = list(entries)
-    for i, entry in enumerate(entries):
-        alike = [one for one, e in zip(settings, entries, strict=True) if e.label == entry.label]
-        common = set.intersection(*(set(one.items()) for one in alike))
-        own = [
-            f"{key.rpartition('.')[2]}={x}"
-            for key, x in settings[i].items()
-            if (key, x) not in common
-        ]
-        if entry.name is None and own:
-            found[i] = entry.model_copy(update={"name": "-".join([entry.label, *own])})
-    return tuple(found)
+    named = []
+    for entry in entries:
+        alike = [_settings(other) for other in entries if other.label == entry.label]
+        common = set.intersection(*(set(settings.items()) for settings in alike))
+        differs = [(key, x) for key, x in _settings(entry).items() if (key, x) not in common]
+        own = [f"{key.rpartition('.')[2]}={x}" for key, x in differs]
+        name = "-".join([entry.label, *own]) if own and entry.name is None else entry.name
+        named.append(entry.model_copy(update={"name": name}))
+    return tuple(named)
 
 
 def _settings(entry: SweepEntry) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rope_jax.config.explain import validate
+from rope_jax.config.keys import at
 from rope_jax.config.load import load, read_raw
 from rope_jax.config.sections import AnyInitFrom, InitFrom
 from rope_jax.config.tokenizer import ByteTokenizerConfig, FileTokenizerConfig
@@ -99,8 +100,7 @@ def training_config(
 
     origin: errors begin with it. find: returns the run and checkpoint that `init_from` names.
     """
-    given = raw.get("init_from") if isinstance(raw, dict) else None
-    if given is None:
+    if (given := at(raw, "init_from")) is None:
         return validate(Config, raw, origin)
     start = validate(_Start, {"init_from": given}, origin).init_from
     if _is_complete(raw, start):
@@ -117,13 +117,6 @@ class _Start(Frozen):
     """The part of a training config that has to be valid before the rest is complete."""
 
     init_from: AnyInitFrom
-
-
-def _at(node: Any, *keys: str) -> Any:
-    """Return what a raw config has at a key; None if it does not have it."""
-    for key in keys:
-        node = node.get(key) if isinstance(node, dict) else None
-    return node
 
 
 def _is_complete(raw: dict[str, Any], start: InitFrom) -> bool:
@@ -150,12 +143,12 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
     rope = old.rope.model_dump(mode="json") | {"scaling": scaling.model_dump(mode="json")}
     if old.model.position.is_rotary or scaling.query_scale is not None:  # others have no L
         rope["train_length"] = old.geometry.train_length
-    if _at(raw, "rope", "strategy") is not None:  # gives these two
+    if at(raw, "rope", "strategy") is not None:  # gives these two
         del rope["scaling"], rope["map"]
-    if _at(raw, "model", "position", "type") not in (None, model["position"]["type"]):
+    if at(raw, "model", "position", "type") not in (None, model["position"]["type"]):
         rope = {}  # it would not even be valid; `check_model` refuses the other encoding
     data = old.data.model_dump(mode="json")
-    if _at(raw, "data", "type") not in (None, data["type"]):
+    if at(raw, "data", "type") not in (None, data["type"]):
         data = {}
     merged = raw | {"init_from": start.model_dump() | {"step": source.step}}
     for name, section in (("model", model), ("rope", rope), ("data", data)):

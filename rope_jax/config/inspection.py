@@ -86,17 +86,16 @@ class ModelGeometry(Frozen):
         return RotaryGeometry(self.rotary_dim, self.base, self.train_length)
 
 
-def _model(name: str, rotary_dim: int, base: float, train_length: int) -> ModelGeometry:
-    return ModelGeometry(name=name, rotary_dim=rotary_dim, base=base, train_length=train_length)
-
-
-KNOWN_MODELS = (
-    _model("demo", 32, 1e4, 128),  # configs/demo.yaml
-    _model("GPT-NeoX 20B", 24, 1e4, 2048),  # arXiv 2204.06745: a quarter of heads of 96
-    _model("Llama 2", 128, 1e4, 4096),  # arXiv 2307.09288
-    _model("Llama 3", 128, 5e5, 8192),  # arXiv 2407.21783, before its extension
-    _model("Code Llama", 128, 1e6, 16384),  # arXiv 2308.12950
-    _model("Qwen2.5", 128, 1e6, 32768),  # arXiv 2412.15115
+KNOWN_MODELS = tuple(
+    ModelGeometry(name=name, rotary_dim=d, base=base, train_length=train_length)
+    for name, d, base, train_length in (
+        ("demo", 32, 1e4, 128),  # configs/demo.yaml
+        ("GPT-NeoX 20B", 24, 1e4, 2048),  # arXiv 2204.06745: a quarter of heads of 96
+        ("Llama 2", 128, 1e4, 4096),  # arXiv 2307.09288
+        ("Llama 3", 128, 5e5, 8192),  # arXiv 2407.21783, before its extension
+        ("Code Llama", 128, 1e6, 16384),  # arXiv 2308.12950
+        ("Qwen2.5", 128, 1e6, 32768),  # arXiv 2412.15115
+    )
 )
 
 

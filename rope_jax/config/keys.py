@@ -15,6 +15,16 @@ def different_keys(new: BaseModel, old: BaseModel) -> list[str]:
     return [k for k in keys if flat_new.get(k) != flat_old.get(k) and not k.startswith(_PLACES)]
 
 
+def at(node: Any, *keys: str | int) -> Any:
+    """Return what a raw config has at a key, given by its parts; None if it does not have it."""
+    for key in keys:
+        try:
+            node = node[key]
+        except (TypeError, LookupError):
+            return None
+    return node
+
+
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
     """Return the values in a config's dump by their dotted keys."""
     if isinstance(node, list):

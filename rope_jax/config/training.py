@@ -1,6 +1,7 @@
 """Schema of a training run: stages, optimizer, checkpoints, and the run itself."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic import Field, model_validator
 from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import DistributedConfig, MeshConfig, check_mesh, check_seq_len
+from rope_jax.config.keys import at
 from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig, check_logits, check_map
 from rope_jax.config.sections import (
     AnyInitFrom,
@@ -64,12 +66,8 @@ class Config(Frozen):
     @classmethod
     def _strategy_is_used(cls, settings: Any) -> Any:
         """Refuse a strategy file that the first stage replaces, before the file is read."""
-        if not isinstance(settings, dict):
-            return settings
-        rope, stages = settings.get("rope"), settings.get("stages")
-        given = isinstance(rope, dict) and isinstance(rope.get("strategy"), str)
-        first = stages[0] if isinstance(stages, list) and stages else None
-        if given and isinstance(first, dict) and first.get("scaling") is not None:
+        is_given = isinstance(at(settings, "rope", "strategy"), str)
+        if is_given and at(settings, "stages", 0, "scaling") is not None:
             raise ValueError(
                 "stages.0.scaling: would replace the scaling of rope.strategy; keep one of the two"
             )
@@ -78,7 +76,7 @@ class Config(Frozen):
     @model_validator(mode="after")
     def _sections_fit(self) -> "Config":
         self._check_positions()
-        for key, scaling in self._scalings().items():
+        for key, scaling, *_ in self._uses():
             with errors_in(f"{key}."):
                 check_logits(self.model, scaling)
         with errors_in("rope."):
@@ -95,9 +93,9 @@ class Config(Frozen):
                 f"rope.rotary_dim: {rotary_dim} is larger than head_dim {self.model.heads_width}"
             )
         self._check_pattern()
-        for number in range(len(self.stages)):
-            for element in range(len(self._pattern)):
-                self._check_scaling(number, element)
+        for key, scaling, length, elements in self._uses():
+            for element in elements:
+                self._check_in_layers(key, scaling, length, element)
         if self.rope.map is not None:
             self._check_map(self.rope.map)
         for first, last in self.schedule_spans():
@@ -146,7 +144,7 @@ class Config(Frozen):
 
     def _keys_of_rotation(self) -> list[str]:
         """Return the keys given, outside of `Encoding.ignored`, that only act on a rotation."""
-        scalings = self._scalings()
+        scalings = {key: scaling for key, scaling, *_ in self._uses()}
         given = [key for key, scaling in scalings.items() if scaling.type != "none"]
         pattern = enumerate(self.rope.layer_pattern)
         given += [f"rope.layer_pattern.{i}.base" for i, element in pattern if element.base]
@@ -175,13 +173,12 @@ class Config(Frozen):
                 f"rope.layer_pattern: has {len(pattern)} elements, more than "
                 f"model.num_hidden_layers {layers}"
             )
-        if pattern and all(element.scaling is not None for element in pattern):
-            for key, scaling in self._scalings().items():
-                if not key.startswith("rope.layer_pattern.") and scaling.type != "none":
-                    raise ValueError(
-                        f"{key}: no layer uses it, because every element of rope.layer_pattern has "
-                        "its own scaling"
-                    )
+        for key, scaling, _, elements in self._uses():
+            if not elements and scaling.type != "none":
+                raise ValueError(
+                    f"{key}: no layer uses it, because every element of rope.layer_pattern has its "
+                    "own scaling"
+                )
         for i, element in enumerate(pattern):
             if element.sliding_window is not None and not self.model.backend.is_softmax:
                 raise ValueError(
@@ -216,18 +213,6 @@ class Config(Frozen):
             advice = f"; auto settings act beyond train_length {window:,}" if asked.is_auto else ""
             raise ValueError(f"rope.map: {asked.type} changes nothing in any stage{advice}")
 
-    def _check_scaling(self, stage: int, element: int) -> None:
-        """ValueError, naming the key to change, unless a stage's scalings work in an element."""
-        own, length, mixed = self._pattern[element].scaling, self.stages[stage].length, None
-        key, scaling = f"rope.layer_pattern.{element}.scaling", own
-        if scaling is None:
-            key, scaling = self._scaling_in_force(stage)
-            mixed = self.stages[stage].mixed
-        self._check_in_layers(key, scaling, length, element)
-        if mixed is not None:
-            key = f"stages.{stage}.mixed.scaling"
-            self._check_in_layers(key, mixed.scaling, mixed.seq_len, element)
-
     def _check_in_layers(self, key: str, scaling: Scaling, length: int, element: int) -> None:
         """Check a scaling, given at `key`, in an element's layers for texts of n tokens."""
         own = self._pattern[element]
@@ -260,16 +245,18 @@ class Config(Frozen):
                 return f"stages.{number}.scaling", own
         return "rope.scaling", self.rope.scaling
 
-    def _scalings(self) -> dict[str, Scaling]:
-        """Return every scaling by the key that sets it, except that of a map."""
-        scalings = dict(self._scaling_in_force(number) for number in range(len(self.stages)))
+    def _uses(self) -> Iterator[tuple[str, Scaling, int, list[int]]]:
+        """Yield every scaling but a map's: key, length of its texts, elements of the pattern."""
+        elements = list(enumerate(self._pattern))
+        shared = [i for i, element in elements if element.scaling is None]
         for number, stage in enumerate(self.stages):
+            yield *self._scaling_in_force(number), stage.length, shared
             if stage.mixed is not None:
-                scalings[f"stages.{number}.mixed.scaling"] = stage.mixed.scaling
-        for number, element in enumerate(self.rope.layer_pattern):
-            if element.scaling is not None:
-                scalings[f"rope.layer_pattern.{number}.scaling"] = element.scaling
-        return scalings
+                key = f"stages.{number}.mixed.scaling"
+                yield key, stage.mixed.scaling, stage.mixed.seq_len, shared
+            for i, element in elements:
+                if element.scaling is not None:
+                    yield f"rope.layer_pattern.{i}.scaling", element.scaling, stage.length, [i]
 
     @property
     def _rotary_dim(self) -> int:

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from rope_jax.rope.keys import TAG_KEYS, is_list, models_in, sections, tag_key, type_tag
 
 Schemas = Sequence[type[BaseModel]]
+Path = tuple[str | int, ...]
 
 _MAX_CHARACTERS = 60
 _REQUIREMENTS = {
@@ -40,7 +41,7 @@ def explain(error: ValidationError, settings: Any, *schemas: type[BaseModel]) ->
     errors = error.errors()
     # A missing key is often one that is misspelt: report unknown keys first.
     errors.sort(key=lambda e: e["type"] not in ("extra_forbidden", "invalid_key"))
-    first, *rest = (_place(schemas, settings, error["loc"]).path for error in errors)
+    first, *rest = (_place(schemas, settings, error["loc"])[0] for error in errors)
     # Every member of a union reports its own error at the same key, or at the section above it:
     # count these once.
     others = {*rest} - {first[:n] for n in range(len(first) + 1)}
@@ -48,44 +49,42 @@ def explain(error: ValidationError, settings: Any, *schemas: type[BaseModel]) ->
     return _explain(schemas, settings, errors[0]) + more
 
 
-class _Place(NamedTuple):
-    """A place in settings: the keys and list indices that lead to it, and what it may hold."""
+def _place(
+    schemas: Schemas, settings: Any, loc: Sequence[str | int]
+) -> tuple[Path, Schemas, Schemas]:
+    """Return the keys and indices of pydantic's `loc`, and what is there: all models, those given.
 
-    path: tuple[str | int, ...]
-    models: Schemas  # of a union all members
-    given: Schemas  # the member whose type is written; all of them if none is
-
-
-def _place(schemas: Schemas, settings: Any, loc: Sequence[str | int]) -> _Place:
-    """Return the place of pydantic's `loc`, which also names the union members on the way."""
-    place, node = _Place((), schemas, schemas), settings
+    A `loc` also names the members of unions on the way. Those given are the member of a union whose
+    type is written, all of them if none is.
+    """
+    path: Path = ()
+    models, given, node = schemas, schemas, settings
     for part in loc:
-        members = [model for model in place.given if type_tag(model) == part]
+        members = [model for model in given if type_tag(model) == part]
         is_key = isinstance(node, Mapping) and part in node
-        if members and len(place.given) > 1:
-            place = place._replace(given=members)
-        elif place.models or isinstance(part, int) or is_key:
-            models = place.models
+        if members and len(given) > 1:
+            given = members
+        elif models or isinstance(part, int) or is_key:
             if not isinstance(part, int):
-                fields = [m.model_fields[part] for m in place.given if part in m.model_fields]
+                fields = [m.model_fields[part] for m in given if part in m.model_fields]
                 models = [model for field in fields for model in models_in(field.annotation)]
-            place = _Place((*place.path, part), models, models)
+            path, given = (*path, part), models
             is_index = isinstance(node, list | tuple) and part in range(len(node))
             node = node[part] if is_key or is_index else None
-    return place
+    return path, models, given
 
 
 def _explain(schemas: Schemas, settings: Any, error: ErrorDetails) -> str:
     kind, given = error["type"], error["input"]
-    place = _place(schemas, settings, error["loc"])
-    key = ".".join(str(part) or "''" for part in place.path)
+    path, models, _ = _place(schemas, settings, error["loc"])
+    key = ".".join(str(part) or "''" for part in path)
     below = f"{key}." if key else ""
-    tag = tag_key(place.models[0]) if place.models else None
-    types = [str(type_tag(model)) for model in place.models]
+    tag = tag_key(models[0]) if models else None
+    types = [str(type_tag(model)) for model in models]
     hint = ""
     if kind == "extra_forbidden":
-        section = _place(schemas, settings, error["loc"][:-1])
-        return f"{key}: unknown key; {_suggest_key(schemas, section, str(error['loc'][-1]))}"
+        section, unknown = _place(schemas, settings, error["loc"][:-1]), str(error["loc"][-1])
+        return f"{key}: unknown key; {_suggest_key(schemas, *section, unknown)}"
     if kind == "missing":
         return f"{key}: is required but was not given"
     if kind == "union_tag_not_found":
@@ -95,7 +94,7 @@ def _explain(schemas: Schemas, settings: Any, error: ErrorDetails) -> str:
         return f"{below}{tag}: {explain_type(wrong, types)}"
     if kind == "value_error":  # raised by our own checks; the message contains the values
         message = _requirement(error)
-        names = {name for model in place.models for name in model.model_fields}
+        names = {name for model in models for name in model.model_fields}
         begins_with_key = re.match(r"(\w+)(\.\w+)*(, \w+)*: ", message)
         between = "." if begins_with_key and begins_with_key[1] in names else ": "
         return f"{key}{between}{message}" if key else message
@@ -114,16 +113,16 @@ def explain_value(error: ErrorDetails, key: str) -> str:
     return f"{begin}{_requirement(error)}, not {show_value(error['input'])}"
 
 
-def _suggest_key(schemas: Schemas, section: _Place, wrong: str) -> str:
-    prefix = "".join(f"{part}." for part in section.path)
+def _suggest_key(schemas: Schemas, path: Path, members: Schemas, given: Schemas, wrong: str) -> str:
+    prefix = "".join(f"{part}." for part in path)
     fields: dict[str, FieldInfo] = {}
-    for model in section.given:
+    for model in given:
         fields |= model.model_fields
     for name, field in fields.items():
         if any(wrong in model.model_fields for model in models_in(field.annotation)):
             deeper = f"{name}.N" if is_list(field.annotation) else name
             return f"did you mean {prefix}{deeper}.{wrong}?"
-    if owners := [model for model in section.models if wrong in model.model_fields]:
+    if owners := [model for model in members if wrong in model.model_fields]:
         types = [str(type_tag(model)) for model in owners]
         return f"it belongs to {prefix}{tag_key(owners[0])} {alternatives(types)}"
     if close := _close_to(wrong, fields):
@@ -131,7 +130,7 @@ def _suggest_key(schemas: Schemas, section: _Place, wrong: str) -> str:
     for elsewhere, models in sections(*schemas).items():
         if elsewhere and any(wrong in model.model_fields for model in models):
             return f"did you mean {elsewhere}.{wrong}?"
-    kind = type_tag(section.given[0]) if len(section.given) == 1 else None
+    kind = type_tag(given[0]) if len(given) == 1 else None
     listed = ", ".join(name for name in fields if name not in TAG_KEYS)
     return f"the keys {f'of {kind}' if kind else 'here'} are {listed}"
 
