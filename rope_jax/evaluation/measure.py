@@ -4,6 +4,7 @@ Shapes: B rows, n context length, W windows; n_plus_1 = n + 1 tokens, inputs and
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
-from rope_jax.config.sweep import SweepConfig
 from rope_jax.devices.hardware import compiled
 from rope_jax.devices.memory import check_fits, host_bytes, least_available, program_bytes
 from rope_jax.errors import UserError
@@ -33,7 +33,7 @@ LastNLLFunction = Callable[
 targets, or of all n, or their `Scores`, which tasks need."""
 
 # A CPU is fastest when a batch fits its caches; an accelerator, when its memory is well filled.
-_CPU_GIB = 1 / 32
+_CPU_BYTES = 2**25
 _SHARE_OF_ACCELERATOR = 0.5
 
 
@@ -68,16 +68,10 @@ def measure(
     resuming: Resuming = lambda *_: None,
 ) -> SweepResult:
     """Make the measurements of a plan. The other arguments are those of `evaluation.sweep`."""
-    jobs = plan.every_job()
+    jobs = plan.jobs()
     _check_host_memory(jobs)
-    budget = memory_budget(plan.config)
-    reader = Reader(
-        nll_of_last,
-        params,
-        rows_at=lambda length: max(1, int(budget / row_bytes(length))),
-        row_multiple=row_multiple,
-        programs={} if programs is None else programs,
-    )
+    programs = {} if programs is None else programs
+    reader = Reader(nll_of_last, params, row_bytes, row_multiple, plan.config.memory_gib, programs)
     journal = {} if journal is None else journal
     # curves that read alike, such as all with an `auto` factor at the window, are one measurement
     keys = {job.key for job in jobs}
@@ -113,13 +107,6 @@ def _check_host_memory(jobs: Sequence[Job]) -> None:
             "raise stride, or lower max_blocks or max_documents",
             where="of the host's memory",
         )
-
-
-def memory_budget(config: SweepConfig) -> float:
-    if config.memory_gib is not None:
-        return config.memory_gib * 2**30
-    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-    return _CPU_GIB * 2**30 if limit is None else _SHARE_OF_ACCELERATOR * limit
 
 
 def _fill(journal: Journal, jobs: Sequence[Job], reader: "Reader", progress: Progress) -> None:
@@ -217,16 +204,24 @@ class Reader:
 
     nll_of_last: LastNLLFunction
     params: Any
-    rows_at: Callable[[int], int]
-    """rows_at(n): the largest number of windows of length n in one step."""
-    row_multiple: Callable[[int], int]
-    """row_multiple(n): the number of rows of a step is rounded up to a multiple of this."""
+    row_bytes: Callable[[int], float] = lambda length: math.inf  # one window at a time
+    row_multiple: Callable[[int], int] = lambda length: 1
+    memory_gib: float | None = None
+    """How much windows of row_bytes(n) bytes may take; None: what this device is fastest with."""
     programs: MutableMapping[Any, Any] = field(default_factory=dict)
     """Compiled for the same function and shapes of params; new ones are added."""
     compilations: int = 0
 
     def __post_init__(self) -> None:
         self._jitted = jax.jit(self.nll_of_last, static_argnums=3)
+
+    def _rows_at(self, length: int) -> int:
+        """Return the largest number of windows of a length in one step."""
+        limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+        budget = _CPU_BYTES if limit is None else _SHARE_OF_ACCELERATOR * limit
+        if self.memory_gib is not None:
+            budget = self.memory_gib * 2**30
+        return max(1, int(budget / self.row_bytes(length)))
 
     def read(
         self, batches: Sequence[EvalBatch], last: int, windows: Sequence[int], tick: Tick
@@ -241,7 +236,7 @@ class Reader:
             exactly what an uninterrupted one would have.
         """
         length = batches[0].length
-        most, multiple = self.rows_at(length), self.row_multiple(length)
+        most, multiple = self._rows_at(length), self.row_multiple(length)
         mixed = max(windows) < most
         total = sum(windows) if mixed else max(windows)
         size = -(-total // -(-total // most))  # the fewest steps, of equal size

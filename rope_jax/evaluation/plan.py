@@ -238,17 +238,14 @@ class Plan:
         check_entries(config, layers, trained, self.lengths[-1], takes_maps=takes_maps)
 
     def jobs(self) -> list[Job]:
-        """Return one job for each row of the results, in the rows' order."""
-        return [
+        """Return one job for each row of the results, in their order, and then the baseline."""
+        of_rows = [
             self._job(entry, metric, length)
             for length in self.readable_lengths
             for metric in self.metrics
             for entry in self.config.scalings
         ]
-
-    def every_job(self) -> list[Job]:
-        """Return all jobs, with the one that all curves are compared with."""
-        return [*self.jobs(), *([self.baseline] if self.baseline else [])]
+        return of_rows + ([self.baseline] if self.baseline else [])
 
     @functools.cached_property
     def baseline(self) -> Job | None:
@@ -359,11 +356,18 @@ class Plan:
 
     def _rotary_of(self, entry: SweepEntry, length: int) -> Rotary:
         scaling, map_ = self._reads_with(entry, length)
-        positions = np.arange(length, dtype=np.int32)[None]
-        rotary = self.layers.rotary(scaling, positions, length)
-        if map_ is None:
-            return rotary
         # the checkpoint's own map has the L that it was trained with
         is_own = entry.type == "trained" and entry.map is None
         window = self.layers.geometry.train_length if is_own else self.window
-        return with_map(rotary, map_, self.layers, positions, window=window, seq_len=length)
+        return rotary_at(length, self.layers, scaling, map_, window)
+
+
+def rotary_at(
+    length: int, layers: RotaryLayers, scaling: Scaling, map_: PositionMap | None, window: int
+) -> Rotary:
+    """Return the rotary frequencies of windows of a length; window: L of the map."""
+    positions = np.arange(length, dtype=np.int32)[None]
+    rotary = layers.rotary(scaling, positions, length)
+    if map_ is None:
+        return rotary
+    return with_map(rotary, map_, layers, positions, window=window, seq_len=length)

@@ -117,7 +117,7 @@ def plan_readings(
     """Compile one program, with a window per device, for each kind of reading of a length."""
     rows = placement.row_shards
     of_last = scores_of_last(model, placement)
-    reader = Reader(of_last, like, rows_at=lambda _: rows, row_multiple=lambda _: rows)
+    reader = Reader(of_last, like)
     advice = "leave out the longest length, or take more devices, which then share windows"
     if training.model.backend.quadratic_memory:
         advice = f"attention=blockwise may take less; or {advice}"

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from rope_jax import stopping
-from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import KeyTokensConfig
 from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
@@ -31,12 +30,10 @@ from rope_jax.evaluation.key_tokens import (
     tokens_of,
     whole_windows,
 )
-from rope_jax.evaluation.measure import Reader, memory_budget
-from rope_jax.evaluation.plan import EvalBatch
+from rope_jax.evaluation.measure import Reader
+from rope_jax.evaluation.plan import EvalBatch, rotary_at
 from rope_jax.model.decoder import Params
-from rope_jax.positions.mapping import with_map
 from rope_jax.protocols.windows import make_streams
-from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
 from rope_jax.session import Session, open_run
@@ -149,8 +146,8 @@ def _read(
     streams: Sequence[NDArray[np.int32]],
 ) -> list[list[NDArray[np.float32]]]:
     """Return each token's log-probability by document: with the whole window, and near context."""
-    training = loaded.training
-    sizes, window = [len(stream) for stream in streams], training.trained_at(step).window
+    sizes, layers = [len(stream) for stream in streams], loaded.training.rotary_layers
+    window, scaling, map_ = loaded.training.trained_at(step)
     # more context than any target has of near context
     least = max(-(-window // 2), config.short + config.s)
     # windows, their length, and how many targets at their end count
@@ -158,11 +155,8 @@ def _read(
         (whole_windows(sizes, window, least), window, window),
         (near_windows(sizes, config.short, config.s), config.short + config.s - 1, config.s),
     )
-    budget = memory_budget(SweepConfig())
     reader = Reader(
-        loaded.nll_of_last,
-        params,
-        rows_at=lambda n: max(1, int(budget / loaded.memory.window(n))),
+        *(loaded.nll_of_last, params, loaded.memory.window),
         row_multiple=lambda n: loaded.placement_at(n).row_shards,
     )
     bar = progress_bar(loaded.session.console, TaskProgressColumn())
@@ -181,19 +175,8 @@ def _read(
                 windows=len(windows),
                 windows_hash="",  # no two batches are compared
                 tokens=functools.partial(tokens_of, windows, length, streams),
-                rotary=_rotary(loaded.training, step, length),
+                rotary=rotary_at(length, layers, scaling, map_, layers.geometry.train_length),
             )
             ((scores, _),) = reader.read([batch], last, [batch.windows], tick)
             log_p.append(log_probabilities(windows, length, sizes, np.asarray(scores.nll)))
     return log_p
-
-
-def _rotary(training: Config, step: int, length: int) -> Rotary:
-    """Return the rotary frequencies for windows of a length, as a checkpoint was trained."""
-    layers, trained = training.rotary_layers, training.trained_at(step)
-    positions = np.arange(length, dtype=np.int32)[None]
-    rotary = layers.rotary(trained.scaling, positions, length)
-    if trained.map is None:
-        return rotary
-    window = layers.geometry.train_length
-    return with_map(rotary, trained.map, layers, positions, window=window, seq_len=length)

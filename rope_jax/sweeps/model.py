@@ -298,7 +298,7 @@ def sweep_flops(
 ) -> float:
     """Return the FLOPs of a sweep's batches. done: keys of what need not be measured again."""
     batches: dict[str, tuple[EvalBatch, int]] = {}
-    for job in plan.every_job():
+    for job in plan.jobs():
         if job.key not in done:
             _, last = batches.get(job.batch.key, (job.batch, 0))
             batches[job.batch.key] = job.batch, max(last, job.last)

@@ -51,9 +51,9 @@ def test_equal_readings_count_once_and_measured_ones_not_at_all() -> None:
     plan = plan_of()(config)
     short, long = (30 * window_flops(MODEL, VOCABULARY, n, 8) for n in (64, 128))
     assert flops(plan) == pytest.approx(short + 2 * long, rel=1e-12)
-    at_window = {job.key for job in plan.every_job() if job.length == 64}
+    at_window = {job.key for job in plan.jobs() if job.length == 64}
     assert sweep_flops(plan, MODEL, VOCABULARY, at_window) == pytest.approx(2 * long, rel=1e-12)
-    assert sweep_flops(plan, MODEL, VOCABULARY, {j.key for j in plan.every_job()}) == 0
+    assert sweep_flops(plan, MODEL, VOCABULARY, {j.key for j in plan.jobs()}) == 0
 
 
 def chosen(
