@@ -101,17 +101,14 @@ def test_blocks_hold_every_key_token_once_and_are_narrow():
 
 def mask(folder, keys=KEYS, **changed):
     """Write a file of key tokens, and return the task that scores them."""
-    documents = [
-        DocumentKeys(index=index, id=str(index), tokens=tuple(tokens.tolist()))
-        for index, tokens in enumerate(keys)
-    ]
     made = KeyTokens(
-        corpus="c",
-        split="test",
-        evaluator=Evaluator(run="long", step=1, window=64),
-        **{"short": 16, "stride": 4, "alpha": 2.0, "beta": -2.0},
+        **{"corpus": "c", "split": "test", "short": 16, "stride": 4, "alpha": 2.0, "beta": -2.0},
         **{"max_documents": 64, "seed": 0, "candidates": 1000},
-        documents=tuple(documents),
+        evaluator=Evaluator(run="long", step=1, window=64),
+        documents=tuple(
+            DocumentKeys(index=index, id=str(index), tokens=tuple(tokens.tolist()))
+            for index, tokens in enumerate(keys)
+        ),
     )
     path = folder / "mask.json"
     path.write_text(made.model_dump_json())
@@ -121,11 +118,11 @@ def mask(folder, keys=KEYS, **changed):
 
 def jobs_of(task, **settings):
     """Return the jobs that concern key tokens, by length."""
-    config = SweepConfig.model_validate({"tasks": [task], "lengths": LENGTHS} | settings)
+    raw = {"tasks": [task], "lengths": LENGTHS, "scalings": ["trained"]} | settings
+    config = SweepConfig.model_validate(raw)
     trained = Trained(16, NoScaling(), None)
     plan = Plan(RotaryLayers(GEOMETRY), trained, DOCUMENTS, BOS, config)
-    trained_only = {job.length: job for job in plan.jobs() if job.metric.name == "longppl"}
-    return list(trained_only.values())
+    return [job for job in plan.jobs() if job.metric.name == "longppl"]
 
 
 def scores(params, tokens, rotary):
@@ -138,14 +135,9 @@ def scores(params, tokens, rotary):
 
 @pytest.mark.parametrize("bos", ["document", "every_window", "none"])
 def test_the_same_key_tokens_are_scored_at_every_length(tmp_path, bos):
-    want = [
-        (index, place)
-        for index, tokens in enumerate(KEYS)
-        for place in tokens.tolist()
-        if place >= LENGTHS[-1]
-    ]
-    read = sorted({index for index, _ in want})
-    right = [int(DOCUMENTS[index][place]) for index, place in want]
+    far = [tokens[tokens >= LENGTHS[-1]] for tokens in KEYS]
+    read = [index for index, tokens in enumerate(far) if tokens.size]
+    right = np.concatenate([text[tokens] for text, tokens in zip(DOCUMENTS, far, strict=True)])
     assert len(right) > 200
     for job in jobs_of(mask(tmp_path, samples=1000), bos=bos):
         tokens, windows = job.batch.tokens(), job.windows
@@ -157,7 +149,7 @@ def test_the_same_key_tokens_are_scored_at_every_length(tmp_path, bos):
         assert (answers[:, : job.length - LENGTHS[0] // 2] == -1).all()
         rows, targets = np.nonzero(answers >= 0)
         assert job.last == job.length - targets.min()
-        assert tokens[rows, targets + 1].tolist() == right
+        np.testing.assert_array_equal(tokens[rows, targets + 1], right)
         assert len(set(windows.unit.tolist())) == len(read)
         for row, document, start in zip(tokens, windows.document, windows.start, strict=True):
             text = DOCUMENTS[read[document]][start - (bos != "none") + 1 :]

@@ -107,12 +107,8 @@ def windows_of(protocol, length, lengths=tuple(LENGTHS), bos="document"):
     )
     settings = {"targets": lengths[0] // 2, "max_blocks": 2, "stride": 5, "seed": 0}
     windows = PROTOCOLS[protocol](streams, lengths=lengths, **settings).windows(length)
-    places = zip(windows.document, windows.start, strict=True)
-    tokens = np.stack([streams.tokens[d][start : start + length + 1] for d, start in places])
-    if bos == "every_window":
-        tokens[:, 0] = BOS
     scored = np.arange(1, length + 1) >= windows.first[:, None]
-    return windows.document, tokens.astype(int), scored
+    return windows.document, streams.cut(windows, length).astype(int), scored
 
 
 def run(scalings=("trained",), lengths=LENGTHS, documents=DOCUMENTS, nll=nll_fn, **settings):
