@@ -95,15 +95,12 @@ def measure(
 
 def _check_host_memory(jobs: Sequence[Job]) -> None:
     available = host_bytes()
-    last: dict[int, int] = {}  # by length: batches are read for the job that needs most of them
-    for job in jobs:
-        last[job.batch.length] = max(last.get(job.batch.length, 0), job.last)
     for job in jobs:
         windows, length = job.batch.windows, job.batch.length
         # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
         check_fits(
             f"{job.metric.name}: {windows:,} windows of {length:,} tokens take",
-            *(4 * windows * (length + 2 * last[length]), available),
+            *(4 * windows * (length + 2 * job.last), available),
             "raise stride, or lower max_blocks or max_documents",
             where="of the host's memory",
         )
@@ -132,13 +129,10 @@ def _fill(journal: Journal, jobs: Sequence[Job], reader: "Reader", progress: Pro
             done += windows * length
             progress(label, done, total)
 
-        results = reader.read(
-            batches,
-            # over all jobs and batches, read or not: a resumed sweep then computes the same
-            last=max(job.last for job in of_program),
-            windows=[batch.windows for batch in _distinct_batches(of_program)],
-            tick=tick,
-        )
+        # over all jobs and batches, read or not: a resumed sweep then computes the same
+        last = max(job.last for job in of_program)
+        windows = [batch.windows for batch in _distinct_batches(of_program)]
+        results = reader.read(batches, last, windows, tick)
         for batch, (scores, seconds) in zip(batches, results, strict=True):
             for job in missing:
                 if job.batch.key == batch.key and job.key not in journal:

@@ -71,13 +71,9 @@ def _fit(run: RunDirectory, training: Config, file: Path) -> Cost:
 
 
 def _tokens(config: FitConfig, window: int, steps: int) -> int:
-    tokens = 0
-    for step in range(steps):
-        lengths = [config.length[step % len(config.length)]]
-        if config.keep_short:
-            lengths.append(window)
-        tokens += sum(max(1, config.batch_tokens // n) * n for n in lengths)
-    return tokens
+    lengths = [config.length[step % len(config.length)] for step in range(steps)]
+    lengths += [window] * (steps if config.keep_short else 0)
+    return sum(max(1, config.batch_tokens // n) * n for n in lengths)
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:

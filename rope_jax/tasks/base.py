@@ -19,13 +19,12 @@ from rope_jax.tasks.draws import Draws
 
 
 class Words(NamedTuple):
-    """How a model's tokens are made."""
+    """How a model's tokens are made; has_words: whether a token may stand for more than a byte."""
 
     encode: Callable[[str], NDArray[np.integer]]
     vocab_size: int
     bos_id: int | None
     has_words: bool
-    """Whether a token stands for more than a byte, so that prompts written for people are short."""
 
     def joined(self, *pieces: str) -> NDArray[np.integer]:
         """Return the tokens of pieces, encoded one by one so that equal ones have equal tokens."""
@@ -50,11 +49,10 @@ class Words(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One window and what is asked in it."""
+    """One window, and which answer each target belongs to, from 0; −1: it is not asked for."""
 
     tokens: Int32[np.ndarray, " n_plus_1"]
     answers: Int32[np.ndarray, " n"]
-    """Which answer a target belongs to, numbered from 0; −1: it is not asked for."""
 
 
 class Request(NamedTuple):
@@ -109,13 +107,14 @@ class Task(Question):
 
 
 class Needle(NamedTuple):
-    """Tokens that are hidden in a text."""
+    """Tokens that are hidden in a text, behind the share `place` of it.
+
+    asked: whether they are asked for, so that an ablated sample leaves them out.
+    """
 
     place: float
-    """The share of the text that lies before them."""
     tokens: NDArray[np.integer]
     asked: bool = False
-    """Whether they are left out of an ablated sample."""
 
 
 def hide(

@@ -39,7 +39,7 @@ class PasskeyText(Task):
 
     @property
     def chance(self) -> float:
-        return 1 / _numbers(self.digits)
+        return 1 / (9 * 10 ** (self.digits - 1))
 
     def sample(self, request: Request) -> Sample:
         words = request.words
@@ -87,7 +87,7 @@ class RulerNeedle(Task):
     def chance(self) -> float:
         if self._keys > 1:
             return 1 / math.perm(self._keys, self.queries)
-        possible = {"numbers": _numbers(7), "words": NAMED, "uuids": 2**122}
+        possible = {"numbers": 9 * 10**6, "words": NAMED, "uuids": 2**122}
         return 1 / math.perm(possible[self.kind], self.values)
 
     @property
@@ -137,11 +137,6 @@ class RulerNeedle(Task):
             f" The special magic {kind} for {query} mentioned in the provided text {be}"
         )
         return task, question
-
-
-def _numbers(digits: int) -> int:
-    """How many numbers have so many digits, of which the first is not 0."""
-    return 9 * 10 ** (digits - 1)
 
 
 def _continued(words: Words, text: str) -> NDArray[np.integer]:
