@@ -15,18 +15,17 @@ from tests.evaluation.toy_model import (
     DOCUMENTS,
     GEOMETRY,
     LENGTHS,
+    LOGN,
     cheap_nll,
     figures,
     gib,
     nll_fn,
     of_last,
-    recording,
     reference,
     run,
     windows_of,
 )
 
-LOGN = {"type": "none", "query_scale": {"type": "logn"}, "name": "logn"}
 TOKEN_BYTES = np.arange(1, 101) % 7 + 1
 
 
@@ -85,18 +84,6 @@ def test_every_measurement_is_what_numpy_computes(bos, settings):
     for protocol in settings["protocols"]:
         hashes = {m.targets for m in result.measurements if m.protocol == protocol}
         assert len(hashes) == (1 if protocol == "same_tokens" else 4)
-
-
-def test_per_position_reads_the_longest_windows_alone_where_frequencies_are_equal():
-    nll, shapes = recording()
-    entries = ["trained", {"type": "ntk", "factor": 2}, {"type": "pi", "factor": "auto"}]
-    entries += ["dynamic_ntk", LOGN]
-    run(entries, nll=nll, protocols=["per_position"], memory_gib=1.0)
-    # all five at 64; below, those whose frequencies differ from those at 64, which are equal up to
-    # the window
-    windows = len(windows_of("per_position", 64)[0])
-    counts = {64: 5, 24: 2, 16: 1, 8: 1}
-    assert shapes == [(count * windows, n + 1) for n, count in counts.items()]
 
 
 @pytest.mark.parametrize(

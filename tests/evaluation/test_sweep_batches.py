@@ -9,6 +9,7 @@ from tests.evaluation.toy_model import (
     DOCUMENTS,
     LEAKY,
     LENGTHS,
+    LOGN,
     SINKS,
     Interrupting,
     assert_equal,
@@ -18,9 +19,12 @@ from tests.evaluation.toy_model import (
     of_last,
     recording,
     run,
+    windows_of,
 )
 
 PI = {"type": "pi", "factor": 3}
+NTK = {"type": "ntk", "factor": 2}
+AUTO = [{"type": kind, "factor": "auto"} for kind in ("pi", "ntk", "yarn")]
 
 
 def batches(**settings):
@@ -80,25 +84,31 @@ def test_an_infinite_token_stays_in_its_own_document():
 
 def test_one_compilation_per_length():
     nll, traced = recording()
-    entries = ["trained", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 2}]
-    entries += [{"type": "yarn", "factor": "auto"}, {"type": "yarn", "factor": 8, "beta_fast": 4}]
+    entries = ["trained", NTK, AUTO[0], AUTO[2], {"type": "yarn", "factor": 8, "beta_fast": 4}]
     protocols = ["same_tokens", "whole_window", "per_position"]
     # the last batch of every length is a short one
     result = run(entries, nll=nll, protocols=protocols, memory_gib=gib(50))
     assert len(traced) == len(set(traced)) == result.compilations == 4
 
 
-def test_equal_frequencies_run_once():
+@pytest.mark.parametrize(
+    ("entries", "protocol", "curves"),
+    [
+        # up to the window of 16 every automatic factor is 1; at 64 "auto" is 4
+        (["trained", "none", *AUTO, {"type": "pi", "factor": 4}], "same_tokens", [4, 5, 2, 2]),
+        # all at 64; below, those whose frequencies differ from those at 64, which are equal up to
+        # the window
+        (["trained", NTK, AUTO[0], "dynamic_ntk", LOGN], "per_position", [5, 2, 1, 1]),
+    ],
+)
+def test_equal_readings_run_once(entries, protocol, curves):
     nll, shapes = recording()
-    scalings = ["trained", "none"]
-    scalings += [{"type": kind, "factor": "auto"} for kind in ("pi", "ntk", "yarn")]
-    scalings += [{"type": "pi", "factor": 4}]
-    result = run(scalings, nll=nll, memory_gib=1.0)  # all of a length in one batch
-    # Up to the window of 16 every automatic factor is 1. At 64 "auto" is 4.
-    windows, curves = 38, {64: 4, 24: 5, 16: 2, 8: 2}
-    assert shapes == [(windows * count, n + 1) for n, count in curves.items()]
+    result = run(entries, nll=nll, protocols=[protocol], memory_gib=1.0)  # a length in one batch
+    windows = len(windows_of(protocol, 64)[0])
+    counts = zip(curves, LENGTHS[::-1], strict=True)
+    assert shapes == [(windows * count, n + 1) for count, n in counts]
     # and every curve has its measurements
-    assert len(result.measurements) == len(scalings) * len(LENGTHS)
+    assert len(result.measurements) == len(entries) * len(LENGTHS)
 
 
 # Memory
@@ -191,7 +201,7 @@ def test_measurements_with_other_settings_are_not_reused(complete_journal, chang
 def test_only_measurements_of_this_sweep_count_as_reused():
     journal, told = {}, []
     settings = {"nll": cheap_nll, "journal": journal, "resuming": lambda *call: told.append(call)}
-    run(["trained", {"type": "ntk", "factor": 2}], **settings)
+    run(["trained", NTK], **settings)
     assert told == []  # an empty journal
     # `none` is `trained` here: one entry of the journal serves both. The rest are of ntk.
     run(["trained", "none", {"type": "pi", "factor": 2}], **settings)

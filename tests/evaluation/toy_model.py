@@ -28,6 +28,7 @@ DOCUMENTS = [
     for size in (64, 150, 65, 90, 40, 331, *range(66, 82))
 ]
 LEAKY = {"type": "leaky_rerope", "window": 8, "k": 40.0}
+LOGN = {"type": "none", "query_scale": {"type": "logn"}, "name": "logn"}
 SINKS = {"type": "streaming", "sinks": 2, "recent": 9}
 parse_map = TypeAdapter(AnyMap).validate_python
 _PROGRAMS = defaultdict(dict)

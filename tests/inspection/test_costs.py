@@ -26,16 +26,18 @@ def run(tmp_path):
     trained = [{"step": step, "train/tokens": 64 * step} for step in (10, 20, 30)]
     trained.insert(2, {"step": 20, "validation/loss": 1.0})
     write_lines(folder / "metrics.jsonl", trained)
-    speeds = [(10, 64.0), (20, 128.0), (30, 32.0)]
-    write_lines(
-        folder / "throughput.jsonl",
-        [{"step": step, "throughput/tokens_per_second": speed} for step, speed in speeds],
-    )
+    speeds = {10: 64.0, 20: 128.0, 30: 32.0}
+    name = "throughput/tokens_per_second"
+    write_lines(folder / "throughput.jsonl", [{"step": n, name: x} for n, x in speeds.items()])
     (fit / "fit.yaml").write_text("length: [32, 50]\nbatch_tokens: 100\nkeep_short: 0.5\n")
     checks = [{"step": 0.0}, {"step": 3.0}]
     summary = {"step": 30, "numbers": 7, "minutes": 0.5, "checks": checks}
     (fit / "summary.json").write_text(json.dumps(summary))
     return folder
+
+
+# 32, 50 and 32 tokens in turn: 3 windows of 32, or 2 of 50, each time beside 6 of 16
+FIT_TOKENS = 3 * 32 + 2 * 50 + 3 * 32 + 3 * 6 * 16
 
 
 def test_a_run_and_its_fit(run, tmp_path, capsys):
@@ -46,31 +48,23 @@ def test_a_run_and_its_fit(run, tmp_path, capsys):
     weights = 257 * 8 + 4 * 8 * 8 + 3 * 8 * 12 + 3 * 8
     wanted = ("tiny", "", str(weights), "30", "1920", str(10.0 + 5.0 + 20.0))
     assert tuple(training.values()) == wanted
-    # 32, 50 and 32 tokens in turn: 3 windows of 32, or 2 of 50, each time beside 6 of 16
-    tokens = 3 * 32 + 2 * 50 + 3 * 32 + 3 * 6 * 16
-    assert tuple(fit.values()) == ("tiny", "short", "7", "3", str(tokens), "30.0")
+    assert tuple(fit.values()) == ("tiny", "short", "7", "3", str(FIT_TOKENS), "30.0")
     shown = capsys.readouterr().out.splitlines()
     assert [line.split() for line in shown if "tiny" in line] == [
         ["tiny", f"{weights:,}", "30", "1,920", "35"],
-        ["tiny", "short", "7", "3", f"{tokens:,}", "30"],
+        ["tiny", "short", "7", "3", f"{FIT_TOKENS:,}", "30"],
     ]
 
 
-def test_trials_count(run, capsys):
-    more = "windows: [4, 6]\ntrial_steps: 1\n"
+def test_trials_count_and_steps_whose_speed_is_missing_make_the_time_unknown(run, capsys):
     with (run / "fits/short/fit.yaml").open("a") as file:
-        file.write(more)
-    show_costs.main([str(run)])
-    tokens = 3 * 32 + 2 * 50 + 3 * 32 + 3 * 6 * 16 + 2 * (3 * 32 + 6 * 16)
-    assert f" {tokens:,} " in capsys.readouterr().out
-
-
-def test_steps_whose_speed_is_missing_make_the_time_unknown(run, capsys):
+        file.write("windows: [4, 6]\ntrial_steps: 1\n")
     lines = (run / "throughput.jsonl").read_text().splitlines(keepends=True)
     (run / "throughput.jsonl").write_text("".join(lines[:2]))
     show_costs.main([str(run)])
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "1,920" in line]
-    assert line.split()[-1] == "unknown"
+    *_, training, fit = (line.split() for line in capsys.readouterr().out.splitlines() if line)
+    assert training[-2:] == ["1,920", "unknown"]
+    assert fit[-2] == f"{FIT_TOKENS + 2 * (3 * 32 + 6 * 16):,}"
 
 
 @pytest.mark.parametrize(
