@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention.blocks import Blocks, Visit
+from rope_jax.attention.blocks import Blocks, Visit, value_gradients, weighted_values
 from rope_jax.attention.remat_names import attended
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
@@ -96,13 +96,13 @@ def _forward(
         ) -> tuple[Array, Array, Array]:
             own_queries = [query_blocks[band][i] for band in visit.bands]
             own_keys = [key_blocks[band][j] for band in visit.bands]
-            logits = blocks.logits(params, own_queries, own_keys, visit, i, j)
+            logits = blocks.logits(visit, i, j, params, own_queries, own_keys)
             row_max = logits.max(-1, keepdims=True)
             if running is not None:
                 row_max = jnp.maximum(running[0], row_max)
             weights = jnp.exp(logits - row_max)
             row_sum = weights.sum(-1, keepdims=True)
-            out = blocks.weighted_values(params, weights, values, i, j)
+            out = weighted_values(interaction, params, weights, values[j], blocks.indices(i, j))
             if running is not None:
                 rescale = jnp.exp(running[0] - row_max)
                 row_sum, out = rescale * running[1] + row_sum, rescale * running[2] + out
@@ -138,19 +138,16 @@ def _backward(
 
         def see(gradients: Any, j: Array, visit: Visit) -> Any:
             dks, dv, d_params, dqs = gradients
-
-            def logits_of(params: Any, queries: list[Array], keys: list[Array]) -> Array:
-                return blocks.logits(params, queries, keys, visit, i, j)
-
             logits, pull_back = jax.vjp(
-                logits_of,
+                functools.partial(blocks.logits, visit, i, j),
                 params,
                 [own[band] for band in visit.bands],
                 [key_blocks[band][j] for band in visit.bands],
             )
             probabilities = jnp.exp(logits - lse[i])
-            d_probabilities, more_dv, d_params = blocks.value_gradients(
-                params, probabilities, values, dout_block, i, j, d_params
+            d_probabilities, more_dv, d_params = value_gradients(
+                *(interaction, params, probabilities, values[j], dout_block),
+                *(blocks.indices(i, j), d_params),
             )
             more_d_params, more_dqs, more_dks = pull_back(probabilities * (d_probabilities - delta))
             dks, dqs = list(dks), list(dqs)
@@ -158,7 +155,7 @@ def _backward(
                 dks[band] = dks[band].at[j].add(more_dk.astype(jnp.float32))
                 dqs[band] = dqs[band] + more_dq.astype(jnp.float32)
             d_params = jax.tree.map(jnp.add, d_params, more_d_params)
-            return dks, dv.at[j].add(more_dv), d_params, dqs
+            return dks, dv.at[j].add(more_dv.swapaxes(-1, -2)), d_params, dqs
 
         gradients = *gradients, [jnp.zeros(query.shape, jnp.float32) for query in own]
         gradients = blocks.visit_others(see, gradients, i)

@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention.backends.base import with_bfloat16_inputs
 from rope_jax.attention.blocks import document_positions
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.remat_names import attended
-from rope_jax.kernels.loading import call_kernel, load_kernels
+from rope_jax.kernels.loading import call_kernel, floats, load_kernels
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
 
@@ -47,10 +46,13 @@ def banded_cpu(
     """
     if load_kernels() is None:
         raise RuntimeError("attention cpu: the kernels were not compiled")
+    arrays = queries, keys, v
     if not interaction.is_dot_product:
-        blockwise = with_bfloat16_inputs(banded_blockwise) if low_precision else banded_blockwise
-        return blockwise(queries, keys, v, segment_ids, interaction, params, part)
-    wide = jax.tree.map(lambda x: x.astype(jnp.float32), (queries, keys, v))
+        if low_precision:
+            arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
+        out = banded_blockwise(*arrays, segment_ids, interaction, params, part)
+        return out.astype(v.dtype)
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
     seen = _seen(interaction, queries[0].shape[1], v, segment_ids, part)
     return _attention(*wide, seen, low_precision).astype(v.dtype)
 
@@ -102,7 +104,7 @@ def _forward(
     Over all bands, lse = log2 Σ_b 2^lse_b, and band b's output counts 2^lse_b / Σ_b 2^lse_b.
     """
     batch, length, heads, _ = queries[0].shape
-    results = _floats(batch, length, heads, v.shape[-1]), _floats(batch, heads, length)
+    results = floats(batch, length, heads, v.shape[-1]), floats(batch, heads, length)
     attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
     bands = [
         call_kernel("attention_forward", results, q, k, v, *own, **attributes)
@@ -134,7 +136,7 @@ def _backward(
     attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
     dqs, dks, dvs = [], [], []
     for q, k, own in zip(queries, keys, seen, strict=True):
-        results = _floats(chunks, *q.shape), _floats(*k.shape), _floats(*v.shape)
+        results = floats(chunks, *q.shape), floats(*k.shape), floats(*v.shape)
         given = q, k, v, *own, out, lse, dout
         dq, dk, dv = call_kernel("attention_backward", results, *given, **attributes)
         dqs.append(dq[0] if chunks == 1 else dq.sum(0))
@@ -148,7 +150,3 @@ _attention.defvjp(_forward, _backward)
 
 def _scale(q: Float[Array, "B T N H"]) -> np.float32:
     return np.float32(q.shape[-1] ** -0.5)
-
-
-def _floats(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)

@@ -56,11 +56,6 @@ def linear_attention(
     """
     batch, queries, heads, _ = q.shape
     length, kv_heads = k.shape[1:3]
-    if queries > length or heads % kv_heads:
-        raise ValueError(
-            f"q: has {queries} tokens and {heads} heads; k, with {length} and {kv_heads}, needs at "
-            "least as many tokens, and a divisor of the heads"
-        )
     keys = _Keys(k, rotate_keys(_phi(k)), v, _documents(segment_ids, batch, length))
 
     # Of the keys before the first query, only those of its document are ever seen: a single sum.

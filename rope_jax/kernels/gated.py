@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rope_jax.kernels.loading import call_kernel, with_kernel
+from rope_jax.kernels.loading import call_kernel, floats, with_kernel
 from rope_jax.kernels.projections import (
     plain_product,
     projected,
@@ -74,14 +74,11 @@ def _hidden_layer(
         gate, up = (plain_product(x, w, low_precision) for w in (w_gate, w_up))
         return (jax.nn.silu(gate) * up).astype(dtype), gate[:kept], up[:kept]
 
-    def kernel(x: Array, w_gate: Array, w_up: Array) -> tuple[Array, ...]:
-        factor = jax.ShapeDtypeStruct((kept, w_gate.shape[1]), jnp.float32)
-        hidden = jax.ShapeDtypeStruct((x.shape[0], w_gate.shape[1]), dtype)
-        results = [hidden, factor, factor]
-        return tuple(call_kernel("gated_forward", results, x, w_gate, w_up, rounded=low_precision))
-
-    hidden, gate, up = with_kernel(kernel, plain, x, w_gate, w_up)
-    return hidden, gate, up
+    width = w_gate.shape[1]
+    hidden, factor = jax.ShapeDtypeStruct((x.shape[0], width), dtype), floats(kept, width)
+    results = hidden, factor, factor
+    kernel = functools.partial(call_kernel, "gated_forward", results, rounded=low_precision)
+    return tuple(with_kernel(kernel, plain, x, w_gate, w_up))
 
 
 def _hidden_layer_and_gradients(
@@ -99,13 +96,9 @@ def _hidden_layer_and_gradients(
         results = hidden, *pull_back(plain_product(dy, w_down.T, low_precision))
         return tuple(result.astype(dtype) for result in results)
 
-    def kernel(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, ...]:
-        results = [jax.ShapeDtypeStruct(gate.shape, dtype)] * 3
-        given = dy, w_down, gate, up
-        return tuple(call_kernel("gated_backward", results, *given, rounded=low_precision))
-
-    hidden, dgate, dup = with_kernel(kernel, plain, dy, w_down, gate, up)
-    return hidden, dgate, dup
+    results = (jax.ShapeDtypeStruct(gate.shape, dtype),) * 3
+    kernel = functools.partial(call_kernel, "gated_backward", results, rounded=low_precision)
+    return tuple(with_kernel(kernel, plain, dy, w_down, gate, up))
 
 
 def _hidden_dtype(low_precision: bool) -> jnp.dtype:

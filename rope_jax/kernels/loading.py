@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from rope_jax.errors import UserError
@@ -54,6 +55,11 @@ def with_kernel(
     if not usable or load_kernels() is None:
         return plain(*arrays)
     return jax.lax.platform_dependent(*arrays, cpu=kernel, default=plain)
+
+
+def floats(*shape: int) -> jax.ShapeDtypeStruct:
+    """Return the shape of a kernel's float32 result."""
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rope_jax.kernels.loading import call_kernel, with_kernel
+from rope_jax.kernels.loading import call_kernel, floats, with_kernel
 
 _BLOCK = 128  # NORM_BLOCK in kernels.h
 
@@ -34,26 +34,23 @@ def _plain(
 def _forward(
     x: Float[Array, "tokens W"], scale: Float[Array, " W"], epsilon: float
 ) -> tuple[Float[Array, "tokens W"], tuple[Array, Array]]:
-    def kernel(x: Array, scale: Array) -> Array:
-        result = jax.ShapeDtypeStruct(x.shape, jnp.float32)
-        return call_kernel("norm_forward", result, x, scale, epsilon=np.float32(epsilon))
-
-    plain = functools.partial(_plain, epsilon=epsilon)
-    return with_kernel(kernel, plain, x, scale), (x, scale)
+    attributes = {"epsilon": np.float32(epsilon)}
+    kernel = functools.partial(call_kernel, "norm_forward", floats(*x.shape), **attributes)
+    return with_kernel(kernel, functools.partial(_plain, epsilon=epsilon), x, scale), (x, scale)
 
 
 def _backward(
     epsilon: float, saved: tuple[Array, Array], dy: Float[Array, "tokens W"]
 ) -> tuple[Float[Array, "tokens W"], Float[Array, " W"]]:
+    rows, width = dy.shape
+
     def plain(x: Array, scale: Array, dy: Array) -> tuple[Array, Array]:
         dx, dscale = jax.vjp(functools.partial(_plain, epsilon=epsilon), x, scale)[1](dy)
         return dx, dscale
 
-    def kernel(x: Array, scale: Array, dy: Array) -> tuple[Array, Array]:
-        blocks = jax.ShapeDtypeStruct((-(-x.shape[0] // _BLOCK), x.shape[1]), jnp.float32)
-        results = jax.ShapeDtypeStruct(x.shape, jnp.float32), blocks
-        given = x, scale, dy
-        dx, dscale = call_kernel("norm_backward", results, *given, epsilon=np.float32(epsilon))
+    def kernel(*arrays: Array) -> tuple[Array, Array]:
+        results = floats(rows, width), floats(-(-rows // _BLOCK), width)
+        dx, dscale = call_kernel("norm_backward", results, *arrays, epsilon=np.float32(epsilon))
         return dx, dscale.sum(0)
 
     dx, dscale = with_kernel(kernel, plain, *saved, dy)

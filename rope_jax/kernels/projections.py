@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from rope_jax.kernels.loading import call_kernel, has_amx, load_kernels, with_kernel
+from rope_jax.kernels.loading import call_kernel, floats, has_amx, load_kernels, with_kernel
 
 # Below this many tokens, packing the weights costs more than it saves.
 _FEWEST_TOKENS = 128
@@ -81,22 +81,22 @@ def sum_of_products(
 ) -> Float[Array, "tokens _"]:
     """Σ xᵢ·kernelᵢ of one or two products, or Σ xᵢ·kernelᵢᵀ. It has no derivative."""
 
-    def plain(xs: tuple[Array, ...], kernels: tuple[Array, ...]) -> Array:
-        factors = [kernel.T if transposed else kernel for kernel in kernels]
-        pairs = zip(xs, factors, strict=True)
-        first, *others = (plain_product(x, factor, low_precision) for x, factor in pairs)
+    factors = [factor for pair in zip(xs, kernels, strict=True) for factor in pair]
+
+    def plain(*factors: Array) -> Array:
+        pairs = zip(factors[::2], factors[1::2], strict=True)
+        first, *others = (
+            plain_product(x, kernel.T if transposed else kernel, low_precision)
+            for x, kernel in pairs
+        )
         return sum(others, first)
 
-    def kernel(xs: tuple[Array, ...], kernels: tuple[Array, ...]) -> Array:
-        outputs = kernels[0].shape[0 if transposed else 1]
-        result = jax.ShapeDtypeStruct((xs[0].shape[0], outputs), jnp.float32)
-        factors = [factor for pair in zip(xs, kernels, strict=True) for factor in pair]
-        attributes = {"transposed": transposed, "rounded": low_precision}
-        return call_kernel("projection", result, *factors, **attributes)
-
+    result = floats(xs[0].shape[0], kernels[0].shape[0 if transposed else 1])
+    attributes = {"transposed": transposed, "rounded": low_precision}
+    kernel = functools.partial(call_kernel, "projection", result, **attributes)
     is_wide = kernels[0].dtype == jnp.float32
     usable = is_wide and has_kernels(xs[0], kernels[0], low_precision=low_precision)
-    return with_kernel(kernel, plain, xs, kernels, usable=usable)
+    return with_kernel(kernel, plain, *factors, usable=usable)
 
 
 def weight_gradient(
@@ -107,10 +107,8 @@ def weight_gradient(
     def plain(x: Array, dy: Array) -> Array:
         return plain_product(x.T, dy, low_precision)
 
-    def kernel(x: Array, dy: Array) -> Array:
-        result = jax.ShapeDtypeStruct((x.shape[1], dy.shape[1]), jnp.float32)
-        return call_kernel("weight_gradient", result, x, dy, rounded=low_precision)
-
+    result = floats(x.shape[1], dy.shape[1])
+    kernel = functools.partial(call_kernel, "weight_gradient", result, rounded=low_precision)
     usable = has_kernels(x, dy, low_precision=low_precision)
     return with_kernel(kernel, plain, x, dy, usable=usable)
 

@@ -17,7 +17,6 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention import BACKENDS
-from rope_jax.attention.backends.base import with_bfloat16_inputs
 from rope_jax.blocks.attention import GroupedQueryAttention
 from rope_jax.blocks.base import Norm, Parameter, Parameters
 from rope_jax.config.model import ModelConfig
@@ -127,18 +126,14 @@ def attend(
         scores, params = plus_by_distance, {"by_distance": inputs.bias}
     if softcap is not None:
         scores, params = capped(scores), params | {"softcap": jnp.float32(softcap)}
-    interaction = Interaction(kind.masks, scores, encoding.values)
-    compute: Any = attention.attend if interaction.is_plain else attention.attend_bands
-    if low_precision and attention.has_precision:
-        compute = functools.partial(compute, low_precision=True)
-    elif low_precision:
-        compute = with_bfloat16_inputs(compute)
-    interaction = interaction.within(kind.sliding_window)
-    if interaction.is_plain:
-        ((query, key),), (band,) = rotated, interaction.masks
-        return compute(query, key, v, inputs.segment_ids, band.beyond, mesh.part)
     queries, keys = zip(*rotated, strict=True)
-    return compute(queries, keys, v, inputs.segment_ids, interaction, params, mesh.part)
+    values, options = v, {"low_precision": True} if low_precision else {}
+    if low_precision and not attention.has_precision:
+        arrays, options = (queries, keys, v), {}
+        queries, keys, values = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
+    interaction = Interaction(kind.masks, scores, encoding.values).within(kind.sliding_window)
+    given = queries, keys, values, inputs.segment_ids, interaction, params, mesh.part
+    return attention.attend_bands(*given, **options).astype(v.dtype)
 
 
 class Weights(nnx.Module):

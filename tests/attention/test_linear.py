@@ -1,4 +1,4 @@
-"""Linear attention matches a double loop in float64; gradients show which keys are seen.
+"""Linear attention matches whole matrices in float64; gradients show which keys are seen.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim, V dimensions
 of a value; pairs: H/2.
@@ -12,50 +12,26 @@ import numpy as np
 import pytest
 
 from rope_jax.attention.linear import linear_attention
-from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
+from rope_jax.rope import rotate
 
 N, K, H, V = 4, 2, 8, 6
-BASE = 100.0
 CHUNK = 16
+# Of 80 tokens in 5 chunks of 16: row 0 has borders in mid-chunk and a document over 5 chunks; row 1
+# has a border between chunks, one before a chunk's last token, two in one chunk, and one before the
+# last token.
+BORDERS = (5, 70), (16, 31, 50, 53, 79)
+DOCUMENTS = np.int32([7 + np.searchsorted(row, np.arange(80), side="right") for row in BORDERS])
 
 
-def phi(x):
-    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
-
-
-def turned(x, positions):
-    """Rotate [B, X, heads, H] in float64, each pair (i, i + H/2) as one complex number."""
-    theta = BASE ** (-2 * np.arange(H // 2) / H)
-    turn = np.exp(1j * positions[:, :, None, None] * theta)
-    pairs = (x[..., : H // 2] + 1j * x[..., H // 2 :]) * turn
-    return np.concatenate([pairs.real, pairs.imag], axis=-1)
-
-
-def double_loop(q, k, v, positions, segment_ids=None):
-    """Eq. 19 of RoFormer in float64, over pairs of a query and a key."""
-    groups, before = q.shape[2] // k.shape[2], k.shape[1] - q.shape[1]
-    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
-    k, v = (np.repeat(x, groups, axis=2) for x in (k, v))
-    ids = np.zeros(k.shape[:2]) if segment_ids is None else np.asarray(segment_ids)
-    phi_q, phi_k = phi(q), phi(k)
-    turned_q, turned_k = turned(phi_q, positions[:, before:]), turned(phi_k, positions)
-    out = np.zeros((*q.shape[:3], v.shape[-1]))
-    for t in range(q.shape[1]):
-        numerator, denominator = 0.0, 0.0
-        for s in range(before + t + 1):
-            same = (ids[:, s] == ids[:, before + t])[:, None, None]
-            weight = (turned_q[:, t] * turned_k[:, s]).sum(-1, keepdims=True)
-            numerator = numerator + same * weight * v[:, s]
-            denominator = denominator + same * (phi_q[:, t] * phi_k[:, s]).sum(-1, keepdims=True)
-        out[:, t] = numerator / denominator
-    return out
-
-
-def inputs(queries, keys=None, batch=2):
+def inputs(queries, keys):
+    """Return q, k, v, cos and sin of positions that begin at 0 and 3, and a cotangent."""
     rng = np.random.default_rng(queries)
-    keys = keys or queries
-    shapes = [(batch, queries, N, H), (batch, keys, K, H), (batch, keys, K, V)]
-    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    shapes = [(2, queries, N, H), (2, keys, K, H), (2, keys, K, V), (2, queries, N, V)]
+    q, k, v, dout = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    angles = np.add.outer([0, 3], np.arange(keys))[..., None] * 100.0 ** (
+        -2 * np.arange(H // 2) / H
+    )
+    return q, k, v, np.cos(angles, dtype=np.float32), np.sin(angles, dtype=np.float32), dout
 
 
 def by_chunks(q, k, v, cos, sin, segment_ids, chunk=CHUNK):
@@ -67,140 +43,94 @@ def by_chunks(q, k, v, cos, sin, segment_ids, chunk=CHUNK):
     )
 
 
-@functools.partial(jax.jit, static_argnames="chunk")
-def attend(q, k, v, positions, segment_ids=None, *, chunk=CHUNK):
-    """Linear attention with RoPE; positions [B, S]."""
-    frequencies = parse_scaling({"type": "none"}).frequencies(RotaryGeometry(H, BASE))
-    return by_chunks(q, k, v, *cos_sin(frequencies, positions), segment_ids, chunk)
+def whole_matrices(q, k, v, cos, sin, segment_ids, chunk):
+    """Eq. 19 of RoFormer by [T, S] matrices of weights; pairs (i, i + H/2) are complex numbers."""
+    queries, keys, groups = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
+    k, v = (jnp.repeat(x, groups, axis=2) for x in (k, v))
+    phi_q, phi_k = jax.nn.elu(q) + 1, jax.nn.elu(k) + 1
+    turn = (cos + 1j * sin)[:, :, None]
+    turned_k = (phi_k[..., : H // 2] + 1j * phi_k[..., H // 2 :]) * turn
+    turned_q = (phi_q[..., : H // 2] + 1j * phi_q[..., H // 2 :]) * turn[:, -queries:]
+    rotated = jnp.einsum("btnh,bsnh->bnts", turned_q, turned_k.conj()).real
+    plain = jnp.einsum("btnh,bsnh->bnts", phi_q, phi_k)
+    seen = np.tri(queries, keys, keys - queries, dtype=bool)[None]
+    if segment_ids is not None:
+        seen = seen & (segment_ids[:, -queries:, None] == segment_ids[:, None])
+    seen = seen[:, None]
+    weights = jnp.where(seen, rotated, 0) / jnp.where(seen, plain, 0).sum(-1, keepdims=True)
+    return jnp.einsum("bnts,bsnv->btnv", weights, v)
 
 
-def counted(length, batch=2):
-    """Positions from 0, shifted by 3 per row."""
-    return np.arange(length)[None] + 3 * np.arange(batch)[:, None]
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def value_and_gradients(attention, chunk, q, k, v, cos, sin, dout, segment_ids=None):
+    def attend(*arrays):
+        return attention(*arrays, segment_ids, chunk)
 
-
-def documents(length, *borders):
-    """Return segment ids [B, S] of rows that have a new document at each of their borders."""
-    index = np.arange(length)
-    rows = [7 + np.searchsorted(row, index, side="right") for row in borders]
-    return jnp.asarray(np.stack(rows), jnp.int32)
-
-
-# Of 80 tokens in 5 chunks of 16: row 0 has borders in mid-chunk and a document over 5 chunks; row 1
-# has a border between chunks, one before a chunk's last token, two in one chunk, and one before the
-# last token.
-BORDERS = (5, 70), (16, 31, 50, 53, 79)
+    out, pull_back = jax.vjp(attend, q, k, v, cos, sin)
+    return out, *pull_back(dout.astype(out.dtype))
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys", "borders"),
+    ("queries", "keys", "documents", "chunk", "shift"),
     [
-        (1, 1, None),
-        (17, 17, None),  # cut into 9 and 8
-        (73, 80, None),  # cut into 4 × 15 and 13
-        (80, 80, BORDERS),
-        (29, 80, BORDERS),
-        (1, 80, BORDERS),
+        (17, 17, None, CHUNK, 0),  # cut into 9 and 8
+        (73, 80, DOCUMENTS, CHUNK, 0),  # cut into 4 × 15 and 13
+        (80, 80, DOCUMENTS, 1000, 0),
+        (1, 80, DOCUMENTS, 1, 0),
+        # elu(x) + 1 rounds to 0 below −17, and 0/0 would be NaN
+        (73, 80, None, CHUNK, 18),
     ],
 )
-def test_the_result_is_that_of_the_double_loop(queries, keys, borders):
-    q, k, v = inputs(queries, keys)
-    positions, segment_ids = counted(keys), documents(keys, *borders) if borders else None
-    found = attend(q, k, v, positions, segment_ids)
-    np.testing.assert_allclose(found, double_loop(q, k, v, positions, segment_ids), atol=2e-6)
-
-
-@pytest.mark.parametrize("chunk", [1, 1000])
-def test_chunk_does_not_change_the_result(chunk):
-    q, k, v = inputs(80)
-    arguments = q, k, v, counted(80), documents(80, *BORDERS)
-    np.testing.assert_allclose(attend(*arguments, chunk=chunk), attend(*arguments), atol=2e-6)
+def test_values_and_gradients_match_float64(queries, keys, documents, chunk, shift):
+    """Also where q or k is exactly 0, at which the pieces of φ meet."""
+    q, k, *rest = inputs(queries, keys)
+    q[0, queries // 4], k[:, 1] = 0, 0
+    arrays = q - np.float32(shift), k - np.float32(shift), *rest
+    found = value_and_gradients(by_chunks, chunk, *arrays, documents)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        wide = [np.float64(x) for x in arrays]
+        wanted = value_and_gradients(whole_matrices, chunk, *wide, documents)
+    for a, b, tolerance in zip(found, wanted, (2e-6, *[1e-5] * 5), strict=True):
+        np.testing.assert_allclose(a, b, atol=tolerance * (1 + shift / 9), rtol=1e-5)
 
 
 def test_gradients_are_exactly_zero_outside_the_seen_keys():
-    q, k, v = inputs(73, 80)
-    segment_ids, before = documents(80, *BORDERS), 7
-    cotangent = np.random.default_rng(0).standard_normal((2, N, V)).astype(np.float32)
+    *arrays, dout = inputs(73, 80)
+    before = 7
 
-    def output(q, k, v, query):
-        out = attend(q, k, v, counted(80), segment_ids)
-        return (jax.lax.dynamic_index_in_dim(out, query, 1, keepdims=False) * cotangent).sum()
+    @jax.jit
+    def gradients(query):
+        picked = jax.nn.one_hot(query, 73)[None, :, None, None] * dout
+        return value_and_gradients(by_chunks, CHUNK, *arrays, picked, DOCUMENTS)[1:4]
 
-    gradients, ids = jax.jit(jax.grad(output, argnums=(0, 1, 2))), np.asarray(segment_ids)
     for own in (7, 21, 22, 30, 31, 52, 68, 79):
-        dq, dk, dv = (np.asarray(x) for x in gradients(q, k, v, own - before))
-        seen = (np.arange(80) <= own) & (ids == ids[:, own, None])
+        dq, dk, dv = (np.asarray(x) for x in gradients(own - before))
+        seen = (np.arange(80) <= own) & (DOCUMENTS[:, own, None] == DOCUMENTS)
         np.testing.assert_array_equal((dk != 0).any((2, 3)), seen)
         np.testing.assert_array_equal((dv != 0).any((2, 3)), seen)
         np.testing.assert_array_equal((dq != 0).any((0, 2, 3)), np.arange(before, 80) == own)
 
 
-def test_only_relative_positions_matter():
-    q, k, v = inputs(73, 80)
-    moved = counted(80) + 1_000_000 * np.array([[1], [-1]])
-    np.testing.assert_allclose(attend(q, k, v, moved), attend(q, k, v, counted(80)), atol=5e-6)
-
-
 def test_weights_without_rotation_add_up_to_1_in_any_width():
     """Also maps that return more dimensions than they receive (R ≠ H)."""
-    q, k, v = inputs(73, 80)
+    q, k, v, *_ = inputs(73, 80)
 
     def widened(x):
         return jnp.concatenate([np.float32(0.6) * x, np.float32(0.8) * x], axis=-1)
 
     @jax.jit
     def averages(q, k, v):
-        segment_ids = documents(80, *BORDERS)
-        return linear_attention(q, k, v, widened, widened, segment_ids, chunk=CHUNK)
+        return linear_attention(q, k, v, widened, widened, jnp.asarray(DOCUMENTS), chunk=CHUNK)
 
     out = averages(q, k, np.ones_like(v))
     np.testing.assert_allclose(out, np.ones(out.shape), atol=1e-6)
 
 
-def whole_matrices(q, k, v, cos, sin, segment_ids):
-    """Return the output by [T, S] matrices of weights."""
-    queries, keys, groups = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
-    k, v = (jnp.repeat(x, groups, axis=2) for x in (k, v))
-    phi_q, phi_k = jax.nn.elu(q) + 1, jax.nn.elu(k) + 1
-    turned_q = rotate(phi_q, cos[:, -queries:], sin[:, -queries:])
-    rotated = jnp.einsum("btnh,bsnh->bnts", turned_q, rotate(phi_k, cos, sin))
-    plain = jnp.einsum("btnh,bsnh->bnts", phi_q, phi_k)
-    seen = np.tri(queries, keys, keys - queries, dtype=bool)[None]
-    seen = (seen & (segment_ids[:, -queries:, None] == segment_ids[:, None]))[:, None]
-    weights = jnp.where(seen, rotated, 0) / jnp.where(seen, plain, 0).sum(-1, keepdims=True)
-    return jnp.einsum("bnts,bsnv->btnv", weights, v)
-
-
-def test_gradients_match_whole_matrices():
-    """Also those of cos and sin, and where q or k is exactly 0, at which the pieces of φ meet."""
-    q, k, v = inputs(73, 80)
-    q[0, 20], k[:, 1] = 0, 0
-    frequencies = parse_scaling({"type": "none"}).frequencies(RotaryGeometry(H, BASE))
-    arguments = q, k, v, *cos_sin(frequencies, counted(80))
-    segment_ids = documents(80, *BORDERS)
-
-    def gradients(attention):
-        def loss(*arguments):
-            return jnp.square(attention(*arguments, segment_ids)).sum()
-
-        return jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3, 4)))(*arguments)
-
-    for a, b in zip(gradients(by_chunks), gradients(whole_matrices), strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5)
-
-
-def test_small_phi_keeps_its_digits():
-    """elu(x) + 1 rounds to 0 below −17, and 0/0 would be NaN."""
-    q, k, v = inputs(73, 80)
-    q, k, positions = q - np.float32(18), k - np.float32(18), counted(80)
-    found = attend(q, k, v, positions)
-    np.testing.assert_allclose(found, double_loop(q, k, v, positions), atol=5e-6)
-
-
 def test_bfloat16_inputs_are_rounded_once_more_at_the_end():
-    rounded, positions = [x.astype(jnp.bfloat16) for x in inputs(80)], counted(80)
-    found = attend(*rounded, positions)
-    wanted = attend(*(x.astype(np.float32) for x in rounded), positions)
+    q, k, v, *turn, _ = inputs(80, 80)
+    attend = jax.jit(functools.partial(by_chunks, segment_ids=None))
+    rounded = [x.astype(jnp.bfloat16) for x in (q, k, v)]
+    found, wanted = attend(*rounded, *turn), attend(*(x.astype(np.float32) for x in rounded), *turn)
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=2**-8, atol=1e-6)
 
@@ -218,10 +148,3 @@ def test_memory_is_linear_in_the_length():
 
     # The scores of every chunk would take 64 MiB, and whole matrices 2 GiB.
     assert bytes_used(16384) < min(4.4 * bytes_used(4096), 32 * 2**20)
-
-
-@pytest.mark.parametrize(("queries", "heads"), [(9, 4), (8, 3)])
-def test_what_does_not_fit_is_an_error(queries, heads):
-    q, k, v = (jnp.ones((1, *shape)) for shape in ((queries, heads, H), (8, 2, H), (8, 2, V)))
-    with pytest.raises(ValueError, match=f"q: has {queries} tokens and {heads} heads; k, with 8"):
-        linear_attention(q, k, v, lambda x: x, lambda x: x)

@@ -4,7 +4,6 @@ Shapes: B batch, T query length, S key length, N heads, K key-value heads, H hea
 keys, V that of values.
 """
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 
@@ -29,8 +28,8 @@ class Backend:
     quadratic_memory: ClassVar[bool] = False
     """Whether the weights of all pairs of tokens are in memory, and kept for the backward pass."""
     has_precision: ClassVar[bool] = False
-    """Whether its methods take `low_precision`, to multiply factors rounded to bfloat16; if not,
-    they are given rounded queries, keys and values."""
+    """Whether `attend_bands` takes `low_precision`, to multiply factors rounded to bfloat16. If
+    not, it is given rounded queries, keys and values."""
 
     def obstacle(self, platform: str, dtype: str, head_dim: int) -> str | None:
         """Return why it cannot run, to follow its name in an error; None if it can.
@@ -80,27 +79,16 @@ class Backend:
         queries, keys: rotated, one array for each band.
         interaction: which keys each band holds, and how scores and values are computed; static.
         params: a tree of float arrays for the interaction's functions; differentiable.
+
+        By default one band of dot products, by `attend`; one of the two has to be defined.
         """
-        raise NotImplementedError
+        if not interaction.is_plain:
+            raise NotImplementedError(f"attention {self.name} knows one band of dot products alone")
+        (q,), (k,), (band,) = queries, keys, interaction.masks
+        return self.attend(q, k, v, segment_ids, band.beyond, part)
 
     def attend_features(
         self, q: Any, k: Any, v: Any, rotate_queries: Any, rotate_keys: Any, segment_ids: Any
     ) -> Any:
         """Attention without a softmax: features of q and k are rotated, not q and k."""
         raise NotImplementedError
-
-
-def with_bfloat16_inputs(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an attention function that rounds queries, keys and values to bfloat16.
-
-    The sums of products and the softmax are still float32, and the result has the dtype of the
-    given values.
-    """
-    import jax
-    import jax.numpy as jnp
-
-    def low_precision(queries: Any, keys: Any, v: Any, *rest: Any) -> Any:
-        arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), (queries, keys, v))
-        return attention(*arrays, *rest).astype(v.dtype)
-
-    return low_precision

@@ -13,11 +13,6 @@ class Xla(Backend):
     interacts: ClassVar[bool] = True
     quadratic_memory: ClassVar[bool] = True
 
-    def attend(self, *arguments: Any, **options: Any) -> Any:
-        from rope_jax.attention.dense import dense_attention
-
-        return dense_attention(*arguments, **options)
-
     def attend_bands(self, *arguments: Any) -> Any:
         from rope_jax.attention.dense import banded_dense
 
