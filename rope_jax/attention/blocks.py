@@ -242,14 +242,11 @@ def masked_logits(
 
     seen, queries, keys: of each band; seen None: all of the keys. Only the first band's may be.
     """
-    logits = None
-    for own, query, key in zip(seen, queries, keys, strict=True):
-        more = scores(params, query, key, *index)
-        if logits is not None:
-            logits = jnp.where(own, more, logits)
-        else:
-            logits = more if own is None else more + _hiding(~own)
-    assert logits is not None  # there is at least one band
+    first, *others = (scores(params, q, k, *index) for q, k in zip(queries, keys, strict=True))
+    logits = first if seen[0] is None else first + _hiding(~seen[0])
+    for own, more in zip(seen[1:], others, strict=True):
+        assert own is not None  # distances decide which of several bands a key is in
+        logits = jnp.where(own, more, logits)
     return logits
 
 

@@ -53,13 +53,13 @@ class _Chunk(NamedTuple):
     """Queries that are computed together, and the keys that any of them may see.
 
     rows, span: the queries, among those of this device, and the keys.
-    index: their indices in the window.
+    indices: theirs in the window.
     logits: function of the encoding's params and, of each band, queries and keys.
     """
 
     rows: slice
     span: slice
-    index: tuple[Int[Array, " chunk"], Int[Array, " C"]]
+    indices: tuple[Int[Array, " chunk"], Int[Array, " C"]]
     queries: list[Float[Array, "B K G chunk H"]]
     keys: list[Float[Array, "B K C H"]]
     values: Float[Array, "B K C V"]
@@ -78,11 +78,11 @@ def _chunks(
     scaled = [_split(q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype), v.shape[2]) for q in queries]
     keys, v = tuple(k.swapaxes(1, 2) for k in keys), v.swapaxes(1, 2)
     for rows, first, span in _spans(queries[0].shape[1], v.shape[2], interaction.masks, starts):
-        index = first + jnp.arange(rows.stop - rows.start), jnp.arange(span.start, span.stop)
-        seen = [_seen(mask, first, *index, segment_ids) for mask in interaction.masks]
-        logits = functools.partial(masked_logits, interaction.scores, seen, index)
+        indices = first + jnp.arange(rows.stop - rows.start), jnp.arange(span.start, span.stop)
+        seen = [_seen(mask, first, *indices, segment_ids) for mask in interaction.masks]
+        logits = functools.partial(masked_logits, interaction.scores, seen, indices)
         own = [q[:, :, :, rows] for q in scaled], [k[:, :, span] for k in keys], v[:, :, span]
-        yield _Chunk(rows, span, index, *own, logits)
+        yield _Chunk(rows, span, indices, *own, logits)
 
 
 def _spans(
@@ -141,7 +141,7 @@ def _forward(
         # XLA fuses this chain. Every query sees itself, so the maximum is finite.
         weights = jnp.exp(logits - logits.max(-1, keepdims=True))
         weights = weights / weights.sum(-1, keepdims=True)
-        outs.append(weighted_values(interaction, params, weights, chunk.values, chunk.index))
+        outs.append(weighted_values(interaction, params, weights, chunk.values, chunk.indices))
         probabilities.append(weights.astype(chunk.values.dtype))
     # Not the probabilities, which take most of the memory: a remat policy computes them again.
     out = attended(jnp.concatenate(outs, axis=3).astype(chunk.values.dtype))
@@ -164,7 +164,7 @@ def _backward(
     for chunk, p in reversed(list(zip(_chunks(interaction, *given), probabilities, strict=True))):
         weights, dout_rows = p.astype(jnp.float32), douts[:, :, :, chunk.rows]
         d_weights, dv, d_params = value_gradients(
-            interaction, params, weights, chunk.values, dout_rows, chunk.index, d_params
+            interaction, params, weights, chunk.values, dout_rows, chunk.indices, d_params
         )
         _, pull_back = jax.vjp(chunk.logits, params, chunk.queries, chunk.keys)
         more, dq, dk = pull_back(weights * (d_weights - delta[:, :, :, chunk.rows]))

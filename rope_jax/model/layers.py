@@ -127,13 +127,15 @@ def attend(
     if softcap is not None:
         scores, params = capped(scores), params | {"softcap": jnp.float32(softcap)}
     queries, keys = zip(*rotated, strict=True)
-    values, options = v, {"low_precision": True} if low_precision else {}
-    if low_precision and not attention.has_precision:
-        arrays, options = (queries, keys, v), {}
-        queries, keys, values = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
+    arrays = queries, keys, v
+    attend_bands: Any = attention.attend_bands
+    if low_precision and attention.has_precision:
+        attend_bands = functools.partial(attend_bands, low_precision=True)
+    elif low_precision:
+        arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
     interaction = Interaction(kind.masks, scores, encoding.values).within(kind.sliding_window)
-    given = queries, keys, values, inputs.segment_ids, interaction, params, mesh.part
-    return attention.attend_bands(*given, **options).astype(v.dtype)
+    out = attend_bands(*arrays, inputs.segment_ids, interaction, params, mesh.part)
+    return out.astype(v.dtype)
 
 
 class Weights(nnx.Module):

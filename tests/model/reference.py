@@ -39,7 +39,6 @@ NEOX = {
 # By family: the model's fields, and the sliding windows of its layers.
 FAMILIES = {
     "llama with biases": ({"qkv_bias": True, "o_bias": True, "mlp_bias": True}, (None,)),
-    "qwen2": ({"qkv_bias": True}, (None,)),
     "olmo2": (
         {"norm_placement": "after", "qk_norm": "all_heads", "tie_word_embeddings": False},
         (None,),
@@ -47,7 +46,6 @@ FAMILIES = {
     "gemma2": (GEMMA | {"attention_softcap": 2.0, "logit_softcap": 3.0}, (5, None)),
     "gemma3": (GEMMA | {"qk_norm": True}, (5, 5, None)),
     "gpt_neox": (NEOX, (None,)),
-    "gpt_neox one after the other": (NEOX | {"parallel_residual": False}, (None,)),
 }
 
 
@@ -55,11 +53,9 @@ def normalized(x, weights, config):
     """Normalize the last axis of x."""
     if config.norm == "layer_norm":
         x = x - np.mean(x, -1, keepdims=True)
-        root = np.sqrt(np.mean(x**2, -1, keepdims=True) + config.rms_norm_eps)
-        return x / root * weights["scale"] + weights["bias"]
     one = 1 if config.norm == "rms_norm_plus_one" else 0
     root = np.sqrt(np.mean(x**2, -1, keepdims=True) + config.rms_norm_eps)
-    return x / root * (one + weights["scale"])
+    return x / root * (one + weights["scale"]) + weights.get("bias", 0)
 
 
 def activated(x, name):
@@ -155,21 +151,15 @@ def reference_nll(
         def apply(name, y, norms=norms):
             return normalized(y, norms.pop(f"{name}_layernorm"), config)
 
-        heads, mlp = layer["self_attn"], layer["mlp"]
-        if config.parallel_residual:  # GPT-NeoX
-            attended = attention(apply("input", x), number, heads)
-            x = x + attended + feed_forward(apply("post_attention", x), mlp)
-        elif config.norm_placement == "before":  # Llama
-            x = x + attention(apply("input", x), number, heads)
-            x = x + feed_forward(apply("post_attention", x), mlp)
-        elif config.norm_placement == "after":  # OLMo 2
-            x = x + apply("post_attention", attention(x, number, heads))
-            x = x + apply("post_feedforward", feed_forward(x, mlp))
-        else:  # Gemma 2 and 3
-            attended = attention(apply("input", x), number, heads)
-            x = x + apply("post_attention", attended)
-            fed = feed_forward(apply("pre_feedforward", x), mlp)
-            x = x + apply("post_feedforward", fed)
+        heads, mlp, placement = layer["self_attn"], layer["mlp"], config.norm_placement
+        mixed = attention(x if placement == "after" else apply("input", x), number, heads)
+        if placement == "before":  # Llama; GPT-NeoX reads the same input twice
+            normed = apply("post_attention", x if config.parallel_residual else x + mixed)
+            x = x + mixed + feed_forward(normed, mlp)
+        else:  # OLMo 2; Gemma 2 and 3 also normalize the inputs
+            x = x + apply("post_attention", mixed)
+            normed = x if placement == "after" else apply("pre_feedforward", x)
+            x = x + apply("post_feedforward", feed_forward(normed, mlp))
         assert not norms  # every norm of the model is used
     x = normalized(x, params["norm"], config)
     tied = config.tie_word_embeddings

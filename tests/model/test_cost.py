@@ -1,6 +1,5 @@
 """FLOPs against the products in a model's program; memory against what XLA allocates."""
 
-import functools
 import math
 
 import jax
@@ -16,7 +15,7 @@ from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.model.memory import LARGEST_OVERESTIMATE, parameter_count, step_bound, window_bytes
 from rope_jax.model.resolve import resolve_model, resolve_run
-from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
+from rope_jax.rope import Frequencies, Rotary
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import fresh_state, make_train_step
 from tests.model.reference import FAMILIES
@@ -29,9 +28,9 @@ SCANNED = {"attention": "blockwise", "layers": "scanned"}
 @pytest.mark.parametrize(
     ("attention", "fields", "vocabulary", "length"),
     [
-        ("xla", {}, 257, 4096),
+        ("xla", SHALLOW, 257, 4096),
         ("blockwise", WIDE | {"gated_mlp": False, "qk_norm": "all_heads"}, 257, 16384),
-        ("blockwise", {"norm_placement": "both", "attention_softcap": 30.0}, 5000, 4096),
+        ("blockwise", SHALLOW | {"norm_placement": "both", "attention_softcap": 30.0}, 5000, 4096),
     ],
 )
 def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
@@ -56,17 +55,6 @@ def test_a_models_own_vocabulary_counts_not_the_tokenizers():
     for function in (flops_per_token, window_bytes):
         assert function(own, 257, 16) == function(tokenizers, 5000, 16)
         assert function(own, 257, 16) > function(tokenizers, 257, 16)
-
-
-def test_memory_of_blockwise_attention_is_linear_in_the_length():
-    config = ModelConfig(attention="blockwise")
-    # The demo's model at 65,536 tokens: well within 2 GiB.
-    longer, long = (window_bytes(config, 257, n) for n in (65_536, 32_768))
-    assert longer < 2**30
-    assert 1.8 < longer / long <= 2
-
-
-# Training
 
 
 # What `sum(p.numel() for p in model.parameters())` gives for these models on the Hub.
@@ -116,14 +104,8 @@ def test_the_parameter_count_is_that_of_published_models(published, fields):
     [
         (SCANNED | {"remat": "attention"}, 2048, 2, 1),
         # parameters weigh more than what is kept for the backward pass
-        ({"hidden_size": 512, "intermediate_size": 1408}, 16, 2, 1),
+        ({"hidden_size": 512, "intermediate_size": 1408, "layers": "scanned"}, 16, 2, 1),
         pytest.param({}, 512, 16, 4, marks=pytest.mark.slow),
-        # scores that are not plain products are computed again
-        pytest.param(
-            {"remat": "products", "layers": "scanned", "attention_softcap": 30.0},
-            *(512, 8, 1),
-            marks=pytest.mark.slow,
-        ),
         pytest.param({**FAMILIES["gemma2"][0]}, 256, 8, 1, marks=pytest.mark.slow),
     ],
 )
@@ -132,14 +114,8 @@ def test_a_training_step_never_takes_less_than_its_bound(
 ):
     stage = {"steps": 5, "seq_len": seq_len, "batch_size": batch_size}
     stage["grad_accumulation"] = grad_accumulation
-    config = Config.model_validate(
-        {
-            "name": "cost",
-            "model": SHALLOW | fields,
-            "optim": {"warmup_steps": 1},
-            "stages": [stage],
-        }
-    )
+    settings = {"name": "cost", "model": SHALLOW | fields, "stages": [stage]}
+    config = Config.model_validate(settings | {"optim": {"warmup_steps": 1}})
     model, adamw = language_model(resolve_run(config), 257), optimizer(config)
     integers = jax.ShapeDtypeStruct((batch_size, seq_len), np.int32)
     weights = jax.ShapeDtypeStruct((batch_size, seq_len), np.float32)
@@ -162,13 +138,9 @@ def test_a_training_step_never_takes_less_than_its_bound(
 
 # FLOPs
 
-NARROW = ModelConfig(
-    **{"hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 6, "head_dim": 10},
-    **{"num_key_value_heads": 2, "attention": "xla"},
-)
-ROTARY = Rotary.shared(
-    parse_scaling({"type": "none"}).frequencies(RotaryGeometry(NARROW.heads_width))
-)
+NARROW = {"hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 6, "head_dim": 10,
+          "num_key_value_heads": 2, "attention": "xla"}  # fmt: skip
+ROTARY = Rotary.shared(Frequencies.from_float64(np.ones(5)))
 
 
 def products(jaxpr):
@@ -185,19 +157,17 @@ def products(jaxpr):
     return total
 
 
-@functools.cache
 def forward(seq_len, vocab_size=61, **fields):
     """Count the FLOPs of one token's forward pass."""
-    model = LanguageModel(resolve_model(ModelConfig(**NARROW.model_dump() | fields)), vocab_size)
+    model = LanguageModel(resolve_model(ModelConfig(**NARROW | fields)), vocab_size)
     text = np.zeros((1, seq_len), np.int32)
-    program = jax.make_jaxpr(model.nll)(
-        jax.eval_shape(lambda: model.init(0)), text, text, text, None, ROTARY
-    )
+    shapes = jax.eval_shape(lambda: model.init(0))
+    program = jax.make_jaxpr(model.nll)(shapes, text, text, text, None, ROTARY)
     return products(program.jaxpr) / seq_len
 
 
 def by_formula(seq_len, vocab_size=61, **fields):
-    return flops_per_token(ModelConfig(**NARROW.model_dump() | fields), vocab_size, seq_len)
+    return flops_per_token(ModelConfig(**NARROW | fields), vocab_size, seq_len)
 
 
 def test_flops_golden():

@@ -143,7 +143,11 @@ def test_only_the_window_may_be_overestimated():
          32_768),
         # weights that take more than the window: copies of them show
         ({"hidden_size": 512, "intermediate_size": 1408} | IN_BFLOAT16, 512),
-        ({"hidden_size": 512, "intermediate_size": 1408, "layers": "unrolled"}, 512),
+        (
+            {"hidden_size": 512, "intermediate_size": 1408, "layers": "unrolled"}
+            | {"num_hidden_layers": 2},
+            512,
+        ),
     ],
 )  # fmt: skip
 def test_the_plan_is_near_what_the_sweeps_program_allocates(fields, length):
