@@ -131,6 +131,8 @@ def read_sweep(folder: Path) -> Sweep:
             f"{folder}: results.csv and documents.csv disagree: one is cut short or belongs to "
             "another sweep; sweep again"
         )
+    if not (folder / "sweep.yaml").is_file():
+        raise UserError(f"{folder / 'sweep.yaml'}: no such file; sweep again")
     entries = load(SweepConfig, folder / "sweep.yaml").scalings
     if not {row.name for row in rows} <= {entry.label for entry in entries}:
         raise UserError(f"{folder}: results.csv and sweep.yaml disagree about curves; sweep again")

@@ -48,6 +48,4 @@ class ExportConfig(Frozen):
     step: NonNegativeInt | None = Field(None, description="training step; null: the newest")
     strategy: str | None = Field(None, description="scripts/fit.py's file; null: as trained")
     family: str | None = Field(None, description="model_type to write; null: the first that fits")
-    lossy: bool = Field(
-        False, description="write the model without what transformers lacks: map, query scale"
-    )
+    lossy: bool = Field(False, description="leave out what transformers lacks: map, query scale")

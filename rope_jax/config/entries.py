@@ -22,7 +22,7 @@ from pydantic import (
 
 from rope_jax.config.keys import flat
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
-from rope_jax.config.types import FolderName, Frozen, ListOf, bare_names, distinct
+from rope_jax.config.types import FolderName, Frozen, ListOf, NonEmpty, bare_names, distinct
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.rope.numbers import single_error
@@ -200,13 +200,13 @@ def _settings(entry: SweepEntry) -> dict[str, str]:
     return {key: x for key, x in texts.items() if re.fullmatch(r"[\w.+-]{1,40}", x, re.ASCII)}
 
 
-Entries = Annotated[
-    ListOf[AnyEntry],
+_Named = (
     AfterValidator(_with_own_labels),
     distinct(operator.attrgetter("label"), "; give one a name"),
     Field(description="one curve each: trained, or a strategy, its factor fixed or auto (n/L)"),
-]
-Scalings = Annotated[Entries, Field(min_length=1)]
+)
+Entries = Annotated[ListOf[AnyEntry], *_Named]
+Scalings = Annotated[NonEmpty[AnyEntry], *_Named]
 
 
 def parse_entries(*entries: Any) -> tuple[SweepEntry, ...]:

@@ -38,15 +38,15 @@ QKNorm = Annotated[
 # checking a config visits every layer
 MOST_LAYERS = 10_000
 LayerCount = Annotated[int, Field(gt=0, le=MOST_LAYERS), Whole]
-# and computes the frequencies of every pair of dimensions
-MOST_HEAD_DIM = 2**16
+# and computes the frequencies of every pair of dimensions of a head
+Width = Annotated[int, Field(gt=0, le=2**20), Whole]
 
 
 class ModelConfig(Frozen):
     """The decoder, with the names of Hugging Face's Llama. The defaults describe a Llama."""
 
     vocab_size: PositiveInt | None = Field(None, description="null: the tokenizer's")
-    hidden_size: PositiveInt = Field(128, description="width of the residual stream")
+    hidden_size: Width = Field(128, description="width of the residual stream")
     intermediate_size: PositiveInt = Field(352, description="width of the feed-forward")
     num_hidden_layers: LayerCount = Field(4, description="number of decoder layers")
     num_attention_heads: PositiveInt = Field(4, description="number of query heads")
@@ -128,11 +128,6 @@ class ModelConfig(Frozen):
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
                 f"{self.num_attention_heads}; set head_dim or change one of them"
-            )
-        if self.heads_width > MOST_HEAD_DIM:
-            raise ValueError(
-                f"head_dim {self.heads_width:,} is more than {MOST_HEAD_DIM:,}; lower it, or "
-                "hidden_size"
             )
         if self.heads_width % 2:
             raise ValueError(

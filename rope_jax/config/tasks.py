@@ -112,9 +112,7 @@ class KeyTokensConfig(Frozen):
     split: Literal["test", "validation"] = Field("test", description="the split that sweeps read")
     short: Length = Field(description="K, near context; the measured models' window")
     stride: PositiveInt | None = Field(None, description="s; null: K/4")
-    alpha: PositiveFloat = Field(
-        2.0, description="least gain in log p by the whole window over near context, in nats"
-    )
+    alpha: PositiveFloat = Field(2.0, description="least gain in log p over near context, in nats")
     beta: Annotated[float, Field(lt=0, allow_inf_nan=False)] = Field(
         -2.0, description="least log p with the whole window"
     )
