@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -54,3 +55,19 @@ def compiled_fully() -> Iterator[None]:
             patch.setattr(compiler, "get_compile_options", with_newer_emitters)
         yield
     jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs a command in this process: its main, and its name and words."""
+    from rope_jax import cli
+
+    def call(main: Callable[[list[str]], None], *words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [*words])
+        with pytest.raises(SystemExit) as ended:
+            cli.run(main)
+        return ended.value.code or 0, *capfd.readouterr()
+
+    return call

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import eval_ppl
 import train
-from rope_jax import cli
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -85,19 +84,16 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def refused(folder, monkeypatch, capsys):
+def refused(folder, monkeypatch, call):
     """Return a function that calls a command, checks its error line and returns it."""
 
     def refused(*words: str) -> str:
         before = everything_in(folder.parent)
-        monkeypatch.setattr(sys, "argv", list(words))
         monkeypatch.setattr(
             "rope_jax.training.loop.Trainer.run", lambda *_: pytest.fail("training began")
         )
-        with pytest.raises(SystemExit) as caught:
-            cli.run(COMMANDS[words[0]])
-        said = capsys.readouterr().err
-        assert caught.value.code == 2
+        status, _, said = call(COMMANDS[words[0]], *words)
+        assert status == 2
         name = Path(words[0]).name
         assert said.startswith(f"{name}: ")
         assert said.endswith("\n")

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,20 @@ from pydantic import BaseModel, Field
 
 import eval_ppl
 import train
-from rope_jax import cli
+from rope_jax import __version__, cli
+from rope_jax.commands.main import main as installed_main
 from rope_jax.config.key_help import key_overview, key_section
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import Stopped, UserError
+from rope_jax.invocation import COMMANDS
 
 ROOT = Path(__file__).parent.parent
-MAINS = {"train.py": train.main, "eval_ppl.py": eval_ppl.main}
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(monkeypatch, call):
     """Run a command in this process; return its stdout.
 
     tests/test_bad_input.py starts a process, and tests/test_imports.py sees what they import.
@@ -31,36 +33,32 @@ def command(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "80")
 
-    def command(script, *arguments):
-        monkeypatch.setattr(sys, "argv", [script, *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.run(MAINS[script])
-        shown = capsys.readouterr()
-        assert (ended.value.code or 0, shown.err) == (0, "")
-        return shown.out
+    def command(main, *words):
+        status, out, err = call(main, *words)
+        assert (status, err) == (0, "")
+        return out
 
     return command
 
 
 def test_help_lists_the_keys_and_says_all_about_one(command):
-    out = command("train.py", "--help")
+    out = command(train.main, "train.py", "--help")
     assert out.startswith("usage: train.py CONFIG.yaml [key=value ...]\n")
     assert "\n".join(key_overview(Config, "train.py", 80)) in out
-    out = command("eval_ppl.py", "--help", "scalings.N")
+    out = command(eval_ppl.main, "eval_ppl.py", "--help", "scalings.N")
     assert out.splitlines() == key_section(SweepConfig, "scalings.N", 80)
     assert "\n  yarn: YaRN: θ for fast pairs" in out
 
 
 def test_the_printed_config_gives_the_same_run_or_sweep(command, tmp_path):
-    overrides = ["seed=5", "name=b=c"]
+    given = ["seed=5", "name=b=c"]
+    run = command(train.main, "train.py", "configs/demo.yaml", *given, "--print-config")
     # the run of the sweep does not exist: only the sweep is read
-    for schema, words in {
-        Config: ["train.py", "configs/demo.yaml", *overrides, "--print-config"],
-        SweepConfig: ["eval_ppl.py", "--print-config", "runs/none", "--sweep", "demo", *overrides],
-    }.items():
-        (tmp_path / "again.yaml").write_text(command(*words))
-        folder = ROOT / "configs" / ("sweeps" if schema is SweepConfig else "")
-        wanted = load(schema, folder / "demo.yaml", overrides)
+    words = ["--print-config", "runs/none", "--sweep", "demo", *given]
+    sweep = command(eval_ppl.main, "eval_ppl.py", *words)
+    for out, schema, file in (run, Config, "demo.yaml"), (sweep, SweepConfig, "sweeps/demo.yaml"):
+        (tmp_path / "again.yaml").write_text(out)
+        wanted = load(schema, ROOT / "configs" / file, given)
         assert load(schema, tmp_path / "again.yaml") == wanted
         assert wanted.seed == 5
 
@@ -98,18 +96,13 @@ def test_overrides_may_stand_anywhere_and_keep_their_order(tmp_path):
         (Stopped("stopped after step 3", signal.SIGTERM), 143, "thing.py: stopped after step 3\n"),
     ],
 )
-def test_run_turns_the_outcome_into_a_status(monkeypatch, capsys, raised, status, err):
-    monkeypatch.setattr(sys, "argv", ["/some/where/thing.py", "a", "b=c"])
-
+def test_run_turns_the_outcome_into_a_status(call, raised, status, err):
     def main(arguments):
         assert arguments == ["a", "b=c"]
         if raised:
             raise raised
 
-    with pytest.raises(SystemExit) as caught:
-        cli.run(main)
-    assert caught.value.code == status
-    assert capsys.readouterr() == ("", err)
+    assert call(main, "/some/where/thing.py", "a", "b=c") == (status, "", err)
 
 
 def test_run_shows_the_traceback_of_a_bug(monkeypatch):
@@ -134,7 +127,7 @@ def test_a_config_may_be_a_pipe(command):
     read_end, write_end = os.pipe()
     os.write(write_end, (ROOT / "configs/demo.yaml").read_bytes())
     os.close(write_end)
-    out = command("train.py", f"/dev/fd/{read_end}", "--print-config")
+    out = command(train.main, "train.py", f"/dev/fd/{read_end}", "--print-config")
     os.close(read_end)
     assert out == dump(load(Config, ROOT / "configs/demo.yaml"))
 
@@ -143,3 +136,45 @@ def test_the_next_command_is_never_cut(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     cli.print_next("rope-jax sweep " + "x" * 100, "then")
     assert capsys.readouterr().out == f"next: rope-jax sweep {'x' * 100}\n      then\n"
+
+
+# The installed command
+
+
+@pytest.fixture
+def installed(call, monkeypatch):
+    """Return a function that runs rope-jax: (status, stdout, stderr)."""
+    monkeypatch.setenv("COLUMNS", "80")
+    return partial(call, installed_main, "/env/bin/rope-jax")
+
+
+def test_help_lists_every_command_in_a_line(installed):
+    for words in ([], ["--help"]):
+        status, out, err = installed(*words)
+        assert (status, err) == (0, "")
+        lines = out.splitlines()
+        assert max(map(len, lines)) <= 80
+        for name, command in COMMANDS.items():
+            assert f"  {name:11}{command.about}" in lines
+    assert installed("--version") == (0, f"rope-jax {__version__}\n", "")
+
+
+def test_the_help_of_a_command_has_at_most_150_lines_at_80_columns(installed):
+    for name in COMMANDS:
+        status, out, err = installed(name, "--help")
+        assert (status, err) == (0, "")
+        assert out.startswith(f"usage: rope-jax {name} ")
+        lines = out.splitlines()
+        assert len(lines) <= 150
+        assert max(map(len, lines)) <= 80
+
+
+def test_an_error_is_one_line_that_begins_with_the_command_as_it_was_called(installed):
+    assert installed("swep") == (2, "", "rope-jax: swep: unknown command; did you mean sweep?\n")
+    there = f"there are {', '.join(COMMANDS)}"
+    assert installed("xyz") == (2, "", f"rope-jax: xyz: unknown command; {there}\n")
+    status, out, err = installed("train", "dmo")
+    assert (status, out) == (2, "")
+    assert err.startswith("rope-jax train: dmo: no such file, and no config has that name; did ")
+    says = "rope-jax sweep: argument --sweep: expected one argument; see rope-jax sweep --help\n"
+    assert installed("sweep", "--sweep") == (2, "", says)

@@ -5,19 +5,15 @@ tests/test_bad_input.py and tests/training/test_loop.py start processes.
 
 import csv
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from matplotlib.image import imread
 
 import eval_ppl
 import train
-from rope_jax import cli
 
 ROOT = Path(__file__).parents[1]
-MAINS = {"train.py": train.main, "eval_ppl.py": eval_ppl.main}
 TINY = [
     "model.hidden_size=16",
     "model.intermediate_size=24",
@@ -35,47 +31,35 @@ TINY = [
 ]
 
 
-@pytest.fixture
-def call(tmp_path, monkeypatch, capfd):
-    """Return a function that runs a command, which must succeed and write nothing to stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(script: str, *arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", [str(ROOT / script), *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.run(MAINS[script])
-        out, err = capfd.readouterr()
-        assert (ended.value.code, err) == (0, "")
-        return out
-
-    return call
-
-
 def next_lines(out: str) -> list[str]:
     """Return the commands that the last lines name, without the word for Python."""
     *_, lines = out.partition("\nnext: ")
     return [line.strip().partition(" ")[2] for line in lines.splitlines()]
 
 
-def test_a_run_is_trained_and_swept(call, tmp_path):
+def test_a_run_is_trained_and_swept(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "texts").mkdir()
     rng = np.random.default_rng(0)
     for index in range(10):
         text = "".join(rng.choice(["rope ", "turns ", "slow\n", "fast "], 120))
         (tmp_path / "texts" / f"{index}.txt").write_text(text)
     (tmp_path / "run.yaml").write_text("name: tiny\nstages: []\n")
-    out = call("train.py", "run.yaml", *TINY)
+    status, out, err = call(train.main, str(ROOT / "train.py"), "run.yaml", *TINY)
+    assert (status, err) == (0, "")
     for said in ("parameters", "cpu", "1,280 tokens", "none: slowest wavelength 6,283", "L 16"):
         assert said in out
     assert next_lines(out) == [f"{ROOT / 'eval_ppl.py'} runs/tiny"]
-    out = call(
-        "eval_ppl.py",
+    status, out, err = call(
+        eval_ppl.main,
+        str(ROOT / "eval_ppl.py"),
         "runs/tiny",
         "name=short",
         "lengths=[8,16]",
         "scalings=[trained,pi]",
         "resamples=200",
     )
+    assert (status, err) == (0, "")
     assert next_lines(out) == [
         f"{ROOT / 'scripts/compare.py'} runs/tiny/evals/short  # an interactive page",
         "--logdir runs/tiny",
