@@ -1,6 +1,6 @@
 """Schema of the corpus: where documents come from and how they are split."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -95,13 +95,9 @@ def check_read_whole(data: _Data) -> None:
             raise ValueError(f"{name}: a sweep reads all of these documents; remove it")
 
 
-def _stdlib_by_default(data: Any) -> Any:
-    return {"type": "stdlib"} | data if isinstance(data, dict) else data
-
-
 DataConfig = Annotated[
     Annotated[
         StdlibData | TextData | JsonLinesData | ParquetData | HubData, Field(discriminator="type")
     ],
-    BeforeValidator(_stdlib_by_default),
+    BeforeValidator(lambda data: {"type": "stdlib"} | data if isinstance(data, dict) else data),
 ]

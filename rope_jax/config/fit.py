@@ -1,6 +1,6 @@
 """Schema of a fit: which rotary numbers are learned, from which start, on which tokens."""
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -42,8 +42,7 @@ LEARNED: tuple[Learned, ...] = get_args(Learned)
 OF_FAR: tuple[Learned, ...] = tuple(name for name in LEARNED if name.startswith("far_"))
 
 
-def _as_list(lengths: Any) -> Any:
-    return [lengths] if isinstance(lengths, int | float) else lengths
+_AsList = BeforeValidator(lambda given: [given] if isinstance(given, int | float) else given)
 
 
 class FitConfig(Frozen):
@@ -51,7 +50,7 @@ class FitConfig(Frozen):
 
     name: FolderName = Field("fit", description="name of the folder in the run's fits/")
     step: Step = None
-    length: Annotated[NonEmpty[Length], BeforeValidator(_as_list), Ascending] = Field(
+    length: Annotated[NonEmpty[Length], _AsList, Ascending] = Field(
         description="context length, beyond the window; of a list, steps take turns"
     )
     start: AnyEntry | None = Field(

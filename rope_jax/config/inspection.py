@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from rope_jax.config.entries import Entries, TrainedEntry, parse_entries
 from rope_jax.config.explain import validate
@@ -28,20 +28,16 @@ from rope_jax.config.types import (
 from rope_jax.errors import UserError
 from rope_jax.positions.maps import MAPS, AnyMap
 from rope_jax.rope import RotaryGeometry
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.numbers import Whole, single_error
 
 DEFAULT_BASES = (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0)
 MAX_DISTANCES = 2**20  # take up to half a minute to draw
 MAX_MAPPED_LENGTH = 2**13  # visiting every pair of tokens takes nearly a second per map
 
 
-def _check_suffix(path: str) -> str:
-    if Path(path).suffix not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"{path} should end in .png, .pdf or .svg")
-    return path
-
-
-FigurePath = Annotated[str, AfterValidator(_check_suffix)]
+FigurePath = Annotated[
+    str, Field(pattern=r".\.(png|pdf|svg)$"), single_error("should end in .png, .pdf or .svg")
+]
 RotaryDim = Annotated[int, Field(ge=2, le=2**12, multiple_of=2), Whole]
 
 

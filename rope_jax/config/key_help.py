@@ -20,9 +20,7 @@ _INDENT = "  "
 def key_overview(schema: type[BaseModel], program: str, width: int) -> list[str]:
     """Return one line of `width` columns per key: its type, default and, cut, its description."""
     lines = [_cut(line.rstrip(), width) for line in _overview(schema, "")]
-    key, types = max(sections(schema).items(), key=lambda section: len(section[1]))
-    example = f", for example {program} --help {key}" if len(types) > 1 else ""
-    about = f"All about a key or a section, and the keys of each type: --help KEY{example}"
+    about = f"All about a key or a section, and the keys of each type: {program} --help KEY"
     return [*lines, "", *_wrapped(about, width)]
 
 

@@ -143,10 +143,6 @@ def _part(node: Any, name: str, key: str, sections: list[str]) -> str | int:
     return name
 
 
-class _NotYamlError(Exception):
-    """A problem, as a message, and its line, if it is known."""
-
-
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """PyYAML's loader, which would take the last of several equal keys, and 1e-4 for text."""
 
@@ -161,7 +157,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         seen = set()
         for key, _ in node.value:
             if str(key.value) in seen:
-                raise _NotYamlError(f"found duplicate key {key.value}", key.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"found duplicate key {key.value}", problem_mark=key.start_mark
+                )
             seen.add(str(key.value))
         super().flatten_mapping(node)
         # what << merges comes first and gives way to the mapping's own keys
@@ -180,8 +178,6 @@ def parse_yaml(text: str, begin: str) -> Any:
     problem, mark = "", None
     try:
         return _unshared(yaml.load(text, _Loader))
-    except _NotYamlError as error:
-        problem, mark = error.args
     except yaml.MarkedYAMLError as error:
         problem, mark = str(error.problem).rstrip("."), error.problem_mark
     except yaml.YAMLError as error:
@@ -199,7 +195,7 @@ def _unshared(node: Any) -> Any:
     if isinstance(node, dict):
         return {key: _unshared(value) for key, value in node.items()}
     if isinstance(node, str) and "${" in node:
-        raise _NotYamlError("references, ${key}, are not supported; write the value", None)
+        raise yaml.YAMLError("references, ${key}, are not supported; write the value")
     return [_unshared(value) for value in node] if isinstance(node, list) else node
 
 

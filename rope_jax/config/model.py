@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rope_jax.attention import BACKENDS, AttentionName, Backend, backend_names
 from rope_jax.blocks import MLP, AnyFeedForward
@@ -30,6 +30,8 @@ ActivationName = Literal["silu", "gelu", "gelu_tanh"]
 FloatName = Literal["float32", "bfloat16"]
 ProductName = Literal["bfloat16", "auto"]
 RematName = Literal["none", "products", "attention", "layer"]
+# earlier versions had true and false
+_NAMED = BeforeValidator(lambda x: ("layer" if x else "none") if isinstance(x, bool) else x)
 LayersName = Literal["unrolled", "scanned"]
 QKNorm = Annotated[
     bool | Literal["all_heads"], single_error("should be true, false or 'all_heads'")
@@ -89,7 +91,7 @@ class ModelConfig(Frozen):
     )
     param_dtype: FloatName = Field("float32", description="type of the weights; training: float32")
     layers: LayersName = Field("unrolled", description="unrolled runs, scanned compiles faster")
-    remat: RematName = Field(
+    remat: Annotated[RematName, _NAMED] = Field(
         "none",
         description="recomputed in the backward pass; products: all but products and attention; "
         "attention: all but that; layer: all; on a CPU only with layers scanned",
@@ -100,12 +102,6 @@ class ModelConfig(Frozen):
         "cudnn, splash: kernels for CPU, GPU, TPU; linear: another model, no softmax",
     )
     position: AnyEncoding = Field(RoPE(), description="how the model knows the order of tokens")
-
-    @field_validator("remat", mode="before")
-    @classmethod
-    def _read_remat_as_once(cls, value: Any) -> Any:
-        """Accept true and false: run directories of earlier versions have them."""
-        return {True: "layer", False: "none"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "ModelConfig":

@@ -198,7 +198,7 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
         (show_maps, ["maps=[{type: far_frequencies, far: {type: explicit, factors: [1.0, 2.0]}}]"],
          "maps: far_frequencies: factors: 2 numbers for the 32 pairs of rotary_dim 64"),
         (show_maps, ["window=4096"], "overrides: length: 16,384 is more than 8,192"),
-        (show_maps, ["output=a.txt"], "overrides: output: a.txt should end in .png, .pdf or .svg"),
+        (show_maps, ["output=a.txt"], "overrides: output: should end in .png, .pdf or .svg, not"),
         (plot_turns, ["models=[{name: a, rotary_dim: 7, base: 10, train_length: 5}]"],
          "overrides: models.0.rotary_dim: should be a multiple of 2, not 7"),
         (plot_turns, ["models=[{name: b, rotary_dim: 8, base: 1e2, train_length: 5}, "
