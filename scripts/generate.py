@@ -126,7 +126,12 @@ def encodings_table() -> str:
     return table(
         ("`type`", "what it does", "`model.attention`", "source"),
         (
-            (f"`{name}`", about(it), names if it.needs_interaction else "all", it.source)
+            (
+                f"`{name}`",
+                about(it),
+                names if it.model_validate({}).needs_interaction else "all",
+                it.source,
+            )
             for name, it in ENCODINGS.items()
         ),
     )

@@ -85,8 +85,7 @@ def _shown_map(name: str, map_: PositionMap, asked: MapsConfig) -> ShownMap:
     resolved = map_.at(window, length)
     if resolved is None:
         return _visit(name, "auto: no map up to L tokens", _PLAIN, asked)
-    settings = ", ".join(f"{key} {value}" for key, value in resolved.shown_settings.items())
-    bands = resolved.bands(window, length)
+    settings, bands = resolved.settings_text, resolved.bands(window, length)
     if any(band.far is not None for band in bands):
         settings += "; slowest pair"
         bands = tuple(_slowest_pair(band, asked.geometry, length) for band in bands)

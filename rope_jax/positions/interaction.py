@@ -78,16 +78,9 @@ def capped(scores: Scores) -> Scores:
     Gemma 2, arXiv 2408.00118, §2. The scores must be known exactly, not up to a constant per query.
     """
 
-    def capped_scores(
-        params: Any,
-        q: Float[Array, "B K G T H"],
-        k: Float[Array, "B K S H"],
-        query_index: Int[Array, " T"],
-        key_index: Int[Array, " S"],
-    ) -> Float[Array, "B K G T S"]:
+    def capped_scores(params: Any, *block: Array) -> Float[Array, "B K G T S"]:
         softcap = params["softcap"].reshape((1,) * 5)
-        logits = scores(params, q, k, query_index, key_index)
-        return softcap * jnp.tanh(logits / softcap)
+        return softcap * jnp.tanh(scores(params, *block) / softcap)
 
     return capped_scores
 

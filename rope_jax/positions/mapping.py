@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rope_jax.positions.bands import Band, HeadBand
+from rope_jax.positions.bands import Band
 from rope_jax.positions.maps import Places, PositionMap
 from rope_jax.positions.maps.base import OWN
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Frequencies, Rotary, RotaryLayers
+from rope_jax.rope.frequencies import as_float
 
 # numpy on the host, jax inside jit
 Array = Any
@@ -61,11 +62,11 @@ def with_map(
             frequencies = frequencies._replace(attention_factor=m)
         bands.append(
             Band(
-                frequencies,
+                frequencies.for_heads(),
+                band.mask,
                 query_positions=None if band.query == OWN else positions_of(band.query),
                 key_positions=None if band.key == band.query else positions_of(band.key),
                 border=np.full((1, 1), band.border, np.int32) if band.border else None,
-                mask=band.mask,
             )
         )
     return rotary._replace(bands=tuple(bands))
@@ -82,24 +83,21 @@ def _divided(frequencies: Frequencies, divisor: float) -> Frequencies:
 
 
 class FittedParams(NamedTuple):
-    """The params of a map, on the host or traced in a fit; None: as without a map. F far bands."""
+    """The params of a `FittedMap`, with its names and axes, on the host or traced in a fit.
+
+    None: as without a map. [#L, #K, …]: near_inv_freq, attention_factor and, for each of F far
+    bands, far_inv_freq; [#L, #N, …]: far_phase and far_amplitude, for each far band, scale_s,
+    scale_p and bias, whose heads are all N.
+    """
 
     near_inv_freq: Array | None = None
-    """θ' of near keys [#L, #K, pairs]."""
     attention_factor: Array | None = None
-    """m [#L, #K]."""
     far_inv_freq: Array | None = None
-    """θ' of far keys [F, #L, #K, pairs]."""
     far_phase: Array | None = None
-    """φ [F, #L, #N, pairs], given together with far_inv_freq."""
     far_amplitude: Array | None = None
-    """a [F, #L, #N, pairs]."""
     scale_s: Array | None = None
-    """s of the query scale [#L, #N]; None: the scaling's own query scale."""
     scale_p: Array | None = None
-    """p of the query scale [#L, #N], given together with scale_s."""
     bias: Array | None = None
-    """[#L, N, knots]."""
 
 
 def fitted_rotary(
@@ -121,58 +119,52 @@ def fitted_rotary(
     """
     on_host = all(isinstance(x, np.ndarray) for x in jax.tree.leaves((params, positions)))
     xp: ModuleType = np if on_host else jnp
-    scale = np.ones((1, 1, 1, 1), np.float32)
+    near, scale = rotary.frequencies.for_heads(), None
     if params.scale_s is not None:
         rotary = rotary._replace(query_scale=np.ones((1, 1, 1), np.float32))
         scale = _query_scale(params.scale_s, params.scale_p, positions, train_length, xp)
-    near = Frequencies(*(leaf[:, :, None] for leaf in rotary.frequencies))
     if params.attention_factor is not None:
-        near = near._replace(attention_factor=_float32(params.attention_factor[:, None]))
-    by_band: list[tuple[Any, ...]] = [(params.near_inv_freq, None, None)]
-    for number in range(len(masks) - 1):
-        far = (params.far_inv_freq, params.far_phase, params.far_amplitude)
-        by_band.append(tuple(None if x is None else x[number] for x in far))
-    bands = [
-        HeadBand(
-            frequencies=_frequencies(inv_freq, near, xp),
-            phase=_or_constant(phase, 0.0, near),
-            amplitude=_or_constant(amplitude, 1.0, near),
-            query_scale=scale,
-            mask=mask,
+        near = near._replace(attention_factor=_by_row(params.attention_factor))
+    bands = [Band(_frequencies(params.near_inv_freq, near, xp), masks[0], query_scale=scale)]
+    for number, mask in enumerate(masks[1:]):
+        inv_freq, phase, amplitude = (
+            None if x is None else x[number]
+            for x in (params.far_inv_freq, params.far_phase, params.far_amplitude)
         )
-        for (inv_freq, phase, amplitude), mask in zip(by_band, masks, strict=True)
-    ]
+        bands.append(
+            Band(
+                _frequencies(inv_freq, near, xp),
+                mask,
+                phase=None if phase is None else _by_row(phase),
+                amplitude=None if amplitude is None else _by_row(amplitude),
+                query_scale=scale,
+            )
+        )
     bias = None
     if params.bias is not None:
         bias = _by_distance(params.bias, masks[1].nearest, seq_len, xp)
     return rotary._replace(bands=tuple(bands), bias=bias)
 
 
+def _by_row(params: Array) -> Array:
+    """Return params [#L, …] in float32, with the axis of rows: [#L, 1, …]."""
+    return params[:, None].astype(np.float32)
+
+
 def _frequencies(inv_freq: Array | None, near: Frequencies, xp: ModuleType) -> Frequencies:
-    """θ' [#L, #K, pairs] or near's, and near's m, as [#L, #B, #K, …]."""
-    m = near.attention_factor
-    if inv_freq is not None:
-        inv_freq = inv_freq[:, None]
-        made = Frequencies.from_float64(inv_freq) if xp is np else near.with_inv_freq(inv_freq)
-        near = made._replace(attention_factor=m)
-    *leading, pairs = near.inv_freq.shape
-    shape = np.broadcast_shapes(tuple(leading), np.shape(m))
-    inv_freq, remainder = (xp.broadcast_to(x, (*shape, pairs)) for x in near[:2])
-    return Frequencies(inv_freq, remainder, xp.broadcast_to(m, shape))
-
-
-def _or_constant(params: Array | None, constant: float, near: Frequencies) -> Array:
-    if params is None:
-        return np.full((1, 1, 1, near.inv_freq.shape[-1]), constant, np.float32)
-    return _float32(params[:, None])
+    """Return θ' [#L, #K, pairs], or near's, and near's m, with the axis of rows."""
+    if inv_freq is None:
+        return near
+    inv_freq = inv_freq[:, None]
+    made = Frequencies.from_float64(inv_freq) if xp is np else near.with_inv_freq(inv_freq)
+    return made._replace(attention_factor=near.attention_factor)
 
 
 def _query_scale(s: Array, p: Array, positions: Array, train_length: int, xp: ModuleType) -> Array:
     """Return s·max(1, ln n / ln L)^p with n = position + 1: float32 [#L, #B, #N, S]."""
-    beyond = xp.maximum(positions, train_length - 1)[None, :, None]
-    beyond = beyond.astype(np.float64 if xp is np else np.float32)
-    ratio = xp.log1p(beyond) / beyond.dtype.type(math.log(train_length))
-    return _float32(s[:, None, :, None] * ratio ** p[:, None, :, None])
+    beyond = as_float(xp.maximum(positions, train_length - 1)[None, :, None], xp)
+    ratio = xp.log1p(beyond) / math.log(train_length)
+    return (s[:, None, :, None] * ratio ** p[:, None, :, None]).astype(np.float32)
 
 
 def _by_distance(bias: Array, first: int, seq_len: int, xp: ModuleType) -> Array:
@@ -182,9 +174,4 @@ def _by_distance(bias: Array, first: int, seq_len: int, xp: ModuleType) -> Array
     octaves = np.log2(np.maximum(distances, first) / first)
     weights = np.maximum(0, 1 - np.abs(octaves - np.arange(knots)[:, None]))
     weights[:, distances < first] = 0
-    table = xp.matmul(bias, weights if xp is np else weights.astype(np.float32))
-    return _float32(table[:, None])
-
-
-def _float32(x: Array) -> Array:
-    return x.astype(np.float32)
+    return _by_row(xp.matmul(bias, weights if xp is np else weights.astype(np.float32)))

@@ -106,15 +106,13 @@ def _with_rank(x: Array, rank: int) -> Array:
 
 
 def cos_sin(
-    frequencies: Frequencies,
-    positions: Positions,
-    phase: Float32[Array, "*#batch 1 pairs"] | None = None,
+    frequencies: Frequencies, positions: Positions
 ) -> tuple[Float32[Array, "*#batch T pairs"], Float32[Array, "*#batch T pairs"]]:
-    """Return m·cos(p·θ_i + phase_i) and m·sin(p·θ_i + phase_i) for integer positions p.
+    """Return m·cos(p·θ_i) and m·sin(p·θ_i) for integer positions p.
 
     frequencies: leaves [..., pairs] and [...], below π radians per token (faster ones alias slower
     ones). positions: integers [..., T], below 2^31 in absolute value. Leading axes broadcast,
-    aligned on the right. m is `attention_factor`. phase: in radians; None: 0.
+    aligned on the right. m is `attention_factor`.
 
     Worst error of cos or sin before m, against float64, with frequencies made on the host (d 64,
     base 10^4): 3.1e-7 up to position 10^7, 3.6e-6 up to 2^31. Differentiable in inv_freq and
@@ -123,9 +121,6 @@ def cos_sin(
     ValueError: positions that are not integers, or host positions of 2^31 and beyond.
     """
     radians = angles(frequencies, positions)
-    if phase is not None:
-        rank = max(radians.ndim, phase.ndim)
-        radians = _with_rank(radians, rank) + _with_rank(phase, rank)
     m = jnp.asarray(frequencies.attention_factor, jnp.float32)[..., None, None]
     m = _with_rank(m, radians.ndim)
     return computed_once(m * jnp.cos(radians)), computed_once(m * jnp.sin(radians))

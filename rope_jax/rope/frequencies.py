@@ -38,6 +38,10 @@ class Frequencies(NamedTuple):
         """The frequencies on the host as float64, to about 48 bits."""
         return self.inv_freq.astype(np.float64) + self.inv_freq_remainder
 
+    def for_heads(self) -> "Frequencies":
+        """Add an axis of heads, of size 1, to frequencies of layers and rows: [L, B, 1, …]."""
+        return Frequencies(*(leaf[:, :, None] for leaf in self))
+
     def with_inv_freq(self, inv_freq: Array) -> "Frequencies":
         """Replace the frequencies, and set the remainder, which belonged to the old ones, to 0."""
         remainder = np.zeros(np.shape(inv_freq), np.float32)
@@ -73,6 +77,11 @@ class Rotary(NamedTuple):
         """Use one strategy's frequencies in all layers and rows: add axes [1, 1] in front."""
         leaves = [leaf.reshape((1, 1, *leaf.shape)) for leaf in frequencies]
         return cls.unscaled_queries(Frequencies(*leaves))
+
+
+def as_float(x: Any, xp: Any) -> Any:
+    """Return x as float64 on the host, where xp is numpy, and as float32 on a device."""
+    return x.astype(np.float64 if xp is np else np.float32)
 
 
 def is_on_host(positions: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from rope_jax.rope.frequencies import host_positions, is_on_host
+from rope_jax.rope.frequencies import as_float, host_positions, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.numbers import Whole
 
@@ -31,22 +31,22 @@ class QueryScale(BaseModel):
 
         ValueError: host positions beyond 32 bits, or a geometry for which the formula is undefined.
         """
+        xp: Any = np
         if is_on_host(positions):
-            at_least_0 = np.maximum(host_positions(positions), 0)
-            return self._at(geometry, at_least_0, np, np.float64).astype(np.float32)
-        import jax.numpy as jnp
+            positions = host_positions(positions)
+        else:
+            import jax.numpy as xp
+        return self._at(geometry, xp.maximum(positions, 0), xp).astype(np.float32)
 
-        return self._at(geometry, jnp.maximum(positions, 0), jnp, jnp.float32)
-
-    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
+    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
         """Compute the factor at positions of at least 0; xp is numpy or jax.numpy."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
-    def _log_ratio(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
+    def _log_ratio(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
         """ln(p + 1) / ln L."""
         if geometry.train_length < 2:
             raise ValueError(f"train_length: {self.type} needs at least 2 (it divides by ln L)")
-        return xp.log1p(positions.astype(dtype)) / dtype(math.log(geometry.train_length))
+        return xp.log1p(as_float(positions, xp)) / math.log(geometry.train_length)
 
 
 class LogN(QueryScale):
@@ -55,8 +55,8 @@ class LogN(QueryScale):
     source: ClassVar[str] = "Su, kexue.fm/archives/8823"
     type: Literal["logn"] = "logn"
 
-    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
-        return xp.maximum(dtype(1), self._log_ratio(geometry, positions, xp, dtype))
+    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
+        return xp.maximum(1.0, self._log_ratio(geometry, positions, xp))
 
 
 class PowerScale(QueryScale):
@@ -77,9 +77,8 @@ class PowerScale(QueryScale):
     # 31^16, for L = 2 and n = 2^31, is far inside float32's range
     p: float = Field(1.0, gt=0, le=16, description="p, the exponent of ln n / ln L")
 
-    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
-        ratio = self._log_ratio(geometry, positions, xp, dtype)
-        return xp.maximum(dtype(1), dtype(self.s) * ratio ** dtype(self.p))
+    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
+        return xp.maximum(1.0, self.s * self._log_ratio(geometry, positions, xp) ** self.p)
 
 
 class Llama4Scale(QueryScale):
@@ -92,11 +91,11 @@ class Llama4Scale(QueryScale):
         8192, ge=1, lt=2**31, description="tokens per step of the staircase"
     )
 
-    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
+    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
         # ⌊(p + 1)/f⌋ without computing p + 1, which overflows at the last position
         ends = positions % self.floor_scale == self.floor_scale - 1
         steps = positions // self.floor_scale + ends.astype(positions.dtype)
-        return dtype(1) + dtype(self.attn_scale) * xp.log1p(steps.astype(dtype))
+        return 1 + self.attn_scale * xp.log1p(as_float(steps, xp))
 
 
 class MinistralScale(QueryScale):
@@ -106,9 +105,9 @@ class MinistralScale(QueryScale):
     type: Literal["ministral"] = "ministral"
     beta: float = Field(0.1, gt=0, lt=1e6, description="coefficient of the logarithm")
 
-    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
+    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
         steps = positions // geometry.train_length
-        return dtype(1) + dtype(self.beta) * xp.log1p(steps.astype(dtype))
+        return 1 + self.beta * xp.log1p(as_float(steps, xp))
 
 
 QUERY_SCALES: dict[str, type[QueryScale]] = {

@@ -158,7 +158,7 @@ def test_layers_may_differ_only_in_the_far_frequencies():
         near = cheap_nll(params, tokens, rotary._replace(bands=()))
         if not rotary.bands:
             return near
-        slowest = rotary.bands[1].frequencies.inv_freq[:, :, -1]  # [2, B|1]
+        slowest = rotary.bands[1].frequencies.inv_freq[:, :, 0, -1]  # [2, B|1]
         return near + 1000 * (slowest[0] - 2 * slowest[1])[:, None]
 
     found = figures(sweep_maps(entries, [8, 64], nll=nll, geometry=layers))

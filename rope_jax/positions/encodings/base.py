@@ -4,7 +4,6 @@ Shapes: L layers, B batch, S tokens, T queries, D model, N heads, K key-value he
 axis marked # may have size 1.
 """
 
-import math
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -53,8 +52,6 @@ class Encoding(BaseModel):
     """Whether it has params for each head, so that devices cannot share the heads."""
     ignored: ClassVar[tuple[str, ...]] = ("base", "rotary_dim", "layout", "map")
     """Keys of the section `rope` that do not apply to it."""
-    needs_interaction: ClassVar[bool] = False
-    """Whether it takes an attention backend that does more than plain dot products."""
 
     type: str
 
@@ -62,6 +59,11 @@ class Encoding(BaseModel):
     def scores_are_products(self) -> bool:
         """Whether the logits are q·k/√H exactly, of rotated q and k, and nothing else."""
         return type(self).scores is Encoding.scores
+
+    @property
+    def needs_interaction(self) -> bool:
+        """Whether it takes an attention backend that does more than plain dot products."""
+        return not self.scores_are_products
 
     @property
     def longest(self) -> int | None:
@@ -79,10 +81,6 @@ class Encoding(BaseModel):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         """Return the shape of each parameter, by name."""
         return {}
-
-    def parameter_count(self, sizes: Sizes) -> int:
-        """Return the number of parameters."""
-        return sum(map(math.prod, self.parameter_shapes(sizes).values()))
 
     def initial(self, sizes: Sizes, key: Any) -> Params:
         """Draw the parameters: float32, from a normal distribution, like the model's own."""

@@ -16,7 +16,6 @@ class ALiBiEncoding(Encoding):
 
     source: ClassVar[str] = "Press et al., arXiv 2108.12409"
     uses_distances: ClassVar[bool] = True
-    needs_interaction: ClassVar[bool] = True
     type: Literal["alibi"] = "alibi"
 
     @property
@@ -73,7 +72,22 @@ def _in_8_bits(x: np.ndarray) -> np.ndarray:
     return np.stack(parts, axis=-1)
 
 
-class T5Encoding(Encoding):
+class BiasByDistance(Encoding):
+    """Encodings that add a table [L|1, N, C] of biases by head and distance to the logits.
+
+    `layer_params` makes the table, "by_distance"; all keys beyond have its last number.
+    """
+
+    uses_distances: ClassVar[bool] = True
+
+    @property
+    def scores(self) -> Scores:
+        from rope_jax.positions.interaction import plus_by_distance
+
+        return plus_by_distance
+
+
+class T5Encoding(BiasByDistance):
     """T5 bias: logits q·k/√H + b[n, bucket(i − j)], a trained number per head n and bucket.
 
     Each distance below buckets/2 is a bucket of its own; the others share the rest, see
@@ -81,8 +95,6 @@ class T5Encoding(Encoding):
     """
 
     source: ClassVar[str] = "Raffel et al., arXiv 1910.10683"
-    uses_distances: ClassVar[bool] = True
-    needs_interaction: ClassVar[bool] = True
     type: Literal["t5"] = "t5"
     buckets: Annotated[int, Whole] = Field(
         32, ge=2, le=512, description="number of biases per head, even"
@@ -110,12 +122,6 @@ class T5Encoding(Encoding):
 
         buckets = t5_buckets(self.buckets, self.max_distance)
         return {"by_distance": jnp.take(parameters["bias"], buckets, axis=1).swapaxes(1, 2)}
-
-    @property
-    def scores(self) -> Scores:
-        from rope_jax.positions.interaction import plus_by_distance
-
-        return plus_by_distance
 
 
 @functools.cache
@@ -148,7 +154,7 @@ def t5_buckets(buckets: int, max_distance: int) -> np.ndarray:
 _SMALLEST = 1e-2
 
 
-class KERPLEEncoding(Encoding):
+class KERPLEEncoding(BiasByDistance):
     """KERPLE-log: logits q·k/√H − r1·ln(1 + r2·(i − j)), with trained r1, r2 > 0 per head.
 
     As in the authors' code (chijames/KERPLE, `ParallelKerpleLog`): at least 0.01 where they are
@@ -157,8 +163,6 @@ class KERPLEEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Chi et al., arXiv 2205.09921"
-    uses_distances: ClassVar[bool] = True
-    needs_interaction: ClassVar[bool] = True
     type: Literal["kerple"] = "kerple"
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
@@ -182,9 +186,3 @@ class KERPLEEncoding(Encoding):
         r1, r2 = (bounded(parameters[name], _SMALLEST)[..., None] for name in ("r1", "r2"))
         distance = jnp.arange(positions.shape[-1], dtype=jnp.float32)[None, None]
         return {"by_distance": -r1 * jnp.log1p(r2 * distance)}
-
-    @property
-    def scores(self) -> Scores:
-        from rope_jax.positions.interaction import plus_by_distance
-
-        return plus_by_distance

@@ -28,7 +28,6 @@ class FIREEncoding(Encoding):
     source: ClassVar[str] = "Li et al., arXiv 2310.04418"
     uses_positions: ClassVar[bool] = True
     uses_distances: ClassVar[bool] = True
-    needs_interaction: ClassVar[bool] = True
     type: Literal["fire"] = "fire"
     threshold: Annotated[int, Whole] | None = Field(
         None,

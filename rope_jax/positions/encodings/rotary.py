@@ -53,7 +53,6 @@ class XPosEncoding(Encoding):
     uses_distances: ClassVar[bool] = True
     is_rotary: ClassVar[bool] = True
     ignored: ClassVar[tuple[str, ...]] = ()
-    needs_interaction: ClassVar[bool] = True
     type: Literal["xpos"] = "xpos"
     scale_base: Annotated[float, Field(ge=64, allow_inf_nan=False)] = Field(
         512.0, description="tokens after which pair i has decayed by ζ_i"
@@ -126,12 +125,14 @@ class PoPEEncoding(Encoding):
     # Every dimension turns by a frequency of its own, and there are no pairs.
     ignored: ClassVar[tuple[str, ...]] = ("rotary_dim", "layout")
     takes_maps: ClassVar[bool] = True
-    # The kernels expect values as wide as keys.
-    needs_interaction: ClassVar[bool] = True
     type: Literal["pope"] = "pope"
     initial_delta: Literal["zero", "uniform"] = Field(
         "zero", description="δ before training: zero, or uniform in [−2π, 0]"
     )
+
+    @property
+    def needs_interaction(self) -> bool:
+        return True  # the kernels expect values as wide as keys
 
     def rotary_dim(self, head_dim: int) -> int:
         return 2 * head_dim

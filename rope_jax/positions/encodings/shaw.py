@@ -17,7 +17,6 @@ class ShawEncoding(Encoding):
     source: ClassVar[str] = "Shaw et al., arXiv 1803.02155"
     differs_by_head: ClassVar[bool] = False
     uses_distances: ClassVar[bool] = True
-    needs_interaction: ClassVar[bool] = True
     type: Literal["shaw"] = "shaw"
     max_distance: Annotated[int, Whole] = Field(
         16, gt=0, lt=2**31, description="distance from which all keys share one vector"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Union
 from pydantic import Field
 
 from rope_jax.positions.maps.base import (
-    AutoTokens,
     MapBand,
     Places,
     PositionMap,
@@ -23,7 +22,6 @@ from rope_jax.positions.maps.sinks import LMInfinite, Streaming
 __all__ = [
     "MAPS",
     "AnyMap",
-    "AutoTokens",
     "MapBand",
     "Places",
     "PositionMap",

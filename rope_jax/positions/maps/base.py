@@ -85,6 +85,8 @@ class PositionMap(BaseModel):
     """r(i, j), in the words of the README's table."""
     stays_inside: ClassVar[bool] = True
     """Whether it is meant to keep relative positions below L, which a sweep then checks."""
+    acts_inside: ClassVar[bool] = False
+    """Whether "auto" stands for a map also in texts of n ≤ L tokens."""
     written_by: ClassVar[str] = ""
     """The script that finds the map's params; empty: people choose its settings."""
 
@@ -102,19 +104,19 @@ class PositionMap(BaseModel):
         """
         if not self.is_auto:
             return self
-        return None if length <= window else self._with_numbers(window, length)
-
-    def _with_numbers(self, window: int, length: int) -> "PositionMap":
-        settings = self.resolved(window, length)
+        if length <= window and not self.acts_inside:
+            return None
+        settings, found = self.model_dump(), self.automatic(window, length)
+        settings |= {name: x for name, x in found.items() if settings[name] == "auto"}
         try:
             return type(self).model_validate(settings)
         except ValidationError as error:
             message = explain(error, settings, type(self))
             raise ValueError(f"{message} (at a trained window of {window:,})") from None
 
-    def resolved(self, window: int, length: int) -> dict[str, Any]:
-        """Return all settings, with a number for each "auto", for n > L."""
-        return self.model_dump()
+    def automatic(self, window: int, length: int) -> dict[str, Any]:
+        """Return the number that each "auto" stands for, at L and n."""
+        return {}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         """Return the bands of a map without "auto"; the first one holds d = 0."""
@@ -135,7 +137,7 @@ class PositionMap(BaseModel):
         default = self.model_copy(update=defaults).at(window, length)
         advice = "the defaults would not do either"
         if default is not None and default._largest_position(window, length) < window:
-            advice = f"the defaults, {default.description.partition(': ')[2]}, would do"
+            advice = f"the defaults, {default.settings_text}, would do"
         shown = self.shown_settings
         raise ValueError(
             f"{', '.join(shown)}: {', '.join(shown.values())} put the first of {length:,} tokens "
@@ -146,11 +148,6 @@ class PositionMap(BaseModel):
         """The largest r(i, j) of the last query of n tokens, which no earlier query exceeds."""
         query, keys = np.array([length - 1]), np.arange(length)
         return float(np.nanmax(relative_positions(self.bands(window, length), query, keys)))
-
-    @property
-    def layer_count(self) -> int:
-        """For how many layers the map has params; 1: for all alike."""
-        return 1
 
     def check_layers(self, layers: RotaryLayers) -> None:
         """ValueError, which begins with a key of the map, if it was made for other layers."""
@@ -168,10 +165,9 @@ class PositionMap(BaseModel):
 
         Frequencies and an m of a band's own count as an effect.
         """
-        bands = self.bands(window, length)
         exact = tuple(
             band
-            for band in bands
+            for band in self.bands(window, length)
             if band.far is None and band.divisor == 1 and band.attention_factor == 1
         )
         keys = np.arange(length)
@@ -195,10 +191,14 @@ class PositionMap(BaseModel):
         return "+".join([self.type, *(f"{k}={v}" for k, v in self.shown_settings.items())])
 
     @property
+    def settings_text(self) -> str:
+        """All settings in words, such as "window 96, k 18.3"."""
+        return ", ".join(f"{name} {value}" for name, value in self.shown_settings.items())
+
+    @property
     def description(self) -> str:
         """The type and all settings in words, such as "map leaky_rerope: window 96, k 18.3"."""
-        settings = ", ".join(f"{name} {value}" for name, value in self.shown_settings.items())
-        return f"map {self.type}: {settings}"
+        return f"map {self.type}: {self.settings_text}"
 
 
 def relative_positions(
@@ -213,22 +213,21 @@ def relative_positions(
     for band in bands:
         if band.far is not None:
             raise ValueError("far: has its own frequencies, so r(i, j) differs from pair to pair")
-        seen = band.mask.by_distance(distance) & band.mask.by_document_position(queries, keys)
+        visible = band.mask.by_distance(distance) & band.mask.by_document_position(queries, keys)
         steps = band.query.of(queries)[:, None] - band.key.of(keys)[None]
         r = steps / band.divisor + band.border * (1 - 1 / band.divisor)
-        found = np.where(seen, r, found)
+        found = np.where(visible, r, found)
     return found
 
 
 def first_changed_distance(bands: tuple[MapBand, ...], length: int) -> int | None:
     """Return the smallest distance at which a map changes how, or whether, a key is seen.
 
-    It is that of the last query of a text of n tokens; None: it sees all keys as without a map.
+    It is the end of the first band, or 0 if that is not like plain RoPE; None if no key of a text
+    of n tokens is that far away.
     """
-    query, keys = np.array([length - 1]), np.arange(length)
     near = bands[0]
-    is_plain = near.query == OWN and near.key == OWN and near.divisor == 1 and near.far is None
-    seen = near.mask.by_distance(query[:, None] - keys[None])
-    unchanged = (seen & near.mask.by_document_position(query, keys))[0] & is_plain
-    changed = np.flatnonzero(~unchanged[::-1])
-    return int(changed[0]) if changed.size else None
+    end = near.mask.beyond
+    if near != MapBand(BandMask(beyond=end)):
+        return 0
+    return None if end is None or end >= length else end

@@ -117,15 +117,6 @@ class FittedMap(PositionMap):
     def is_auto(self) -> bool:
         return False
 
-    @property
-    def layer_count(self) -> int:
-        return max([len(x) for x in self._by_layer().values()], default=1)
-
-    @property
-    def count(self) -> int:
-        """How many numbers the map holds."""
-        return sum(x.size for x in self.params.values())
-
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         """Return the bands without their params."""
         if not self.borders:
@@ -165,7 +156,7 @@ class FittedMap(PositionMap):
     @property
     def shown_settings(self) -> dict[str, str]:
         borders = {"borders": "-".join(map(str, self.borders))} if self.borders else {}
-        return borders | {"numbers": str(self.count)}
+        return borders | {"numbers": str(sum(x.size for x in self.params.values()))}
 
 
 def _check_size(name: str, axis: str, size: int, *sizes: int) -> None:

@@ -23,8 +23,8 @@ class ReRoPE(PositionMap):
     type: Literal["rerope"] = "rerope"
     window: AutoTokens = Field("auto", description="w, at most L − 1; auto: 3L/4")
 
-    def resolved(self, window: int, length: int) -> dict[str, Any]:
-        return self.model_dump() | {"window": max(1, 3 * window // 4)}
+    def automatic(self, window: int, length: int) -> dict[str, Any]:
+        return {"window": max(1, 3 * window // 4)}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w = int(self.window)
@@ -53,16 +53,16 @@ class LeakyReRoPE(PositionMap):
         "keeps n tokens inside the window, (n − 1 − w)/(L − 1 − w)",
     )
 
-    def resolved(self, window: int, length: int) -> dict[str, Any]:
-        auto = max(1, min(3 * window // 4, window - 2))
-        w, k = auto if self.window == "auto" else int(self.window), self.k
-        if k == "auto":
-            if window < 3:
-                raise ValueError(f"type: needs a window of at least 3 tokens, not {window}")
-            if w > window - 2:
-                raise ValueError(f"window: {w:,} is too large; give at most {window - 2:,}")
-            k = _rounded_up((length - 1 - w) / (window - 1 - w))
-        return self.model_dump() | {"window": w, "k": k}
+    def automatic(self, window: int, length: int) -> dict[str, Any]:
+        largest = window - 2
+        w = max(1, min(3 * window // 4, largest)) if self.window == "auto" else self.window
+        if self.k != "auto":
+            return {"window": w}
+        if window < 3:
+            raise ValueError(f"type: needs a window of at least 3 tokens, not {window}")
+        if w > largest:
+            raise ValueError(f"window: {w:,} is too large; give at most {largest:,}")
+        return {"window": w, "k": _rounded_up((length - 1 - w) / (window - 1 - w))}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w, k = int(self.window), float(self.k)
@@ -90,8 +90,8 @@ class FarFrequencies(PositionMap):
             raise ValueError("far.query_scale: has no effect there; give it beside the map")
         return self
 
-    def resolved(self, window: int, length: int) -> dict[str, Any]:
-        return self.model_dump() | {"window": max(1, window // 2)}
+    def automatic(self, window: int, length: int) -> dict[str, Any]:
+        return {"window": max(1, window // 2)}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w = int(self.window)

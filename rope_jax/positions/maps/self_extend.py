@@ -38,16 +38,14 @@ class SelfExtend(PositionMap):
                 )
         return self
 
-    def resolved(self, window: int, length: int) -> dict[str, Any]:
-        half = max(1, window // 2)
-        if self.group == "auto":
-            w = _divisible(half) if self.window == "auto" else int(self.window)
-            divisors = _divisors(w)
-            g = next((g for g in divisors if _largest(w, g, length) < window), divisors[-1])
-        else:
-            g = int(self.group)
-            w = max(g, half // g * g)
-        return self.model_dump() | {"window": w, "group": g}
+    def automatic(self, window: int, length: int) -> dict[str, Any]:
+        half, g = max(1, window // 2), self.group
+        if g != "auto":
+            return {"window": max(g, half // g * g)}
+        w = _divisible(half) if self.window == "auto" else self.window
+        divisors = _divisors(w)
+        g = next((g for g in divisors if _largest(w, g, length) < window), divisors[-1])
+        return {"window": w, "group": g}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w, g = int(self.window), int(self.group)
@@ -100,10 +98,9 @@ class DualChunk(PositionMap):
                 raise ValueError(f"local: {w:,} leaves no chunk of {s:,}; give at most {s - 1:,}")
         return self
 
-    def resolved(self, window: int, length: int) -> dict[str, Any]:
+    def automatic(self, window: int, length: int) -> dict[str, Any]:
         s = max(2, 3 * window // 4) if self.chunk == "auto" else self.chunk
-        w = max(1, min(window // 8, s - 1)) if self.local == "auto" else self.local
-        return self.model_dump() | {"chunk": s, "local": w}
+        return {"chunk": s, "local": max(1, min(window // 8, s - 1))}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         s = int(self.chunk)
@@ -132,6 +129,7 @@ class STRING(PositionMap):
     source: ClassVar[str] = "An et al., arXiv 2410.18745, HKUNLP/STRING"
     relative: ClassVar[str] = "d if d < S, else d − S + W"
     stays_inside: ClassVar[bool] = False
+    acts_inside: ClassVar[bool] = True
     type: Literal["string"] = "string"
     shift: AutoTokens = Field("auto", description="S, from which distance on keys move; auto: L/3")
     local: AutoTokens = Field("auto", description="W, the distance they move to; auto: L/32")
@@ -144,14 +142,9 @@ class STRING(PositionMap):
                 raise ValueError(f"local: {w:,} is more than shift {s:,}; give at most {s:,}")
         return self
 
-    def at(self, window: int, length: int) -> "PositionMap":
-        # unlike the other maps, also inside the window
-        return self._with_numbers(window, length) if self.is_auto else self
-
-    def resolved(self, window: int, length: int) -> dict[str, Any]:
+    def automatic(self, window: int, length: int) -> dict[str, Any]:
         s = max(1, window // 3) if self.shift == "auto" else self.shift
-        w = max(1, min(window // 32, s)) if self.local == "auto" else self.local
-        return self.model_dump() | {"shift": s, "local": w}
+        return {"shift": s, "local": max(1, min(window // 32, s))}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         s, w = int(self.shift), int(self.local)

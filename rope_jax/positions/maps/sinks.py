@@ -23,9 +23,8 @@ class Streaming(PositionMap):
     sinks: Sinks = Field(4, description="S, first tokens that stay visible")
     recent: AutoTokens = Field("auto", description="R, tokens before the query; auto: L − S − 1")
 
-    def resolved(self, window: int, length: int) -> dict[str, Any]:
-        recent = max(1, window - self.sinks - 1) if self.recent == "auto" else self.recent
-        return self.model_dump() | {"recent": recent}
+    def automatic(self, window: int, length: int) -> dict[str, Any]:
+        return {"recent": max(1, window - self.sinks - 1)}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         s, r = self.sinks, int(self.recent)
@@ -49,9 +48,8 @@ class LMInfinite(PositionMap):
         "auto", description="B, tokens up to the query's own, at most L − 1; auto: L − 1"
     )
 
-    def resolved(self, window: int, length: int) -> dict[str, Any]:
-        recent = max(1, window - 1) if self.recent == "auto" else self.recent
-        return self.model_dump() | {"recent": recent}
+    def automatic(self, window: int, length: int) -> dict[str, Any]:
+        return {"recent": max(1, window - 1)}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         g, b = self.sinks, int(self.recent)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rope_jax.rope.frequencies import Frequencies, is_on_host
+from rope_jax.rope.frequencies import Frequencies, as_float, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.messages import explain
 from rope_jax.rope.numbers import Factor
@@ -194,9 +194,8 @@ def dynamic_factor(geometry: RotaryGeometry, length: Any, xp: ModuleType, rate: 
 
     With rate 1 it is max(1, n/L). In float32, rate·n/L − (rate − 1) would cancel.
     """
-    excess = xp.maximum(length - geometry.train_length, 0)
-    excess = excess.astype(np.float64 if xp is np else np.float32)
-    return 1 + excess * excess.dtype.type(rate / geometry.train_length)
+    excess = as_float(xp.maximum(length - geometry.train_length, 0), xp)
+    return 1 + excess * float(rate / geometry.train_length)
 
 
 def align_pairs(pairs: np.ndarray, lengths: Any) -> np.ndarray:

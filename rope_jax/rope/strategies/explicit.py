@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from rope_jax.rope.files import read_limited
+from rope_jax.rope.frequencies import as_float
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.numbers import AttentionFactor, Factor, PairFactors, Whole
 from rope_jax.rope.strategies.base import Scaling, per_pair
@@ -55,10 +56,9 @@ class LongRoPEScaling(Scaling):
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
         short, m = self.scaled(geometry)
         long = geometry.inv_freq() / per_pair(self.long_factor, geometry, "long_factor")
-        dtype = np.float64 if xp is np else np.float32
         is_long = (length > geometry.train_length)[..., None]
         shape = (*length.shape, short.size)
-        short, long = (xp.broadcast_to(x.astype(dtype), shape) for x in (short, long))
+        short, long = (xp.broadcast_to(as_float(x, xp), shape) for x in (short, long))
         return xp.where(is_long, long, short), m
 
 

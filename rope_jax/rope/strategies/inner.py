@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 import numpy as np
 from pydantic import Field, ValidationError, create_model, model_validator
 
+from rope_jax.rope.frequencies import as_float
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.messages import explain
 from rope_jax.rope.numbers import Factor
@@ -167,12 +168,11 @@ class BucketedScaling(Scaling):
         return any(self.with_inner_factor(factor).needs_whole_head for factor in self.factors)
 
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
-        dtype = np.float64 if xp is np else np.float32
         inv_freq = m = None
         for factor in reversed(self.factors):  # the last one that covers a length is the smallest
             own, own_m = self.with_inner_factor(factor).scaled_at(geometry, length, xp)
-            own = xp.broadcast_to(own.astype(dtype), (*length.shape, geometry.rotary_dim // 2))
-            own_m = xp.full(length.shape, own_m, dtype)
+            own = xp.broadcast_to(as_float(own, xp), (*length.shape, geometry.rotary_dim // 2))
+            own_m = xp.full(length.shape, own_m, own.dtype)
             if inv_freq is not None:
                 covered = length <= _longest(factor, geometry, np.iinfo(length.dtype).max)
                 own = xp.where(covered[..., None], own, inv_freq)

@@ -12,30 +12,26 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from rope_jax.attention import BACKENDS
-from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.model.layers import LayerInputs, LayerKind, attend
-from rope_jax.positions.bands import band_masks, rotations
-from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import FittedParams, fitted_rotary, with_map
 from rope_jax.positions.maps import AnyMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
+from tests.positions.maps.dense import (
+    GEOMETRY,
+    HEADS,
+    KV_HEADS,
+    LENGTH,
+    PAIRS,
+    POSITIONS,
+    QUERIES,
+    WINDOW,
+    Q,
+    dense_attention,
+    layer_attention,
+)
 
 parse = TypeAdapter(AnyMap).validate_python
-# 8 of 12 dimensions rotate; 91 is no multiple of the blocks' 16 tokens
-LENGTH, QUERIES, WINDOW, GEOMETRY, WIDTH = 91, 70, 24, RotaryGeometry(8, 100.0, 24), 12
-LAYERS, HEADS, KV_HEADS, PAIRS, BORDERS, KNOTS = 2, 4, 2, 4, (9, 20, 41), 3
-LAYER = 1
-# two documents in a window, the second of which begins inside a block
-DOCUMENTS = (38, 53)
-POSITIONS = np.concatenate([np.arange(n, dtype=np.int32) for n in DOCUMENTS])[None]
-SEGMENTS = np.repeat(np.arange(2, dtype=np.int32), DOCUMENTS)[None]
-RANDOM = np.random.default_rng(3)
-Q, K, V = (
-    RANDOM.standard_normal((1, *shape, WIDTH)).astype(np.float32)
-    for shape in ((QUERIES, HEADS), (LENGTH, KV_HEADS), (LENGTH, KV_HEADS))
-)
+LAYERS, LAYER, BORDERS, KNOTS = 2, 1, (9, 20), 3
 
 
 def random_numbers(layers=LAYERS, heads=HEADS, kv_heads=KV_HEADS):
@@ -54,65 +50,29 @@ def random_numbers(layers=LAYERS, heads=HEADS, kv_heads=KV_HEADS):
     return {name: x.astype(np.float32).astype(np.float64) for name, x in made.items()}
 
 
-def dense_attention(numbers):
-    """Attention as the docstring of `FittedMap` defines it, in float64 with whole matrices."""
+def by_definition(numbers):
+    """Attention as the docstring of `FittedMap` defines it, in float64."""
 
     def own(x):  # the numbers of LAYER for each head, consecutive ones sharing a group's
         row = x[min(LAYER, len(x) - 1)]
-        return np.repeat(row, HEADS // len(row), axis=0)
+        return np.repeat(row, HEADS // len(row), axis=0)[:, None, None]
 
-    q, k, v = (np.float64(x) for x in (Q, K, V))
-    k, v = (np.repeat(x, HEADS // KV_HEADS, axis=2) for x in (k, v))
     index = np.arange(LENGTH)
     distance = (index[:, None] - index)[-QUERIES:]
-    seen = (distance >= 0) & (SEGMENTS[0][:, None] == SEGMENTS[0])[-QUERIES:]
-    first, second, rest = np.split(q, [PAIRS, 2 * PAIRS], axis=-1)
-    key_first, key_second, key_rest = np.split(k, [PAIRS, 2 * PAIRS], axis=-1)
-    logits = np.einsum("bthc,bshc->bhts", rest, key_rest)
-    # (x_a, x_b) as the complex number x_a + i·x_b, so that a rotation is a product
-    products = np.einsum(
-        "bthp,bshp->bhtsp", first + 1j * second, (key_first + 1j * key_second).conj()
-    )
-    m = own(numbers["attention_factor"])[:, None, None]
-    for band, (nearest, beyond) in enumerate(
-        zip((0, *BORDERS), (*BORDERS, np.inf), strict=True), start=-1
-    ):
-        theta, phase, amplitude = own(numbers["near_inv_freq"]), 0.0, 1.0
-        if band >= 0:
-            theta = own(numbers["far_inv_freq"][band])
-            phase = own(numbers["far_phase"][band])[:, None, None]
-            amplitude = own(numbers["far_amplitude"][band])[:, None, None]
-        angle = theta[:, None, None] * distance[..., None] + phase
-        turned = (products * np.exp(1j * angle)).real * amplitude
-        inside = (distance >= nearest) & (distance < beyond)
-        logits = logits + np.where(inside, turned.sum(-1) * m**2, 0)
+    steps, m = distance[..., None], own(numbers["attention_factor"])[..., None]
+    angles, weight = own(numbers["near_inv_freq"]) * steps, m**2
+    for band, border in enumerate(BORDERS):
+        theta, phase, amplitude = (
+            own(numbers[name][band]) for name in ("far_inv_freq", "far_phase", "far_amplitude")
+        )
+        angles = np.where(steps >= border, theta * steps + phase, angles)
+        weight = np.where(steps >= border, m**2 * amplitude, weight)
     ratio = np.maximum(1, np.log(POSITIONS[0, -QUERIES:] + 1) / np.log(WINDOW))
-    scale = own(numbers["scale_s"])[:, None] * ratio ** own(numbers["scale_p"])[:, None]
-    logits = logits * scale[..., None] / np.sqrt(WIDTH)
+    scale = own(numbers["scale_s"])[:, 0] * ratio ** own(numbers["scale_p"])[:, 0]
+    # linear between two knots in ln d, which rounding to whole distances does not change
     octaves = np.log2(np.maximum(distance, BORDERS[0]) / BORDERS[0])
-    for head in range(HEADS):
-        bias = numbers["bias"][min(LAYER, len(numbers["bias"]) - 1), head]
-        # linear between two knots in ln d, which rounding to whole distances does not change
-        added = np.interp(octaves, np.arange(KNOTS), bias)
-        logits[:, head] += np.where(distance >= BORDERS[0], added, 0)
-    logits = np.where(seen, logits, -np.inf)
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    return np.einsum("bhts,bshc->bthc", weights, v)
-
-
-def attention(rotary, backend):
-    """Return attention as a layer computes it, from the model's argument."""
-    of_layer = lambda leaf: leaf[min(LAYER, len(leaf) - 1)]  # noqa: E731
-    positions, segments, q, k, v = map(jnp.asarray, (POSITIONS, SEGMENTS, Q, K, V))
-    every = jax.tree.map(of_layer, rotations(rotary, positions))
-    bias = None if rotary.bias is None else of_layer(jnp.asarray(rotary.bias))
-    inputs = LayerInputs(every, jnp.asarray(rotary.query_scale)[0], {}, segments, bias)
-    kind = LayerKind(masks=band_masks(rotary))
-    return attend(q, k, v, inputs, kind, backend=backend, encoding=RoPE(), layout="half")
-
-
-compiled = jax.jit(attention, static_argnames="backend")
+    added = [np.interp(octaves, np.arange(KNOTS), bias) for bias in own(numbers["bias"])[:, 0, 0]]
+    return dense_attention(angles, weight, scale, np.where(distance >= BORDERS[0], added, 0))
 
 
 def as_map(numbers, borders=BORDERS):
@@ -138,28 +98,24 @@ def from_params(numbers, positions=POSITIONS, length=LENGTH, borders=BORDERS):
     return fitted_rotary(plain_rotary(), made, masks, positions, **sizes)
 
 
-@pytest.mark.parametrize("backend", ["xla", "blockwise"])
-def test_attention_and_its_gradients_are_those_of_the_definition(backend, monkeypatch):
+def test_attention_in_blocks_and_its_gradients_are_those_of_the_definition():
     """Gradients of every kind of number: along a random direction, and in the other layer."""
-    # blocks that no border coincides with
-    monkeypatch.setattr(
-        BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=16)
-    )
     numbers, rng = random_numbers(), np.random.default_rng(7)
     weights = rng.standard_normal(Q.shape).astype(np.float32)
 
     @jax.jit
     @functools.partial(jax.grad, has_aux=True)
     def gradient_and_output(numbers):
-        found = attention(from_params(numbers, jnp.asarray(POSITIONS)), backend)
+        rotary = from_params(numbers, jnp.asarray(POSITIONS))
+        found = layer_attention(rotary, "blockwise", LAYER)
         return (found * weights).sum(), found
 
     gradient, found = gradient_and_output({name: np.float32(x) for name, x in numbers.items()})
-    np.testing.assert_allclose(found, dense_attention(numbers), atol=1e-5)
+    np.testing.assert_allclose(found, by_definition(numbers), atol=1e-5)
     for name, x in numbers.items():
         direction = rng.standard_normal(x.shape)
         step = 1e-5 * direction
-        high, low = (dense_attention(numbers | {name: y}) for y in (x + step, x - step))
+        high, low = (by_definition(numbers | {name: y}) for y in (x + step, x - step))
         wanted = ((high - low) * weights).sum() / 2e-5
         found = np.float64(gradient[name])
         assert (found * direction).sum() == pytest.approx(wanted, rel=1e-3), name
@@ -177,11 +133,14 @@ def test_a_traced_map_is_the_one_on_the_host():
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=2e-7)
 
 
-@pytest.mark.parametrize(("layers", "heads", "kv_heads"), [(LAYERS, 1, 1), (1, HEADS, 1)])
-def test_numbers_may_be_shared_by_layers_and_heads(layers, heads, kv_heads):
-    numbers = random_numbers(layers, heads, kv_heads)
-    found = compiled(on_host(as_map(numbers)), backend="xla")
-    np.testing.assert_allclose(found, dense_attention(numbers), atol=1e-5)
+@pytest.mark.parametrize("shared", ["nothing", "m", "heads", "layers and key-value heads"])
+def test_layers_and_heads_may_share_numbers(shared):
+    sizes = {"heads": (LAYERS, 1, 1), "layers and key-value heads": (1, HEADS, 1)}
+    numbers = random_numbers(*sizes.get(shared, ()))
+    if shared == "m":
+        numbers["attention_factor"] = numbers["attention_factor"][:1, :1]
+    found = layer_attention(on_host(as_map(numbers)), "xla", LAYER)
+    np.testing.assert_allclose(found, by_definition(numbers), atol=1e-5)
 
 
 def test_grouped_query_attention_without_far_keys():
@@ -196,8 +155,8 @@ def test_grouped_query_attention_without_far_keys():
         "bias": np.zeros((1, HEADS, KNOTS)),
     }
     near = {name: numbers[name] for name in ("near_inv_freq", "attention_factor")}
-    found = compiled(on_host(as_map(near, borders=())), backend="xla")
-    np.testing.assert_allclose(found, dense_attention(every), atol=1e-5)
+    found = layer_attention(on_host(as_map(near, borders=())), "xla", LAYER)
+    np.testing.assert_allclose(found, by_definition(every), atol=1e-5)
 
 
 def test_the_bias_beyond_its_last_knot_and_at_short_lengths_golden():
@@ -214,8 +173,8 @@ def test_the_bias_beyond_its_last_knot_and_at_short_lengths_golden():
 
 
 REFUSED = {
-    "bands": ({"far_phase": np.zeros((2, 1, 1, PAIRS))}, "far_phase: 2 bands for 3 borders"),
-    "order": ({"borders": [9, 41, 20]}, "borders: [9, 41, 20] must be ascending"),
+    "bands": ({"far_phase": np.zeros((1, 1, 1, PAIRS))}, "far_phase: 1 bands for 2 borders"),
+    "order": ({"borders": [20, 9]}, "borders: [20, 9] must be ascending"),
     "one": ({"far_phase": None}, "far_inv_freq, far_phase: give both or neither"),
     "scale": ({"scale_p": None}, "scale_s, scale_p: give both or neither"),
     "ragged": ({"bias": [[[1.0], [1.0, 2.0]]]}, "bias: its lists have different lengths"),

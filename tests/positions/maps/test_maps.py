@@ -4,22 +4,24 @@ Notation as in the maps: i and j positions of a query and a key, d = i − j, L 
 length.
 """
 
-import functools
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from rope_jax.attention import BACKENDS
-from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.model.layers import LayerInputs, LayerKind, attend
-from rope_jax.positions.bands import band_masks, rotations
-from rope_jax.positions.encodings import RoPE
+from rope_jax.positions.bands import rotations
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import AnyMap, relative_positions
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
+from tests.positions.maps.dense import (
+    GEOMETRY,
+    LENGTH,
+    POSITIONS,
+    QUERIES,
+    WINDOW,
+    dense_attention,
+    layer_attention,
+)
 
 parse = TypeAdapter(AnyMap).validate_python
 DISTANCES = np.array([0, 1, 15, 41, 42, 63, 64, 65, 100, 127])
@@ -101,12 +103,6 @@ DEFINITIONS = {
     "lm_infinite": (lm_infinite, {"recent": 14, "sinks": 3}, (14, 3)),
     "string": (string, {"shift": 13, "local": 2}, (13, 2)),
 }
-# 91 is no multiple of 6, so blocks of at most 16 need padding
-LENGTH, WINDOW, GEOMETRY = 91, 24, RotaryGeometry(8, 100.0, 24)
-# three documents in a window, of which positions restart in each
-STARTS = np.array([0, 37, 41])
-SEGMENTS = np.searchsorted(STARTS, np.arange(LENGTH), side="right")[None].astype(np.int32)
-POSITIONS = (np.arange(LENGTH) - STARTS[SEGMENTS[0] - 1])[None].astype(np.int32)
 
 
 def map_and_relative(name):
@@ -134,65 +130,27 @@ def test_bands_are_the_definition_and_hold_every_key_once(name):
     np.testing.assert_array_equal(counts, ~np.isnan(wanted))
 
 
-def mapped_attention(map_, q, k, v, backend):
-    """Return attention with a map and logn, as a layer computes it."""
+def check_attention(map_, angles, m, backend):
+    """Compare a layer's attention, with a map and logn, with angles [S, S, pairs] by position."""
     layers = RotaryLayers(GEOMETRY)
     scaling = parse_scaling({"type": "none", "query_scale": {"type": "logn"}})
     rotary = layers.rotary(scaling, POSITIONS, LENGTH)
     rotary = with_map(rotary, map_, layers, POSITIONS, window=WINDOW, seq_len=LENGTH)
-
-    @jax.jit
-    def attention(q, k, v):
-        every = jax.tree.map(lambda leaf: leaf[0], rotations(rotary, jnp.asarray(POSITIONS)))
-        scale, segments = jnp.asarray(rotary.query_scale)[0], jnp.asarray(SEGMENTS)
-        inputs = LayerInputs(every, scale, {}, segments, None)
-        kind = LayerKind(masks=band_masks(rotary))
-        return attend(q, k, v, inputs, kind, backend=backend, encoding=RoPE(), layout="half")
-
-    return attention(q, k, v)
-
-
-def slow_attention(angles, m, q, k, v):
-    """softmax(q_i · R(angle_ij) k_j · m²·logn_i/√H)·v in float64.
-
-    angles: [S, S, pairs] in radians, for positions of one document; NaN where a key is hidden.
-    """
-    angles = angles[POSITIONS[0][:, None], POSITIONS[0]]
-    seen = ~np.isnan(angles[..., 0]) & (SEGMENTS[0][:, None] == SEGMENTS[0])
-    q, k, v = (np.float64(x[0]) for x in (q, k, v))
-    k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
-    (a, b), (c, d) = (np.split(x, 2, -1) for x in (q, k))
-    turns = np.exp(1j * np.nan_to_num(angles))[-len(q) :]
-    logits = np.einsum("thp,shp,tsp->hts", a + 1j * b, c - 1j * d, turns).real * m**2
-    logn = np.maximum(1, np.log(POSITIONS[0] + 1) / np.log(WINDOW))[-len(q) :]
-    logits = logits * logn[:, None] / np.sqrt(8)
-    weights = np.where(seen[-len(q) :], np.exp(logits - logits.max(-1, keepdims=True)), 0)
-    return np.einsum("hts,shv->thv", weights / weights.sum(-1, keepdims=True), v)[None]
-
-
-def random_qkv():
-    rng = np.random.default_rng(0)
-    shapes = [(1, 70, 4, 8), *[(1, LENGTH, 2, 8)] * 2]
-    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    queries = POSITIONS[0, -QUERIES:]
+    angles = angles[queries[:, None], POSITIONS[0]][None]
+    logn = np.maximum(1, np.log(queries + 1) / np.log(WINDOW))
+    wanted = dense_attention(angles, m**2, logn[None])
+    np.testing.assert_allclose(layer_attention(rotary, backend), wanted, atol=3e-6)
 
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [
-        *((name, "blockwise") for name in DEFINITIONS),
-        *((name, "xla") for name in ("rerope", "dual_chunk", "streaming")),
-    ],
+    [*((name, "blockwise") for name in DEFINITIONS), ("dual_chunk", "xla"), ("streaming", "xla")],
 )
-def test_attention_is_that_of_the_definition(name, backend, monkeypatch):
-    # blocks that no border coincides with
-    monkeypatch.setattr(
-        BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=16)
-    )
+def test_attention_is_that_of_the_definition(name, backend):
     map_, r = map_and_relative(name)
     m = 1 + 0.05 * np.log(LENGTH / WINDOW) if name == "dual_chunk" else 1
-    found = mapped_attention(map_, *random_qkv(), backend)
-    wanted = slow_attention(r[..., None] * GEOMETRY.inv_freq(), m, *random_qkv())
-    np.testing.assert_allclose(found, wanted, atol=3e-6)
+    check_attention(map_, r[..., None] * GEOMETRY.inv_freq(), m, backend)
 
 
 def test_far_frequencies_are_the_definition():
@@ -201,10 +159,7 @@ def test_far_frequencies_are_the_definition():
     map_ = parse({"type": "far_frequencies", "window": 13, "far": ntk})
     near, far = GEOMETRY.inv_freq(), parse_scaling(ntk).scaled(GEOMETRY)[0]
     d = (np.arange(LENGTH)[:, None] - np.arange(LENGTH)).astype(float)[..., None]
-    d[d < 0] = np.nan
-    angles = np.where(d < 13, near * d, far * d + (near - far) * 13)
-    found = mapped_attention(map_, *random_qkv(), "xla")
-    np.testing.assert_allclose(found, slow_attention(angles, 1.0, *random_qkv()), atol=3e-6)
+    check_attention(map_, np.where(d < 13, near * d, far * d + (near - far) * 13), 1, "xla")
 
 
 def test_far_angles_stay_exact_a_million_tokens_away():
