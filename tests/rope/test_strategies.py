@@ -115,6 +115,38 @@ def test_a_bare_name_stands_for_the_defaults(name):
     assert parse_scaling(name) == parse_scaling({"type": name})
 
 
+# The strategies whose factor says how many times longer the context becomes.
+EXTENDING = set("pi ntk ntk_by_parts yarn longrope llama3 mixed_base p_rope drope".split())
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_with_factor_changes_an_extension_factor_and_nothing_else(name):
+    """What a sweep uses for `factor: auto`."""
+    assert STRATEGIES[name].has_extension_factor() == (name in EXTENDING)
+    if name not in EXTENDING:
+        plain = parse_scaling("resonance") if name == "resonance" else scaling(name, pairs=2)
+        assert plain.extension_factor is None
+        with pytest.raises(ValueError, match=r"^factor: \w+ has no extension factor$"):
+            plain.with_factor(4.0)
+        return
+    more = {"beta_fast": 8.0, "query_scale": {"type": "logn"}} if name == "yarn" else {}
+    before, after = (scaling(name, s, pairs=2, **more) for s in (2.0, 8.0))
+    assert before.with_factor(8.0) == after
+    assert (before.extension_factor, after.extension_factor) == (2.0, 8.0)
+    if not more:
+        over = [{"type": "resonance", "inner": x.model_dump()} for x in (before, after)]
+        before, after = map(parse_scaling, over)
+        assert before.with_factor(8.0) == after
+        assert after.extension_factor == 8.0
+
+
+def test_a_factor_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"^factor: .*greater than or equal to 1, not 0.5$"):
+        parse_scaling({"type": "pi", "factor": 2.0}).with_factor(0.5)
+    with pytest.raises(ValueError, match=r"^c: drope needs it for a factor above 1"):
+        parse_scaling("drope").with_factor(4.0)
+
+
 # Golden values
 
 

@@ -1,14 +1,20 @@
-"""Causal attention with a position encoding, written out: for the whole window, or in blocks.
+"""Causal attention with a position encoding: as a layer computes it, and its logits.
 
 Shapes: B batch, S tokens, N heads, K key-value heads, G = N/K, H head dim.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from rope_jax.attention import BACKENDS
+from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.model import layers
+from rope_jax.positions import bands
 from rope_jax.positions.encodings import ENCODINGS, Sizes
 from rope_jax.rope import Frequencies, RotaryGeometry, cos_sin
 
@@ -62,11 +68,8 @@ class Rotation(NamedTuple):
         return [x[..., None, :] for x in cos_sin(Frequencies.from_float64(theta), positions)]
 
 
-def layer_logits(encoding, parameters, q, k, positions, block=None, rotation=Rotation()):  # noqa: B008
-    """Return logits [B, K, G, S, S] before the causal mask, and the layer's params.
-
-    block: tokens per block, with padding at the front; None: the whole window at once.
-    """
+def layer_logits(encoding, parameters, q, k, positions, rotation=Rotation()):  # noqa: B008
+    """Return logits [B, K, G, S, S] before the causal mask."""
     cos, sin = rotation.cos_sin(encoding, q.shape[-1], positions)
     params = encoding.layer_params(parameters, positions, cos.shape[-1])
     params = {name: x[0] for name, x in params.items()}
@@ -75,51 +78,22 @@ def layer_logits(encoding, parameters, q, k, positions, block=None, rotation=Rot
     k = encoding.rotate_keys(params, k, cos, sin, rotation.layout).transpose(0, 2, 1, 3)
     q = q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype)
     q = q.reshape(*q.shape[:2], groups, -1, q.shape[-1]).transpose(0, 2, 3, 1, 4)
-    if block is None:
-        index = jnp.arange(q.shape[-2])
-        return encoding.scores(params, q, k, index, index), params
-    q, k = _blocks(q, -2, block), _blocks(k, -2, block)
-    tiles = _per_pair(lambda i, j, *at: encoding.scores(params, q[i], k[j], *at), len(q), block)
-    whole = jnp.concatenate(jnp.concatenate(tiles.swapaxes(0, 1), axis=-1), axis=-2)
-    length = positions.shape[-1]
-    return whole[..., -length:, -length:], params
+    index = jnp.arange(q.shape[-2])
+    return encoding.scores(params, q, k, index, index)
 
 
-def attend(encoding, parameters, q, k, v, positions, block=None):
-    """Return the attention's output [B, N, S, H]."""
-    logits, params = layer_logits(encoding, parameters, q, k, positions, block)
-    length = logits.shape[-1]
-    hidden = np.where(np.tri(length), 0, -np.inf).astype(np.float32)
-    weights = jax.nn.softmax(logits + hidden[None, None, None])
-    out = jnp.einsum("bkgts,bskh->bkgth", weights, v)
-    if encoding.values is not None and block is None:
-        out = out + encoding.values(params, weights, jnp.arange(length), jnp.arange(length))
-    elif encoding.values is not None:
-        tiles = _blocks(_blocks(weights, -1, block), -2, block)
-        added = _per_pair(
-            lambda i, j, *at: encoding.values(params, tiles[i, j], *at), len(tiles), block
-        )
-        out = out + jnp.concatenate(added.sum(1), axis=-2)[..., -length:, :]
-    return out.reshape(out.shape[0], -1, *out.shape[3:])
-
-
-def _per_pair(f, count, block):
-    """Apply f(i, j, query_index, key_index) to all pairs of blocks; S is the end of the last."""
-
-    def of_pair(pair):
-        starts = (number * block - count * block + S for number in pair)
-        return f(*pair, *(start + jnp.arange(block) for start in starts))
-
-    found = jax.lax.map(of_pair, tuple(jnp.indices((count, count)).reshape(2, -1)))
-    return found.reshape(count, count, *found.shape[1:])
-
-
-def _blocks(x, axis, block):
-    """Cut an axis into blocks on a new leading axis, with padding at its front."""
-    padding = [(0, 0)] * x.ndim
-    padding[axis] = (-x.shape[axis] % block, 0)
-    x = jnp.pad(x, padding)
-    return jnp.stack(jnp.split(x, x.shape[axis] // block, axis=axis))
+def attend(encoding, parameters, q, k, v, backend):
+    """Return a layer's attention [B, S, N, H] at POSITIONS; blockwise in 4 blocks."""
+    cos, sin = Rotation().cos_sin(encoding, q.shape[-1], POSITIONS)
+    params = encoding.layer_params(parameters, POSITIONS, cos.shape[-1])
+    params = {name: jnp.asarray(x[0]) for name, x in params.items()}
+    rotation = bands.Rotation(cos, sin, cos, sin)
+    inputs = layers.LayerInputs((rotation,), jnp.ones((1, S), jnp.float32), params, None, None)
+    in_blocks = functools.partial(banded_blockwise, block=7)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BACKENDS["blockwise"], "attend_bands", in_blocks)
+        how = {"backend": backend, "encoding": encoding, "layout": "half"}
+        return layers.attend(q, k, v, inputs, layers.LayerKind(), **how)
 
 
 def slow_logits(q, k):

@@ -31,7 +31,7 @@ PAIRS = [(i, j) for i in range(S) for j in range(i + 1)]
 def found_logits(encoding, parameters, q, k, positions=POSITIONS, **settings):
     @jax.jit
     def logits(parameters, q, k):
-        return layer_logits(encoding, parameters, q, k, positions, **settings)[0]
+        return layer_logits(encoding, parameters, q, k, positions, **settings)
 
     found = logits(parameters, q, k)
     return causal(found.reshape(len(found), -1, S, S))
@@ -119,12 +119,12 @@ def test_shaw():
     np.testing.assert_allclose(found_logits(encoding, parameters, q, k), causal(logits), atol=1e-5)
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
-    out = np.zeros((2, N, S, H))
+    out = np.zeros((2, S, N, H))
     for head in range(N):
         for i, j in PAIRS:
             value = v[:, j, head // 2] + tables["values"][0, distance(i, j)]
-            out[:, head, i] += weights[:, head, i, j, None] * value
-    found = jax.jit(functools.partial(attend, encoding, positions=POSITIONS))(parameters, q, k, v)
+            out[:, i, head] += weights[:, head, i, j, None] * value
+    found = jax.jit(functools.partial(attend, encoding, backend="xla"))(parameters, q, k, v)
     np.testing.assert_allclose(found, out, atol=1e-5)
 
 

@@ -20,6 +20,8 @@ from tests.positions.encodings.dense import (
 )
 
 EVERY = pytest.mark.parametrize("name", SETTINGS)
+# These have scores of their own. The others change embeddings or rotate, or share KERPLE's scores.
+OWN_SCORES = ("shaw", "alibi", "kerple", "fire", "xpos")
 TOKEN = 13
 
 
@@ -37,24 +39,27 @@ def test_parameters_are_as_counted_and_functions_are_the_same_at_every_call(name
     assert encoding.values is again.values
 
 
-@EVERY
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in OWN_SCORES else pytest.mark.slow) for n in SETTINGS],
+)
 def test_blocks_causality_and_gradients(name):
     encoding, parameters = made(name)
     x = normal(4, 2, S, SIZES.hidden_size)
 
-    def output(parameters, x, block):
+    def output(parameters, x, backend):
         x = encoding.embed(parameters, x, POSITIONS)
         q, k, v = (
-            (x @ normal(n, x.shape[-1], count * 8)).reshape(2, S, count, 8) * 0.1
+            (x @ normal(n, x.shape[-1], count * 8)).reshape(2, S, count, 8) * np.float32(0.1)
             for n, count in enumerate((SIZES.heads, KV_HEADS, KV_HEADS))
         )
-        return attend(encoding, parameters, q, k, v, POSITIONS, block)
+        return attend(encoding, parameters, q, k, v, backend)
 
     @jax.jit
     def program(parameters, x):
-        whole, whole_vjp = jax.vjp(lambda p: output(p, x, None), parameters)
-        blocks, blocks_vjp = jax.vjp(lambda *args: output(*args, 7), parameters, x)
-        at_token = jnp.zeros_like(whole).at[:, :, TOKEN].set(whole[:, :, TOKEN])
+        whole, whole_vjp = jax.vjp(lambda p: output(p, x, "xla"), parameters)
+        blocks, blocks_vjp = jax.vjp(lambda *args: output(*args, "blockwise"), parameters, x)
+        at_token = jnp.zeros_like(whole).at[:, TOKEN].set(whole[:, TOKEN])
         of_token = blocks_vjp(at_token)[1]
         return (whole, *whole_vjp(whole)), (blocks, blocks_vjp(whole)[0]), of_token
 
@@ -90,7 +95,7 @@ def test_bfloat16_stays_bfloat16_and_logits_are_float32(name):
         turned = [f(params, x, cos, cos, "half") for f, x in
                   ((encoding.rotate_queries, q), (encoding.rotate_keys, k))]  # fmt: skip
         embedded = encoding.embed(parameters, jnp.ones((1, S, 24), jnp.bfloat16), POSITIONS)
-        return *turned, embedded, layer_logits(encoding, parameters, q, k, POSITIONS)[0]
+        return *turned, embedded, layer_logits(encoding, parameters, q, k, POSITIONS)
 
     *low, logits = jax.eval_shape(dtypes, parameters, q, k)
     assert all(x.dtype == jnp.bfloat16 for x in low)
