@@ -6,11 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from rope_jax.rope import STRATEGIES, RotaryGeometry, parse_scaling
-from tests.rope.test_strategies import GEOMETRIES, in_float64, scaling
-
-# strategies that slow each pair by between 1 and their factor, and the last by the whole factor
-SLOWING = ["pi", "ntk", "ntk_by_parts", "yarn", "llama3", "mixed_base"]
+from rope_jax.rope import RotaryGeometry, parse_scaling
+from tests.rope.test_strategies import EXTENDING, GEOMETRIES, SLOWING, in_float64, scaling
 
 
 @pytest.mark.parametrize("name", [*SLOWING, "drope"])
@@ -151,23 +148,10 @@ def test_a_larger_tau_speeds_up_every_pair_without_a_jump(geometry):
     np.testing.assert_allclose(made[-1], 0, atol=1e-3)  # φ tends to 0: all pairs turn alike
 
 
-# settings besides the factor
-INNER = {
-    "ntk_by_parts": {"ramp": "rotations"},
-    "yarn": {"beta_fast": 8.0},
-    "longrope": {"short_factor": [1.0, 1.5], "long_factor": [2.0, 5.0]},
-    "mixed_base": {"e": 0.5},
-    "p_rope": {"p": 0.5},
-    "drope": {"c": 0.4},
-}
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, strategy in STRATEGIES.items() if strategy.has_extension_factor()]
-)
+@pytest.mark.parametrize("name", sorted(EXTENDING))
 def test_bucketed_is_its_inner_strategy_with_the_factor_that_covers_the_length(name):
     geometry = RotaryGeometry(4, 100.0, 32)
-    inner = {"type": name} | INNER.get(name, {})
+    inner = scaling(name, pairs=2).model_dump(exclude={"factor"})
     made = parse_scaling({"type": "bucketed", "factors": [1.5, 4.0, 16.0], "inner": inner})
     lengths = np.array([1, 48, 49, 128, 129, 512, 513, 10**6])
     rows = made.frequencies(geometry, lengths)
