@@ -1,9 +1,9 @@
-"""Types of numeric settings, shared by the strategies and every config."""
+"""Types of settings, shared by the strategies and every config."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, ValidationError, WrapValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
 # Settings are strict: neither `true` nor "10" is a number. But 1e3 and 3.0 count as whole
@@ -19,6 +19,16 @@ Factor = Annotated[
 AttentionFactor = Annotated[float, Field(gt=0, lt=1e6)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PairFactors = Annotated[tuple[Positive, ...], Field(strict=False)]
+
+
+class Settings(BaseModel):
+    """Frozen settings of one strategy, map, encoding, … with the name `type`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    source: ClassVar[str]
+    """The paper or the code that it is from."""
+    type: str
 
 
 def single_error(message: str) -> WrapValidator:

@@ -8,20 +8,15 @@ import math
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rope_jax.rope.frequencies import as_float, host_positions, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.numbers import Settings, Whole
 
 
-class QueryScale(BaseModel):
+class QueryScale(Settings):
     """Settings of one query scale. A subclass's docstring is its entry in the docs' table."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-    source: ClassVar[str]
-    type: str
 
     def at(self, geometry: RotaryGeometry, positions: Any) -> Any:
         """Return the factor on queries at integer positions [..., T]: float32, the same shape.

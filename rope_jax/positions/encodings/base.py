@@ -6,9 +6,8 @@ axis marked # may have size 1.
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from rope_jax.rope.geometry import Layout
+from rope_jax.rope.numbers import Settings
 
 if TYPE_CHECKING:
     from rope_jax.positions.interaction import AddedValues, Scores
@@ -30,16 +29,13 @@ class Sizes(NamedTuple):
     """Standard deviation of the initial weights."""
 
 
-class Encoding(BaseModel):
+class Encoding(Settings):
     """Settings of one encoding. The first line of a subclass's docstring is its README entry.
 
     A subclass overrides what it does: add to the embeddings (`embed`), rotate (`rotate_queries`,
     `rotate_keys`), change scores or values inside attention (`scores`, `values`).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-    source: ClassVar[str]
     is_rotary: ClassVar[bool] = False
     """Whether it rotates by rotary frequencies, so that scalings apply to it."""
     uses_positions: ClassVar[bool] = False
@@ -52,8 +48,6 @@ class Encoding(BaseModel):
     """Whether it has params for each head, so that devices cannot share the heads."""
     ignored: ClassVar[tuple[str, ...]] = ("base", "rotary_dim", "layout", "map")
     """Keys of the section `rope` that do not apply to it."""
-
-    type: str
 
     @property
     def scores_are_products(self) -> bool:

@@ -1,5 +1,6 @@
 """`alibi`, `t5`, `kerple`: a bias on the logits, by distance."""
 
+import bisect
 import functools
 import math
 from typing import Annotated, Any, ClassVar, Literal
@@ -134,15 +135,9 @@ def t5_buckets(buckets: int, max_distance: int) -> np.ndarray:
     Δ^e ≥ max_distance^k · e^(e − k).
     """
     exact = buckets // 2
-    borders = []
-    for k in range(1, exact):
-        border = max_distance**k * exact ** (exact - k)
-        first = round(exact * (max_distance / exact) ** (k / exact))
-        while first**exact >= border:
-            first -= 1
-        while first**exact < border:
-            first += 1
-        borders.append(first)
+    powers = [max_distance**k * exact ** (exact - k) for k in range(1, exact)]
+    candidates = range(max_distance + 1)
+    borders = [bisect.bisect_left(candidates, x, key=lambda first: first**exact) for x in powers]
     distances = np.arange(max_distance + 1)
     logarithmic = exact + np.searchsorted(borders, distances, side="right")
     found = np.where(distances < exact, distances, logarithmic).astype(np.int32)

@@ -5,12 +5,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers, Scaling
 from rope_jax.rope.messages import explain
-from rope_jax.rope.numbers import Whole, single_error
+from rope_jax.rope.numbers import Settings, Whole, single_error
 
 # Of r(i, j): an automatic k is rounded to four digits, and r is the sum of two floats.
 _ROUNDING = 1e-6
@@ -70,7 +70,7 @@ class MapBand:
     attention_factor: float = 1.0
 
 
-class PositionMap(BaseModel):
+class PositionMap(Settings):
     """Settings of one map. The first line of a subclass's docstring is its entry in the README.
 
     Notation: i and j are positions of a query and a key, d = i − j, L is the trained window and n
@@ -78,9 +78,6 @@ class PositionMap(BaseModel):
     tokens is read as without a map.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-    source: ClassVar[str]
     relative: ClassVar[str]
     """r(i, j), in the words of the README's table."""
     stays_inside: ClassVar[bool] = True
@@ -89,8 +86,6 @@ class PositionMap(BaseModel):
     """Whether "auto" stands for a map also in texts of n ≤ L tokens."""
     written_by: ClassVar[str] = ""
     """The script that finds the map's params; empty: people choose its settings."""
-
-    type: str
 
     @property
     def is_auto(self) -> bool:

@@ -9,28 +9,24 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from rope_jax.rope.frequencies import Frequencies, as_float, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.messages import explain
-from rope_jax.rope.numbers import Factor
+from rope_jax.rope.numbers import Factor, Settings
 from rope_jax.rope.query_scales import AnyQueryScale
 
 
-class Scaling(BaseModel):
+class Scaling(Settings):
     """Settings of one strategy. The first line of a subclass's docstring is its README entry."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-    source: ClassVar[str]
     follows_length: ClassVar[str] = "no"
     """When the frequencies depend on the text's length, in the words of the README's table."""
 
     factor_extends: ClassVar[bool] = True
     """Whether `factor`, if there is one, says how many times longer the context becomes."""
 
-    type: str
     query_scale: AnyQueryScale | None = Field(
         None, description="factor on whole queries that grows with their position"
     )
