@@ -69,17 +69,6 @@ def test_angles_are_exact_for_other_bases(geometry):
     assert worst_error(found, of_angles(positions, theta)) <= 1e-6
 
 
-def test_angles_are_closer_than_a_float32_product():
-    # Why fixed point is used: the usual float32 product, or no remainder, is far less exact.
-    positions, frequencies = random_positions(10**7), frequencies_of("none")
-    wanted = exact(positions, "none")
-    ours = worst_error(jitted(frequencies, positions), wanted)
-    angles = positions[:, None].astype(np.float32) * frequencies.inv_freq
-    assert ours < 1e-5 * worst_error((np.cos(angles), np.sin(angles)), wanted)
-    no_remainder = frequencies._replace(inv_freq_remainder=np.zeros(32, np.float32))
-    assert ours < 1e-4 * worst_error(jitted(no_remainder, positions), wanted)
-
-
 def test_a_frequency_is_the_sum_of_its_two_parts():
     positions = random_positions(10**4)
     mixed = frequencies_of("none")._replace(inv_freq=frequencies_of("ntk").inv_freq)

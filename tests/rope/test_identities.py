@@ -32,14 +32,6 @@ def test_every_factor_slows_frequencies_between_none_and_pi(name):
         assert m == pytest.approx(1 + 0.1 * math.log(factor) if name == "yarn" else 1, rel=1e-12)
 
 
-def test_ntk_has_one_base_and_ends_on_pi():
-    for geometry in GEOMETRIES:
-        ntk, pi = (scaling(name, 8).scaled(geometry)[0] for name in ("ntk", "pi"))
-        assert ntk[0] == 1
-        assert ntk[-1] == pytest.approx(pi[-1], rel=1e-12)
-        np.testing.assert_allclose(np.diff(np.log(ntk)), np.log(ntk[1]), rtol=1e-9)
-
-
 @pytest.mark.parametrize("geometry", GEOMETRIES[:4])
 def test_yarn_is_none_before_its_ramp_and_pi_after(geometry):
     yarn, factor = scaling("yarn", 16), 16
@@ -110,16 +102,6 @@ def test_a_dynamic_strategy_is_the_fixed_one_with_factor_length_over_L(geometry)
         np.testing.assert_allclose(in_float64(made), wanted, rtol=1e-13)
     given = scaling("dynamic_yarn", attention_factor=1.1).frequencies(geometry, 10**6)
     assert given.attention_factor == np.float32(1.1)
-
-
-def test_p_rope_is_not_partial_rotary():
-    # The two take the same share of a head; mixing them up is a live bug in several projects.
-    p_rope = scaling("p_rope", 1.0, p=0.25).scaled(RotaryGeometry(64, 1e4, 128))[0]
-    partial = scaling("none").scaled(RotaryGeometry(16, 1e4, 128))[0]
-    turning = p_rope[p_rope > 0]
-    assert turning.size == partial.size == 8
-    assert turning[1] == pytest.approx(1e4 ** (-2 / 64))
-    assert partial[1] == pytest.approx(1e4 ** (-2 / 16))
 
 
 def test_cope_clips_a_fixed_share_of_the_pairs():
