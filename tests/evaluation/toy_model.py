@@ -66,8 +66,8 @@ def cheap_mapped_nll(params, tokens, rotary):
     for number, band in enumerate(rotary.bands, start=1):
         places = [own if x is None else x for x in (band.query_positions, band.key_positions)]
         by_place = (places[0] - places[1] // 2)[0].astype(jnp.float32)
-        frequencies = (band.frequencies.inv_freq[0] * (1 + jnp.arange(4.0)[None])).sum(-1)
-        m = band.frequencies.attention_factor[0]
+        frequencies = (band.frequencies.inv_freq[0, :, 0] * (1 + jnp.arange(4.0)[None])).sum(-1)
+        m = band.frequencies.attention_factor[0, :, 0]
         weight = number + 0.01 * (band.mask.beyond or 1)
         nll = nll + weight * by_place * (frequencies * m)[:, None]
     return nll
