@@ -1,12 +1,11 @@
 """One fit: steps, checks on the validation split, and the state that survives a kill."""
 
 import contextlib
-import functools
 import json
 import math
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.sealed import code_hash, replacing
 from rope_jax.sweeps.compatibility import resolve_sweep
-from rope_jax.sweeps.model import LoadedModel, sweep_flops
+from rope_jax.sweeps.model import LoadedModel
 from rope_jax.training.terminal import StepProgress
 
 # What the file of a state holds beside its arrays.
@@ -62,10 +61,8 @@ class FitState:
         """Write the state, complete or not at all."""
         about = {"identity": identity} | {name: getattr(self, name) for name in _ABOUT}
         leaves = jax.tree.leaves((self.free, self.opt_state, self.best))
-        arrays: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
-        arrays["about"] = np.array(json.dumps(about))
         with replacing(path) as temporary:
-            np.savez(temporary, **arrays)
+            np.savez(temporary, *leaves, about=json.dumps(about))
 
     def restored(self, path: Path, identity: str) -> "FitState | None":
         """Return the state in a file; None if there is none. UserError: it is of another fit."""
@@ -76,7 +73,7 @@ class FitState:
             # opened here, because numpy does not close a file that is no archive
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 about = json.loads(str(arrays["about"]))
-                leaves = [jnp.asarray(arrays[f"leaf_{i}"]) for i in range(len(expected))]
+                leaves = [jnp.asarray(arrays[f"arr_{i}"]) for i in range(len(expected))]
         except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
             raise UserError(
                 f"{path}: is damaged ({type(error).__name__}); delete it to begin the fit again"
@@ -89,69 +86,6 @@ class FitState:
         free, opt_state, best = jax.tree.unflatten(structure, leaves)
         kept = {name: about[name] for name in _ABOUT} | {"checks": tuple(about["checks"])}
         return replace(self, free=free, opt_state=opt_state, best=best, **kept)
-
-
-class Validation:
-    """Measures strategies on the validation split, the same targets every time."""
-
-    def __init__(
-        self, loaded: LoadedModel, params: Params, step: int, config: FitConfig, window: int
-    ) -> None:
-        """UserError: no document of the split is as long as the longest length."""
-        needed = config.length[-1] + 1
-        if loaded.corpus.validation.lengths().max(initial=0) < needed:
-            raise UserError(
-                f"length: no document of the validation split has {needed:,} tokens; lower length, "
-                "or name more texts with data, or a larger data.validation_fraction"
-            )
-        self._loaded, self._params, self._step, self._config = loaded, params, step, config
-        self._window, self._texts = window, loaded.corpus.validation.texts()
-        self._programs: dict[Any, Any] = {}
-
-    @property
-    def _lengths(self) -> tuple[int, ...]:
-        inside = (self._window,) if self._config.keep_short else ()
-        return (*inside, *self._config.length)
-
-    def nll(self, strategy: Strategy) -> dict[int, float]:
-        """Return a strategy's NLL by length; with keep_short, at the window too."""
-        result = self.sweep([entry_settings(strategy, "fitted")], self._lengths)
-        return {m.length: float(m.sums.mean()) for m in result.measurements}
-
-    def objective(self, nll: dict[int, float]) -> float:
-        """Return the mean over the lengths, plus `keep_short` times the NLL at the window."""
-        inside = self._config.keep_short * nll.get(self._window, 0.0)
-        return float(np.mean([nll[length] for length in self._config.length])) + inside
-
-    def nll_at_window(self) -> float:
-        """Return the NLL of the checkpoint as it is, at its window, on a few texts."""
-        few = {"max_documents": min(4, self._config.max_documents), "max_blocks": 1}
-        (measured,) = self.sweep(["trained"], (self._window,), **few).measurements
-        return float(measured.sums.mean())
-
-    def flops(self) -> float:
-        """Return the FLOPs of one check."""
-        model = self._loaded.model
-        return sweep_flops(self._plan(["trained"], self._lengths), model.config, model.vocab_size)
-
-    def sweep(self, scalings: list[Any], lengths: tuple[int, ...], **settings: int) -> SweepResult:
-        """Sweep entries on the validation split. settings: keys of a sweep instead of the fit's."""
-        return self._loaded.measure(
-            self._plan(scalings, lengths, **settings),
-            self._params,
-            programs=self._programs,
-            progress=lambda *_: stopping.check(),  # a check may take longer than a signal waits
-        )
-
-    def _plan(self, scalings: list[Any], lengths: tuple[int, ...], **settings: int) -> Plan:
-        shared = self._config.model_dump(
-            include={"max_documents", "max_blocks", "seed", "resamples"}
-        )
-        of_sweep = {"scalings": scalings, "lengths": list(lengths), "split": "validation"}
-        targets = {"targets": self._config.targets or max(1, self._window // 2)}
-        asked = SweepConfig.model_validate(shared | of_sweep | targets | settings)
-        resolved = resolve_sweep(asked, self._loaded.training)
-        return self._loaded.plan(resolved, self._texts, self._step)
 
 
 class FitProgress(StepProgress):
@@ -172,10 +106,13 @@ class FitProgress(StepProgress):
 
 @dataclass(frozen=True)
 class Fitter:
-    """Runs one fit from its start, or from where an earlier process was stopped."""
+    """Runs one fit from its start, or from where an earlier process was stopped.
+
+    nll: returns a strategy's NLL on validation by length, with keep_short at the window too.
+    """
 
     step: FitStep
-    validation: Validation
+    nll: Callable[[Strategy], dict[int, float]]
     config: FitConfig
 
     def fresh(self) -> FitState:
@@ -231,15 +168,17 @@ class Fitter:
 
     def _checked(self, state: FitState, log: Log, progress: FitProgress) -> FitState:
         """Measure the state on validation, log and show it, and keep it if it is the best."""
-        nll = self.validation.nll(self.step.parameters.strategy(state.free))
-        value = self.validation.objective(nll)
+        nll, config = self.nll(self.step.parameters.strategy(state.free)), self.config
+        # the mean over the lengths, plus keep_short times the NLL at the window
+        value = float(np.mean([nll[length] for length in config.length]))
+        value += config.keep_short * sum(x for n, x in nll.items() if n not in config.length)
         check = {"step": float(state.step), **{str(n): x for n, x in nll.items()}}
         state = replace(state, checks=(*state.checks, check))
         log.write(state.step, {f"validation/nll_{n}": x for n, x in nll.items()})
         if value < state.best_nll:
             state = replace(state, best=state.free, best_step=state.step, best_nll=value)
         since = [c for c in state.checks if c["step"] > state.best_step]
-        if len(since) >= self.config.patience and state.step < self.config.steps:
+        if len(since) >= config.patience and state.step < config.steps:
             state = replace(state, stopped=f"no improvement in {len(since)} checks")
         progress.checked(state.step, nll, is_best=state.best_step == state.step)
         return state
@@ -247,7 +186,7 @@ class Fitter:
 
 @dataclass(frozen=True)
 class Fit:
-    """A checkpoint to fit. step: the checkpoint's."""
+    """A checkpoint to fit. step: the checkpoint's. programs: those that check."""
 
     folder: Path
     config: FitConfig
@@ -255,10 +194,7 @@ class Fit:
     params: Params
     step: int
     start: SweepEntry
-
-    @functools.cached_property
-    def validation(self) -> Validation:
-        return Validation(self.loaded, self.params, self.step, self.config, self.window)
+    programs: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def window(self) -> int:
@@ -270,6 +206,39 @@ class Fit:
         data = self.config.data or self.loaded.training.data
         settings = data.model_dump(mode="json", exclude_defaults=True, exclude={"cache_dir", "mix"})
         return flow_yaml({"type": data.type} | settings)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of a check."""
+        return (*((self.window,) if self.config.keep_short else ()), *self.config.length)
+
+    def plan(self, scalings: list[Any], lengths: Sequence[int], **settings: int) -> Plan:
+        """Plan a sweep of the validation split, of the same targets every time.
+
+        settings: keys of a sweep instead of the fit's.
+        """
+        shared = self.config.model_dump(
+            include={"max_documents", "max_blocks", "seed", "resamples"}
+        )
+        of_sweep = {"scalings": scalings, "lengths": list(lengths), "split": "validation"}
+        targets = {"targets": self.config.targets or max(1, self.window // 2)}
+        asked = SweepConfig.model_validate(shared | of_sweep | targets | settings)
+        resolved = resolve_sweep(asked, self.loaded.training)
+        return self.loaded.plan(resolved, self.loaded.corpus.validation.texts(), self.step)
+
+    def sweep(self, scalings: list[Any], lengths: Sequence[int], **settings: int) -> SweepResult:
+        """Measure what `plan` says."""
+        return self.loaded.measure(
+            self.plan(scalings, lengths, **settings),
+            self.params,
+            programs=self.programs,
+            progress=lambda *_: stopping.check(),  # a check may take longer than a signal waits
+        )
+
+    def nll(self, strategy: Strategy) -> dict[int, float]:
+        """Return a strategy's NLL by length of a check."""
+        result = self.sweep([entry_settings(strategy, "fitted")], self.lengths)
+        return {m.length: float(m.sums.mean()) for m in result.measurements}
 
     def from_border(self, border: int | None) -> FitStep:
         """Return the steps of a fit whose far keys begin at a border; None: at the start's."""
@@ -284,8 +253,7 @@ class Fit:
         name, last, title = "state", config.steps, "fitting"
         if trial is not None:
             name, last, title = f"trial-{trial}", config.trial_steps, f"trying {trial}"
-        path = self.folder / f"{name}.npz"
-        fitter = Fitter(step, self.validation, config)
+        path, fitter = self.folder / f"{name}.npz", Fitter(step, self.nll, config)
         start = step.parameters.start._asdict()
         made_from = {
             "config": config.model_dump(mode="json"),

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.text import Text
@@ -18,8 +17,7 @@ from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.plots.panels import add_legend, label_powers, make_grid
 from rope_jax.plots.style import figure_style
 from rope_jax.positions.mapping import FittedParams
-from rope_jax.results.statistics import Estimate, paired_difference
-from rope_jax.runs.tables import format_csv
+from rope_jax.results.statistics import paired_difference
 
 _MOST_LABELS = 8  # of layers, that can be told apart
 
@@ -30,10 +28,21 @@ class FitRow(NamedTuple):
     name: str
     length: int
     nll: float
-    above_truncation: Estimate | None
+    above_truncation: float | None
     """NLL minus that of `trained` at the window, on the same targets; None for that itself."""
+    ci_low: float | None
+    ci_high: float | None
     tokens: int
     documents: int
+
+    @property
+    def text(self) -> str:
+        """The NLL, and in brackets its difference with half of the interval, if there is one."""
+        if self.above_truncation is None or self.ci_low is None or self.ci_high is None:
+            return f"{self.nll:.4f}"
+        half = (self.ci_high - self.ci_low) / 2
+        interval = "" if math.isnan(half) else f" ±{half:.4f}"
+        return f"{self.nll:.4f} ({self.above_truncation:+.4f}{interval})"
 
 
 def fit_rows(result: SweepResult) -> list[FitRow]:
@@ -41,28 +50,18 @@ def fit_rows(result: SweepResult) -> list[FitRow]:
     baseline, config, rows = result.baseline, result.config, []
     assert baseline is not None  # the window is among the lengths
     for m in [baseline, *(m for m in result.measurements if m.entry != "trained")]:
-        name, above = "truncation", None
+        name, above = "truncation", (None, None, None)
         if m is not baseline:
-            name = m.entry
             how = {"resamples": config.resamples, "seed": config.seed}
-            above = paired_difference(m.sums, baseline.sums, **how)
-        rows.append(FitRow(name, m.length, float(m.sums.mean()), above, m.tokens, result.documents))
+            name, above = m.entry, paired_difference(m.sums, baseline.sums, **how)
+        nll = float(m.sums.mean())
+        rows.append(FitRow(name, m.length, nll, *above, m.tokens, result.documents))
     return rows
-
-
-def as_csv(rows: Sequence[FitRow]) -> str:
-    """Return rows as CSV."""
-    header = ("name", "length", "nll", "above_truncation", "ci_low", "ci_high")
-    cells = []
-    for name, length, nll, above, *counts in rows:
-        difference = (None,) * 3 if above is None else (above.value, above.low, above.high)
-        cells.append((name, length, nll, *difference, *counts))
-    return format_csv((*header, "tokens", "documents"), cells)
 
 
 def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: int) -> None:
     """Print start, fitted and truncation on the validation split, by length."""
-    is_known = any(r.above_truncation and not math.isnan(r.above_truncation.high) for r in rows)
+    is_known = any(not math.isnan(row.ci_high) for row in rows if row.ci_high is not None)
     interval = "± half of the 95% interval" if is_known else "no interval: too few documents"
     print_wrapped(
         console,
@@ -70,7 +69,7 @@ def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: 
         "bold",
     )
     names = list(dict.fromkeys(row.name for row in rows))
-    cells = {(row.name, row.length): _cell(row) for row in rows}
+    cells = {(row.name, row.length): row.text for row in rows}
     columns = [Column("", [Text(name) for name in names], "left")]
     for length in sorted({row.length for row in rows}):
         columns.append(Column(f"{length:,}", [Text(cells.get((n, length), "")) for n in names]))
@@ -84,15 +83,6 @@ def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: 
     console.print(f"{learned:,} numbers were learned; every weight stayed as it was")
 
 
-def _cell(row: FitRow) -> str:
-    """Return the NLL, and in brackets its difference with half of the interval, if there is one."""
-    above = row.above_truncation
-    if above is None:
-        return f"{row.nll:.4f}"
-    half = "" if math.isnan(above.high) else f" ±{(above.high - above.low) / 2:.4f}"
-    return f"{row.nll:.4f} ({above.value:+.4f}{half})"
-
-
 def draw_numbers(parameters: Parameters, free: Free) -> Figure:
     """Draw the learned numbers by wavelength, a bias by distance.
 
@@ -100,21 +90,25 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
     """
     panels = _panels(parameters, free)
     columns = min(3, len(panels))
-    row_height = 2.1 if columns > 1 else 3.0
+    shape: dict[str, Any] = {"row_height": 2.1 if columns > 1 else 3.0, "sharey": False}
     with figure_style():
-        figure, axes = make_grid(
-            len(panels), columns, row_height=row_height, title="", width="page", sharey=False
-        )
+        figure, axes = make_grid(len(panels), columns, **shape, title="", width="page")
         for axis, panel in zip(axes, panels, strict=True):
-            _draw(axis, panel.x, panel.values)
+            colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(panel.values)))
+            every = -(-len(colours) // _MOST_LABELS) if len(colours) > 1 else 0
+            for layer, (colour, heads) in enumerate(zip(colours, panel.values, strict=True)):
+                label = f"layer {layer}" if every and layer % every == 0 else None
+                low, high = heads.min(axis=0), heads.max(axis=0)
+                axis.fill_between(panel.x, low, high, color=colour, alpha=0.15, linewidth=0)
+                median = np.median(heads, axis=0)
+                axis.plot(panel.x, median, color=colour, linewidth=1.2, label=label)
             axis.set_title(textwrap.fill(panel.title, 28 if columns > 2 else 60))
             axis.set_xscale("log")
             axis.set_xlabel(panel.x_label)
             label_powers(axis.xaxis, float(panel.x.min()), float(panel.x.max()))
             if panel.is_log:
                 axis.set_yscale("log")
-                low, high = float(panel.values.min()), float(panel.values.max())
-                label_powers(axis.yaxis, low, high)
+                label_powers(axis.yaxis, float(panel.values.min()), float(panel.values.max()))
             axis.grid(True)
         add_legend(figure, axes[0].get_legend_handles_labels()[0])
     return figure
@@ -163,14 +157,3 @@ def _panels(parameters: Parameters, free: Free) -> list[_Panel]:
         label = "position of the query"
         panels.append(_Panel("query scale, by position", scale, positions, label))
     return panels
-
-
-def _draw(axis: Axes, x: np.ndarray, values: np.ndarray) -> None:
-    """Draw values [l, h, x]."""
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(values)))
-    labelled = range(0, len(values), -(-len(values) // _MOST_LABELS)) if len(values) > 1 else ()
-    for layer, (colour, heads) in enumerate(zip(colours, values, strict=True)):
-        label = f"layer {layer}" if layer in labelled else None
-        low, high = heads.min(axis=0), heads.max(axis=0)
-        axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-        axis.plot(x, np.median(heads, axis=0), color=colour, linewidth=1.2, label=label)

@@ -26,7 +26,7 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.fitter import Fit, FitState
 from rope_jax.fitting.parameters import Parameters, parameters_of
-from rope_jax.fitting.results import as_csv, draw_numbers, fit_rows, print_table
+from rope_jax.fitting.results import FitRow, draw_numbers, fit_rows, print_table
 from rope_jax.fitting.start import default_start
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.memory import LARGEST_OVERESTIMATE
@@ -35,11 +35,12 @@ from rope_jax.report.terminal import warn_of_chance
 from rope_jax.rope.messages import alternatives
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import finite
+from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import locked, replacing, write_text
 from rope_jax.session import Session, open_run
 from rope_jax.sweeps.announcement import describe_entry
 from rope_jax.sweeps.compatibility import check_stages, resolve_sweep
-from rope_jax.sweeps.model import LONGEST_DEFAULT, LoadedModel, load_model
+from rope_jax.sweeps.model import LONGEST_DEFAULT, LoadedModel, load_model, sweep_flops
 from rope_jax.training.checkpoints import newest_step
 
 STRATEGY = "strategy.json"
@@ -176,29 +177,32 @@ def _fit(folder: Path, session: Session, config: FitConfig) -> None:
     training = loaded.training
     start = _checked_start(training, config, training.stage_at(step))
     fit = Fit(folder, config, loaded, params, step, start)
+    needed = config.length[-1] + 1
+    if loaded.corpus.validation.lengths().max(initial=0) < needed:
+        raise UserError(
+            f"length: no document of the validation split has {needed:,} tokens; lower length, "
+            "or name more texts with data, or a larger data.validation_fraction"
+        )
     # texts that are too short are refused now, not after the trials
-    fit_step = fit.from_border(next(iter(config.windows), None))
+    steps = {border: fit.from_border(border) for border in config.windows or (None,)}
+    border, fit_step = next(iter(steps.items()))
     _announce(fit, fit_step.parameters.count)
-    warn_of_chance(session.console, fit.validation.nll_at_window(), loaded.model.vocab_size)
+    few = {"max_documents": min(4, config.max_documents), "max_blocks": 1}
+    (as_it_is,) = fit.sweep(["trained"], (fit.window,), **few).measurements
+    warn_of_chance(session.console, float(as_it_is.sums.mean()), loaded.model.vocab_size)
     seconds = 0.0
-    if len(config.windows) > 1:
-        border, seconds = _best_border(fit)
-        fit_step = fit.from_border(border)
+    if len(steps) > 1:
+        trials = {border: fit.run(step, border) for border, step in steps.items()}
+        border = min(trials, key=lambda border: trials[border].best_nll)
+        shown = ", ".join(f"{border}: {trial.best_nll:.4f}" for border, trial in trials.items())
+        print_wrapped(
+            session.console,
+            f"far keys begin at {border} (validation after {config.trial_steps} steps: {shown})",
+        )
+        seconds = sum(trial.seconds for trial in trials.values())
+    fit_step = steps[border]
     state = fit.run(fit_step)
     _conclude(fit, fit_step.parameters, state, (seconds + state.seconds) / 60)
-
-
-def _best_border(fit: Fit) -> tuple[int, float]:
-    """Try every border of `windows`; return the best one, and the seconds that all took."""
-    config = fit.config
-    states = {border: fit.run(fit.from_border(border), border) for border in config.windows}
-    best = min(states, key=lambda border: states[border].best_nll)
-    shown = ", ".join(f"{border}: {state.best_nll:.4f}" for border, state in states.items())
-    print_wrapped(
-        fit.loaded.session.console,
-        f"far keys begin at {best} (validation after {config.trial_steps} steps: {shown})",
-    )
-    return best, sum(state.seconds for state in states.values())
 
 
 def _announce(fit: Fit, learned: int) -> None:
@@ -235,7 +239,8 @@ def _estimate_seconds(fit: Fit) -> float:
     trials = len(config.windows) if len(config.windows) > 1 else 0
     steps = config.steps + config.trial_steps * trials
     checks = 1 + trials + -(-steps // config.check_every)
-    flops = steps * config.batch_tokens * of_token + checks * fit.validation.flops()
+    of_check = sweep_flops(fit.plan(["trained"], fit.lengths), model.config, model.vocab_size)
+    flops = steps * config.batch_tokens * of_token + checks * of_check
     return flops / reached_flops(peak_flops()[0])
 
 
@@ -261,10 +266,10 @@ def _conclude(fit: Fit, parameters: Parameters, state: FitState, minutes: float)
     }
     strategy = parameters.strategy(state.best, made_by)
     entries = [fit.start.model_copy(update={"name": "start"}), entry_settings(strategy, "fitted")]
-    rows = fit_rows(fit.validation.sweep(entries, (fit.window, *fit.config.length)))
+    rows = fit_rows(fit.sweep(entries, (fit.window, *fit.config.length)))
     with replacing(folder / STRATEGY) as temporary:
         write_strategy(strategy, temporary)
-    write_text(folder / "results.csv", as_csv(rows))
+    write_text(folder / "results.csv", format_csv(FitRow._fields, rows))
     save_figure(draw_numbers(parameters, state.best), folder / "numbers.png")
     summary = {**made_by, "stopped": state.stopped, "minutes": round(minutes, 2)}
     summary["checks"] = finite(list(state.checks))

@@ -74,8 +74,7 @@ def axes(training: Config, config: FitConfig) -> tuple[int, int, int]:
 
 def exact(frequencies: Frequencies) -> np.ndarray:
     """Return θ [l, 1, pairs], float64."""
-    inv_freq = np.asarray(frequencies.inv_freq, np.float64) + frequencies.inv_freq_remainder
-    return inv_freq[:, 0][:, None]
+    return frequencies.exact[:, 0][:, None]
 
 
 def numbers_at_start(

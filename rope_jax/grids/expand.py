@@ -7,7 +7,6 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,13 +31,14 @@ _DERIVED = {
 }
 
 Values = Mapping[str, Any]
+_Source = TrainJob | FitJob
 
 
 class _Made(NamedTuple):
     """A run or a fit, and the values of its axes, the source's included."""
 
     values: Values
-    job: TrainJob | FitJob
+    job: _Source
 
 
 def expand(grid: GridConfig) -> list[Job]:
@@ -121,14 +121,17 @@ class _Planned:
         return job if isinstance(job, FitJob) else None
 
 
-@dataclass
-class _Entry:
+class _Entry(NamedTuple):
     """One entry of `runs`. key: of the entry, for messages."""
 
     grid: GridConfig
     template: RunTemplate
     key: str
     planned: _Planned
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return self.template.model_dump(include={"train", "fit", "set", "sweeps"})
 
     def expand(self, sources: Sequence[_Made]) -> Iterator[_Made]:
         """Yield the runs or fits of all combinations, in the order of the values of the axes."""
@@ -148,7 +151,7 @@ class _Entry:
                         f"{self.key}.axes.{axis}: {self.template.source} has no run with "
                         f"{show_value(value)}; its values are {', '.join(map(show_value, there))}"
                     )
-        starts: list[_Made | None] = [
+        starts = [
             source
             for source in sources
             if all(value in chosen.get(axis, (value,)) for axis, value in source.values.items())
@@ -157,8 +160,7 @@ class _Entry:
         for combination in itertools.product(*own.values()):
             for start in starts or [None]:
                 yield self._made(dict(zip(own, combination, strict=True)), start)
-        texts = str(self.template.model_dump(include={"train", "fit", "set", "sweeps"}))
-        used = set(_PLACEHOLDER.findall(texts))
+        used = set(_PLACEHOLDER.findall(str(self._settings)))
         for axis in own:
             if axis not in used and not (axis == "factor" and used & _DERIVED.keys()):
                 raise UserError(
@@ -169,25 +171,24 @@ class _Entry:
     def _made(self, own: Values, start: _Made | None) -> _Made:
         """Plan the jobs of one combination. own: the values that the source does not have."""
         values = {**own, **(start.values if start else {})}
-        variables = self._variables(values)
-        if start is not None:
-            variables["source"] = str(start.job.run.folder)
-            if isinstance(start.job, FitJob):
-                variables["fit"] = str(start.job.folder)
-        job: TrainJob | FitJob
-        if start is not None and self.template.fit is not None:
-            name = self._name(own)  # the axes of the run are in its own name
-            folder = start.job.run.folder / "fits" / name
-            variables |= {"name": name, "run": variables["source"], "fit": str(folder)}
-            job = self._fit(folder, start.job.run, variables)
-        else:
-            name = self._name(values)
-            folder = Path(self.grid.runs_dir) / name
-            variables |= {"name": name, "run": str(folder)}
-            job = self._train(folder, [start.job] if start else [], variables)
+        variables, source = self._variables(values), start.job if start else None
+        fitted = source.run.folder if source and self.template.fit is not None else None
+        name = self._name(own if fitted else values)  # a fit is in the folder of its run
+        folder = fitted / "fits" / name if fitted else Path(self.grid.runs_dir) / name
+        if source is not None:
+            variables["source"] = str(source.run.folder)
+        if fitted or isinstance(source, FitJob):
+            variables["fit"] = str(folder if fitted else source.folder)
+        variables |= {"name": name, "run": str(fitted or folder)}
+        settings = _filled(self.key, self._settings, variables)
+        make = self._fit if fitted else self._train
+        with errors_from(f"{self.key} ({name})"):
+            job = make(folder, source, settings)
         self.planned.add(job)
-        for number in range(len(self.template.sweeps)):
-            self.planned.add(self._sweep(number, job, variables))
+        for number, sweep in enumerate(settings["sweeps"]):
+            with errors_from(f"{self.key}.sweeps.{number}"):
+                made = self._sweep(job, sweep)
+            self.planned.add(made)
         return _Made(values, job)
 
     def _variables(self, values: Values) -> dict[str, Any]:
@@ -213,47 +214,37 @@ class _Entry:
             raise UserError(f"{self.key}.axes: {show_value(name)} cannot be the name of a run")
         return name
 
-    def _train(self, folder: Path, source: Sequence[Job], variables: Values) -> TrainJob:
-        file = self._filled("train", self.template.train, variables)
-        # first, so that `set` can ask for more than the newest weights
-        start = {"init_from": variables["source"]} if source else {}
-        settings = self._filled("set", self.template.set, variables)
-        place = {"name": folder.name, "runs_dir": self.grid.runs_dir}
-        overrides = _arguments(start) + _arguments(settings) + _arguments(place)
-        with errors_from(f"{self.key} ({folder.name})"):
-            config = config_path(_short(file))
-            raw, origin = read_raw(config, overrides)
-            known, fits = self.planned.with_stand_ins(raw)
-            planned = training_config(known, origin, self.planned.source)
-        needs = _distinct(*source, *fits)
-        return TrainJob(f"{folder.name}/train", folder, overrides, needs, config, planned)
+    def _train(self, folder: Path, source: _Source | None, settings: dict[str, Any]) -> TrainJob:
+        file = config_path(_short(settings["train"]))
+        overrides = _arguments(
+            settings["set"] | {"name": folder.name, "runs_dir": self.grid.runs_dir}
+        )
+        if source is not None:  # first, so that `set` can ask for more than the newest weights
+            overrides = _arguments({"init_from": str(source.run.folder)}) + overrides
+        raw, origin = read_raw(file, overrides)
+        known, fits = self.planned.with_stand_ins(raw)
+        planned = training_config(known, origin, self.planned.source)
+        needs = _distinct(*([source] if source else []), *fits)
+        return TrainJob(f"{folder.name}/train", folder, overrides, needs, file, planned)
 
-    def _fit(self, folder: Path, run: TrainJob, variables: Values) -> FitJob:
-        file = self._filled("fit", self.template.fit, variables)
-        overrides = _arguments(self._filled("set", self.template.set, variables))
-        with errors_from(f"{self.key} ({folder.name})"):
-            raw, origin = read_raw(config_path(_short(file), "fits"), overrides)
-            raw.pop("name", None)
-            raw["name"] = folder.name
-            known, fits = self.planned.with_stand_ins(raw)
-            fit = validate(FitConfig, known, origin)
-            with errors_in(f"{origin}: step: ", UserError):
-                stage = run.planned.stage_at(fit.step or run.planned.last_step)
-            with errors_in(f"{origin}: ", UserError):
-                fit.check_window(run.planned.stages[stage].seq_len)
+    def _fit(self, folder: Path, source: _Source, settings: dict[str, Any]) -> FitJob:
+        named = _arguments(settings["set"] | {"name": folder.name})
+        raw, origin = read_raw(config_path(_short(settings["fit"]), "fits"), named)
+        known, fits = self.planned.with_stand_ins(raw)
+        fit, run = validate(FitConfig, known, origin), source.run
+        with errors_in(f"{origin}: step: ", UserError):
+            stage = run.planned.stage_at(fit.step or run.planned.last_step)
+        with errors_in(f"{origin}: ", UserError):
+            fit.check_window(run.planned.stages[stage].seq_len)
         name = f"{run.folder.name}/fit-{folder.name}"
         return FitJob(name, folder, _arguments(raw), _distinct(run, *fits), run)
 
-    def _sweep(self, number: int, made: TrainJob | FitJob, variables: Values) -> SweepJob:
-        template, key = self.template.sweeps[number], f"sweeps.{number}"
-        file = self._filled(f"{key}.config", template.config, variables)
-        overrides = _arguments(self._filled(f"{key}.set", template.set, variables))
-        with errors_from(f"{self.key}.{key}"):
-            config = config_path(_short(file), "sweeps")
-            raw, origin = read_raw(config, overrides)
-            known, fits = self.planned.with_stand_ins(raw)
-            settings = validate(SweepConfig, known, origin).model_dump(mode="json")
-        if isinstance(made, FitJob) and "name" not in template.set:
+    def _sweep(self, made: _Source, sweep: Values) -> SweepJob:
+        file, overrides = config_path(_short(sweep["config"]), "sweeps"), _arguments(sweep["set"])
+        raw, origin = read_raw(file, overrides)
+        known, fits = self.planned.with_stand_ins(raw)
+        settings = validate(SweepConfig, known, origin).model_dump(mode="json")
+        if isinstance(made, FitJob) and "name" not in sweep["set"]:
             # several fits of one run may be swept
             settings["name"] += f"-{made.folder.name}"
             overrides += _arguments({"name": settings["name"]})
@@ -261,23 +252,24 @@ class _Entry:
             settings["strategies"] = [str(fit.folder / "strategy.json") for fit in fits]
         name, folder = settings["name"], made.run.folder / "evals" / settings["name"]
         title, needs = f"{made.run.folder.name}/sweep-{name}", _distinct(made, *fits)
-        return SweepJob(title, folder, overrides, needs, settings, config, made.run)
+        return SweepJob(title, folder, overrides, needs, settings, file, made.run)
 
-    def _filled(self, key: str, value: Any, variables: Values) -> Any:
-        """Return the value of a key of the entry with its placeholders replaced."""
-        if isinstance(value, dict):
-            return {k: self._filled(f"{key}.{k}", inner, variables) for k, inner in value.items()}
-        if isinstance(value, list):
-            return [self._filled(f"{key}.{n}", inner, variables) for n, inner in enumerate(value)]
-        if not isinstance(value, str):
-            return value
-        for name in _PLACEHOLDER.findall(value):
-            if name not in variables:
-                says = _DERIVED.get(name) or "use " + ", ".join(f"{{{v}}}" for v in variables)
-                raise UserError(f"{self.key}.{key}: {{{name}}} is not known here; {says}")
-        if whole := _PLACEHOLDER.fullmatch(value):
-            return variables[whole[1]]  # a number stays a number
-        return _PLACEHOLDER.sub(lambda match: _short(variables[match[1]]), value)
+
+def _filled(key: str, value: Any, variables: Values) -> Any:
+    """Return the value of a key of a grid with its placeholders replaced."""
+    if isinstance(value, dict):
+        return {k: _filled(f"{key}.{k}", inner, variables) for k, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_filled(f"{key}.{n}", inner, variables) for n, inner in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    for name in _PLACEHOLDER.findall(value):
+        if name not in variables:
+            says = _DERIVED.get(name) or "use " + ", ".join(f"{{{v}}}" for v in variables)
+            raise UserError(f"{key}: {{{name}}} is not known here; {says}")
+    if whole := _PLACEHOLDER.fullmatch(value):
+        return variables[whole[1]]  # a number stays a number
+    return _PLACEHOLDER.sub(lambda match: _short(variables[match[1]]), value)
 
 
 def _distinct(*jobs: Job) -> tuple[Job, ...]:

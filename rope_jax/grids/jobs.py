@@ -42,7 +42,7 @@ class Job:
     needs: tuple["Job", ...]
 
     needs_all: ClassVar[bool] = True
-    result_name: ClassVar[str]
+    result_name: ClassVar[str] = "summary.json"
 
     @property
     def result(self) -> Path:
@@ -130,19 +130,15 @@ class FitJob(Job):
 
     run: TrainJob
 
-    result_name: ClassVar[str] = "summary.json"
-
     def words(self) -> list[str]:
         return ["fit", str(self.run.folder)]
 
     def is_finished(self) -> bool:
         wanted, file = load(FitConfig, None, self.overrides), self.folder / "fit.yaml"
-        if not file.exists():
-            return False
-        if different := different_keys(wanted, load(FitConfig, file)):
+        if file.exists() and (different := different_keys(wanted, load(FitConfig, file))):
             keys = dict.fromkeys(key.partition(".")[0] for key in different)
             raise UserError(f"{self.folder}: holds a fit with another {', '.join(keys)}; {_ADVICE}")
-        if not self.result.is_file():
+        if not (file.exists() and self.result.is_file()):
             return False
         step, made = wanted.step or self.run.planned.last_step, _read_json(self.result).get("step")
         if made != step:  # the command leaves a finished fit as it is
@@ -176,8 +172,6 @@ class SweepJob(_ReplacedJob):
 
     config: Path
     run: TrainJob
-
-    result_name: ClassVar[str] = "summary.json"
 
     def words(self) -> list[str]:
         return ["sweep", str(self.run.folder), "--sweep", str(self.config)]

@@ -4,12 +4,11 @@ The command of each job is a process of its own, with its output in a log.
 """
 
 import contextlib
-import functools
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -57,7 +56,13 @@ def run_jobs(
     Raises Stopped if a signal ended a job; UserError if this grid is running already.
     """
     failed: dict[str, str] = {}
-    with _locked(logs):
+    with contextlib.ExitStack() as stack:
+        try:
+            busy = f"{logs}: this grid is running in another process; wait for it"
+            stack.enter_context(locked(logs / ".lock", busy))
+        except OSError as error:
+            where = error.filename or logs
+            raise UserError(f"{where}: cannot be written ({error.strerror or error})") from None
         for number, job in enumerate(jobs, 1):
             stopping.check()
             title, start = f"[{number}/{len(jobs)}] {job.name}", time.monotonic()
@@ -72,7 +77,7 @@ def run_jobs(
                     print_message(console, f"{title}: already done", "dim")
                     continue
                 with console.status(title) as status:
-                    run_job(ready, root, logs, functools.partial(_show, status, title))
+                    run_job(ready, root, logs, status)
             except (UserError, OSError) as error:
                 failed[job.name] = str(error)
                 print_message(console, f"{title}: failed: {error}", "red")
@@ -91,31 +96,14 @@ def run_jobs(
     return failed
 
 
-@contextlib.contextmanager
-def _locked(logs: Path) -> Iterator[None]:
-    """Lock the grid. UserError: another process runs it, or a file cannot be written."""
-    try:
-        busy = f"{logs}: this grid is running in another process; wait for it"
-        with locked(logs / ".lock", busy):
-            yield
-    except OSError as error:
-        where = error.filename or logs
-        raise UserError(f"{where}: cannot be written ({error.strerror or error})") from None
-
-
-def _show(status: Status, title: str, line: str) -> None:
-    status.update(Text(printable(f"{title}: {line}"), no_wrap=True, overflow="ellipsis"))
-
-
 def run_job(
     job: Job,
     root: Path | None,
     logs: Path,
-    report: Callable[[str], None] = lambda line: None,
-    *,
+    status: Status | None = None,
     in_slurm: bool = False,
 ) -> None:
-    """Run a job that is ready, and record it; `report` gets the newest line of its log.
+    """Run a job that is ready, and record it; `status` shows the newest line of its log.
 
     Raises UserError if the command fails or leaves no result, and Stopped if a signal ended it.
     """
@@ -135,7 +123,9 @@ def run_job(
         )
     try:
         while stopping.requested() is None:
-            report(last_line(log))
+            if status is not None:
+                text = printable(f"{job.name}: {last_line(log)}")
+                status.update(Text(text, no_wrap=True, overflow="ellipsis"))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=0.1)
                 break
@@ -149,8 +139,7 @@ def run_job(
         raise UserError(f"ended by {signal.Signals(-process.returncode).name}")
     if process.returncode:
         line = last_line(log)
-        said_nothing = line.startswith("$ ")
-        raise UserError(f"exit status {process.returncode}" if said_nothing else line)
+        raise UserError(f"exit status {process.returncode}" if line.startswith("$ ") else line)
     if not job.is_finished():
         raise UserError(f"the command ended, but {job.result} is not there or not complete")
     job.record()

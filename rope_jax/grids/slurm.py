@@ -43,8 +43,7 @@ def submit(
         if name in ids:
             print_message(console, f"{title}: in the queue as job {ids[name]}", "dim")
             continue
-        waits = [other for other in job.needs if other.name not in done]
-        before = [ids[f"{logs.name}/{other.name}"] for other in waits]
+        before = [ids[f"{logs.name}/{other.name}"] for other in job.needs if other.name not in done]
         try:
             executor.update_parameters(name=name, **_parameters(job, config, before))
             submitted[job.name] = executor.submit(run_submitted, job, root, logs)

@@ -1,8 +1,10 @@
 """A fit from checkpoint to strategy file: what it writes and prints, and how it resumes."""
 
+import csv
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -30,10 +32,33 @@ from tests.sweeps.conftest import rows, swept
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
 QUICK = {"learn": ["far_phase", "far_amplitude"], "name": "quick"}
+SWEEP = {"max_documents": 4, "max_blocks": 1, "targets": 8, "resamples": 20}
 
 
-def files_of(run):
-    return {p: p.read_bytes() for p in run[0].checkpoints.rglob("*") if p.is_file()}
+def files_of(folder):
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+def copied(run, folder):
+    """Return a copy of the run without its fits."""
+    copy = RunDirectory(folder / "tiny")
+    shutil.copytree(run[0].path, copy.path, ignore=shutil.ignore_patterns("evals", "fits"))
+    return copy, run[1]
+
+
+def results_of(folder):
+    lines = (folder / "results.csv").read_text().splitlines()
+    return {(row["name"], int(row["length"])): float(row["nll"]) for row in csv.DictReader(lines)}
+
+
+@pytest.fixture
+def no_gradients(monkeypatch):
+    """Let steps change numbers without a program that learns."""
+
+    def step(self, free, opt_state, number):
+        return jax.tree.map(lambda x: np.asarray(x) + np.float32(0.01), free), opt_state, 1.0
+
+    monkeypatch.setattr(FitStep, "__call__", step)
 
 
 @pytest.fixture(scope="module")
@@ -56,22 +81,41 @@ def without_test_split():
 
 
 @pytest.fixture(scope="module")
-def quick(run, without_test_split):
-    """Return the folder of a fit by head, and what was printed."""
-    before = files_of(run)
+def settings(run, tmp_path_factory):
+    """Return a fit by head with texts of its own: copies of those of the run."""
+    folder = tmp_path_factory.mktemp("own")
+    texts = sorted(Path(run[1].data.files[0]).parent.iterdir())
+    for path in texts:
+        shutil.copy(path, folder)
+    parts = {"train": texts[:5], "validation": texts[5:8], "test": texts[8:]}
+    files = {split: [str(folder / path.name) for path in paths] for split, paths in parts.items()}
+    return QUICK | {"data": {"type": "text", "files": files, "cache_dir": str(folder / "cache")}}
+
+
+@pytest.fixture(scope="module")
+def quick(run, settings, without_test_split):
+    """Return the folder of the fit, and what was printed."""
+    before = files_of(run[0].checkpoints)
     with pytest.MonkeyPatch.context() as patch:  # a machine a hundred million times as slow
         patch.setattr("rope_jax.fitting.run.reached_flops", lambda peak: 1e4)
-        folder, said = fitted(run, **QUICK)
-    assert files_of(run) == before
+        folder, said = fitted(run, **settings)
+    assert files_of(run[0].checkpoints) == before
     return folder, said
 
 
-def test_the_table_has_start_fitted_and_truncation(quick):
+def test_the_table_has_start_fitted_and_truncation(quick, settings):
     folder, said = quick
     assert "learned     32 numbers: far_phase, far_amplitude, per head" in said
     assert "step    0/4  validation " in said
-    assert "  train: 5 documents, 3,892 tokens, to learn from\n" in said
-    assert "  validation: 3 documents, 2,352 tokens, to check on\n" in said
+    # whose texts they are
+    corpus = open_corpus(TextData(**settings["data"]), ByteTokenizer())
+    assert "  texts       {type: text, files: {train: [" in said
+    for split, count, what in (("train", 5, "learn from"), ("validation", 3, "check on")):
+        tokens = len(getattr(corpus, split).tokens)
+        assert f"  {split}: {count} documents, {tokens:,} tokens, to {what}\n" in said
+    made_by = read_strategy(str(folder / "strategy.json")).made_by
+    assert made_by["corpus"] == corpus.fingerprint[:16]
+    assert settings["data"]["files"]["train"][0] in made_by["texts"]
     # the model has hardly been trained: said once, before the first step
     before, warned, after = said.partition(" nats per token at the window are worse than chance, ")
     assert float(before.splitlines()[-1]) > np.log(257)
@@ -79,22 +123,15 @@ def test_the_table_has_start_fitted_and_truncation(quick):
     assert warned not in after
     assert "step    0/4" not in before
     assert "no interval: too few documents" in " ".join(said.split())
-    lines = (folder / "results.csv").read_text().splitlines()
-    assert [line.split(",")[:2] for line in lines] == [
-        ["name", "length"],
-        ["truncation", "16"],
-        ["start", "16"],
-        ["fitted", "16"],
-        ["start", "64"],
-        ["fitted", "64"],
-    ]
-    nll = {tuple(line.split(",")[:2]): float(line.split(",")[2]) for line in lines[1:]}
+    nll = results_of(folder)
+    cells = [("truncation", 16), ("start", 16), ("fitted", 16), ("start", 64), ("fitted", 64)]
+    assert list(nll) == cells
     summary = json.loads((folder / "summary.json").read_text())
     checks = {check["step"]: check["64"] for check in summary["checks"]}
     assert list(checks) == [0, 2, 4]
     # the checks are on the same targets as the table
-    assert checks[0] == pytest.approx(nll["start", "64"], abs=1e-5)
-    assert checks[summary["best_step"]] == pytest.approx(nll["fitted", "64"], abs=1e-5)
+    assert checks[0] == pytest.approx(nll["start", 64], abs=1e-5)
+    assert checks[summary["best_step"]] == pytest.approx(nll["fitted", 64], abs=1e-5)
     assert min(checks.values()) == checks[summary["best_step"]]
     table = said.partition("nats per token on 24 validation tokens")[2].splitlines()
     for (name, length), value in nll.items():
@@ -114,24 +151,22 @@ def test_an_estimate_counts_steps_and_checks(run, quick):
     assert "length, steps, batch_tokens, max_documents, max_blocks: lower values of these" in said
 
 
-def test_a_sweep_takes_the_strategy_file_by_path(run, quick):
-    path = quick[0] / "strategy.json"
+def test_a_sweep_takes_the_strategy_file_by_path(run, quick, settings):
+    path, data = quick[0] / "strategy.json", settings["data"]
     entries = ["trained", {"type": str(path), "name": "mine"}, str(path)]
-    about = {"max_documents": 4, "max_blocks": 1, "targets": 8, "resamples": 20}
-    folder, said = swept(
-        run, name="of-fit", split="validation", lengths=[16, 64], scalings=entries, **about
-    )
+    asked = SWEEP | {"split": "validation", "lengths": [16, 64], "scalings": entries, "data": data}
+    folder, said = swept(run, name="of-fit", **asked)
     found = {(row["name"], row["length"]): row["nll"] for row in rows(folder)}
     warned = f"{found['trained', 16]:.2f} nats per token at the window are worse than chance, ln V"
     assert said.count("worse than chance") == said.count(warned) == 1
     assert found["mine", 64] == found["quick", 64]
-    wanted = {
-        tuple(line.split(",")[:2]): float(line.split(",")[2])
-        for line in (quick[0] / "results.csv").read_text().splitlines()[1:]
-    }
-    assert found["mine", 64] == pytest.approx(wanted["fitted", "64"], abs=1e-6)
-    assert found["mine", 16] == pytest.approx(wanted["fitted", "16"], abs=1e-6)
-    assert found["trained", 16] == pytest.approx(wanted["truncation", "16"], abs=1e-6)
+    wanted = results_of(quick[0])
+    for mine, theirs in (
+        (("mine", 64), ("fitted", 64)),
+        (("mine", 16), ("fitted", 16)),
+        (("trained", 16), ("truncation", 16)),
+    ):
+        assert found[mine] == pytest.approx(wanted[theirs], abs=1e-6)
 
 
 @pytest.mark.slow
@@ -142,8 +177,7 @@ def test_weights_in_bfloat16_are_swept_and_fitted_like_their_rounded_values(run,
         assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {dtype}
         folder, _ = fitted(copied, **QUICK | {"steps": 2, "length": 32})
         strategy = json.loads((folder / "strategy.json").read_text())["map"]
-        about = {"max_documents": 4, "max_blocks": 1, "targets": 8, "resamples": 20}
-        evaluated, _ = swept(copied, lengths=[16, 32], scalings=["trained"], **about)
+        evaluated, _ = swept(copied, lengths=[16, 32], scalings=["trained"], **SWEEP)
         nll = [row["nll"] for row in rows(evaluated)]
         found.append((nll, np.ravel(strategy["far_phase"]), np.ravel(strategy["far_amplitude"])))
     for one, other in zip(*found, strict=True):
@@ -195,79 +229,46 @@ def test_another_model_refuses_the_strategy_file(run, quick, change, says):
         Config.model_validate(raw)
 
 
-def test_a_finished_fit_does_nothing_and_another_is_refused(run, quick):
+def test_a_finished_fit_does_nothing_and_another_is_refused(run, quick, settings, tmp_path):
     folder, _ = quick
-    before = {p: p.stat().st_mtime_ns for p in folder.iterdir()}
-    again, said = fitted(run, **QUICK)
-    assert again == folder
-    assert said == f"{folder}: already fitted\n"
-    assert {p: p.stat().st_mtime_ns for p in folder.iterdir() if p.name != ".lock"} == {
-        p: t for p, t in before.items() if p.name != ".lock"
-    }
-    with pytest.raises(
-        UserError, match=r"quick: holds a fit with other settings; choose another n"
-    ):
-        fitted(run, **QUICK, seed=5)
-    assert read_strategy(str(folder / "strategy.json"))
-
-
-def test_a_finished_fit_of_another_checkpoint_is_refused(run, quick, tmp_path):
-    copy = RunDirectory(tmp_path / "tiny")
-    shutil.copytree(run[0].path, copy.path)
-    file = copy.fits / "quick/summary.json"
+    before = files_of(folder)
+    again, said = fitted(run, **settings)
+    assert (again, said) == (folder, f"{folder}: already fitted\n")
+    assert files_of(folder) == before
+    for other in ({"seed": 5}, {"data": None}):
+        with pytest.raises(UserError, match=r"quick: holds a fit with other settings; choose anot"):
+            fitted(run, **settings | other)
+    # of another checkpoint
+    copy = copied(run, tmp_path)
+    file = shutil.copytree(folder, copy[0].fits / "quick") / "summary.json"
     newest = json.loads(file.read_text())["step"]
     file.write_text(file.read_text().replace(f'"step": {newest}', '"step": 1'))
     says = f"quick: holds a fit of step 1, and the newest checkpoint is that of step {newest};"
     with pytest.raises(UserError, match=says):
-        fitted((copy, run[1]), **QUICK)
+        fitted(copy, **settings)
     file.write_text("{")
     with pytest.raises(UserError, match=r"summary\.json: is damaged; delete .*quick to fit again"):
-        fitted((copy, run[1]), **QUICK)
+        fitted(copy, **settings)
 
 
 def test_a_refused_fit_leaves_the_others(run, tmp_path, monkeypatch):
-    copy = RunDirectory(tmp_path / "tiny")
-    shutil.copytree(run[0].path, copy.path, ignore=shutil.ignore_patterns("evals", "fits"))
+    copy = copied(run, tmp_path)
 
     def meanwhile(*_, **__):
-        (copy.fits / "other").mkdir()
+        (copy[0].fits / "other").mkdir()
         raise UserError("refused")
 
     monkeypatch.setattr("rope_jax.fitting.run.load_model", meanwhile)
     with pytest.raises(UserError, match=r"^refused$"):
-        fitted((copy, run[1]), **QUICK)
-    assert [path.name for path in copy.fits.iterdir()] == ["other"]
-
-
-def book(folder, lines):
-    path = folder / "book.txt"
-    path.write_text("".join(f"line {n} of a book\n" for n in range(lines)))
-    return {"type": "text", "files": [str(path)], "cache_dir": str(folder / "cache")}
+        fitted(copy, **QUICK)
+    assert [path.name for path in copy[0].fits.iterdir()] == ["other"]
 
 
 @pytest.mark.parametrize("killed_at", [3, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_killed_fit_with_texts_of_its_own_ends_with_the_same_strategy_file(
-    run, without_test_split, tmp_path, killed_at
+def test_a_killed_fit_ends_with_the_same_strategy_file(
+    run, quick, settings, without_test_split, tmp_path, killed_at
 ):
-    settings = QUICK | {"name": "book", "data": book(tmp_path, 300)}
-    runs = []
-    for name in ("whole", "killed"):
-        copy = tmp_path / name / "tiny"
-        shutil.copytree(run[0].path, copy, ignore=shutil.ignore_patterns("fits"))
-        runs.append((RunDirectory(copy), run[1]))
-    whole, said = fitted(runs[0], **settings)
-    corpus = open_corpus(TextData(**settings["data"]), ByteTokenizer())
-    assert [len(split) for split in (corpus.train, corpus.validation, corpus.test)] == [1, 1, 1]
-    shown = [f"{{type: text, files: ['{tmp_path}/book.txt']}}"]
-    for name, what in (("train", "to learn from"), ("validation", "to check on")):
-        shown.append(f"{name}: 1 document, {len(getattr(corpus, name).tokens):,} tokens, {what}")
-    assert [line.strip() for line in said.partition("  texts  ")[2].splitlines()[:4]] == [
-        *shown,
-        "one document split by position: train is its beginning, then come 5% validation and 10% "
-        "test",
-    ]
-    made_by = read_strategy(str(whole / "strategy.json")).made_by
-    assert (made_by["texts"], made_by["corpus"]) == (shown[0], corpus.fingerprint[:16])
+    copy = copied(run, tmp_path)
 
     def killed(self, free, opt_state, step, call=FitStep.__call__):
         if step == killed_at:
@@ -277,24 +278,25 @@ def test_a_killed_fit_with_texts_of_its_own_ends_with_the_same_strategy_file(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FitStep, "__call__", killed)
         with pytest.raises(KeyboardInterrupt):
-            fitted(runs[1], **settings)
-    # other texts: by name, or in the same file
-    with pytest.raises(UserError, match=r"book: holds a fit with other settings; choose another"):
-        fitted(runs[1], **QUICK | {"name": "book"})
-    book(tmp_path, 301)
+            fitted(copy, **settings)
+    text = Path(settings["data"]["files"]["train"][0])
+    content = text.read_text()
+    text.write_text(content + "more")
     with pytest.raises(UserError, match=r"belongs to a fit with another checkpoint, corpus or cod"):
-        fitted(runs[1], **settings)
-    book(tmp_path, 300)
-    folder, said = fitted(runs[1], **settings)
+        fitted(copy, **settings)
+    text.write_text(content)
+    folder, said = fitted(copy, **settings)
     assert "step    0/4" not in said
     assert "resuming after step 2\n" in said
     for name in ("strategy.json", "results.csv", "metrics.jsonl"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+        assert (folder / name).read_bytes() == (quick[0] / name).read_bytes(), name
 
 
 def test_a_book_too_short_to_be_checked_on_is_refused(run, tmp_path):
+    (tmp_path / "book.txt").write_text("".join(f"line {n} of a book\n" for n in range(30)))
+    data = {"type": "text", "files": [str(tmp_path / "*.txt")], "cache_dir": str(tmp_path)}
     with pytest.raises(UserError, match=r"^length: no document of the validation split has 65 t"):
-        fitted(run, **QUICK | {"name": "short"}, data=book(tmp_path, 30))
+        fitted(run, **QUICK | {"name": "short"}, data=data)
 
 
 def test_an_imported_model_without_texts_asks_for_them(run):
@@ -313,9 +315,9 @@ def test_an_imported_model_without_texts_asks_for_them(run):
         fitted((run[0], own), length=8)
 
 
-def test_the_best_of_several_borders_is_fitted(run, without_test_split):
-    settings = {"windows": [6, 12], "trial_steps": 1, "steps": 2, "learn": ["far_phase"]}
-    folder, said = fitted(run, name="trials", per="model", **settings)
+def test_the_best_of_several_borders_is_fitted(run, without_test_split, no_gradients):
+    asked = {"windows": [6, 12], "trial_steps": 1, "steps": 2, "learn": ["far_phase"]}
+    folder, said = fitted(run, name="trials", per="model", **asked)
     found = said.partition("far keys begin at ")[2]
     assert "(validation after 1 steps: 6: " in found
     tried = dict(
@@ -327,10 +329,12 @@ def test_the_best_of_several_borders_is_fitted(run, without_test_split):
     assert strategy.map.borders == (int(best),)
 
 
-def test_a_huge_learning_rate_keeps_the_start_and_says_so(run):
-    settings = {"learn": ["frequencies"], "per": "layer", "patience": 1, "learning_rate": 1000.0}
+def test_a_fit_without_a_better_step_keeps_the_start_and_says_so(run, monkeypatch):
+    far = lambda self, free, opt_state, step: ({n: x + 3 for n, x in free.items()}, opt_state, 1.0)  # noqa: E731
+    monkeypatch.setattr(FitStep, "__call__", far)
+    asked = {"learn": ["frequencies"], "per": "layer", "patience": 1, "check_every": 1}
     start = {"type": "none", "query_scale": {"type": "logn"}}
-    folder, said = fitted(run, name="huge", start=start, check_every=1, **settings)
+    folder, said = fitted(run, name="huge", start=start, **asked)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["best_step"] == 0
     assert "no step beat the starting point; writing it unchanged" in said

@@ -1,5 +1,6 @@
 """A grid that runs: in order, skipping what is done, past failures, and again after a kill."""
 
+import io
 import json
 import os
 import re
@@ -8,37 +9,42 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from rope_jax import stopping
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
-from rope_jax.errors import UserError
+from rope_jax.errors import Stopped, UserError
 from rope_jax.grids.expand import expand
 from rope_jax.grids.jobs import Job
-from rope_jax.grids.run import done_jobs, run_job, run_jobs, shell_lines
+from rope_jax.grids.run import done_jobs, run_job, run_jobs
 from rope_jax.rope.strategies import PIScaling
 from rope_jax.sealed import locked
 from tests.grids.conftest import ROOT, SWEEP_YAML
+from tests.grids.stand_ins import Process
 
 NAMES = [f"tiny-s{s}/{kind}" for s in (0, 1) for kind in ("train", "sweep-short")] + ["compare"]
 
 
 @pytest.fixture
-def run(stand_ins, folder):
+def run(stand_ins, folder, monkeypatch):
     """Return a function that runs the grid and returns what happened to each job, by name."""
+    in_this_process = SimpleNamespace(**vars(subprocess) | {"Popen": Process})
+    monkeypatch.setattr("rope_jax.grids.run.subprocess", in_this_process)
 
     def run(*overrides: str) -> dict[str, str]:
         grid = load(GridConfig, Path("grid.yaml"), overrides)
-        console = plain_console(file=open("out.txt", "w"), width=60)  # noqa: SIM115
+        console = plain_console(file=io.StringIO(), width=60)
         failed = run_jobs(expand(grid), stand_ins, Path("runs/grids/small"), console)
-        console.file.close()
-        lines = Path("out.txt").read_text().splitlines()
+        Path("out.txt").write_text(console.file.getvalue())
+        lines = console.file.getvalue().splitlines()
         said = [re.fullmatch(r"\[\d+/\d+\] (\S+): (.*)", line) for line in lines]
         outcome = {found[1]: re.sub(r"in \d+ s$", "now", found[2]) for found in said if found}
         assert {name: text.removeprefix("failed: ") for name, text in outcome.items()} == {
@@ -91,11 +97,12 @@ def test_a_sweep_that_was_replaced_or_deleted_is_made_again(run):
         assert summary.read_text() == content
 
 
-def test_what_was_made_by_hand_counts(run, stand_ins):
+def test_what_was_made_by_hand_counts(run):
     Path("grid.yaml").write_text(FITS.replace("[2, 4]", "[4]"))
     names = {"base/train", "base/fit-search-x4", "base/sweep-short-search-x4"}
-    lines = shell_lines(expanded(), frozenset(), stand_ins)
-    subprocess.run(["sh", "-e"], input="\n".join(lines), text=True, check=True)
+    run()
+    for record in Path("runs").rglob("grid.json"):
+        record.unlink()
     assert done_now() == names
     # a sweep of an earlier checkpoint, with other settings, or of other numbers does not
     swept = Path("runs/base/evals/short-search-x4/summary.json")
@@ -236,19 +243,19 @@ def wait_for(condition, seconds=60):
         time.sleep(0.01)
 
 
-def test_a_killed_grid_goes_on_where_it_was(stand_ins, folder):
-    script, log = stand_ins / "scripts/grid.py", Path("runs/grids/small/tiny-s1/train.log")
+def test_a_killed_grid_goes_on_where_it_was(stand_ins, folder, run):
+    log = Path("runs/grids/small/tiny-s1/train.log")
     Path("hang-tiny-s1").touch()
-    grid = start_grid(script, "grid.yaml")
+    grid = start_grid(stand_ins / "scripts/grid.py", "grid.yaml")
     wait_for(lambda: log.exists() and "begins" in log.read_text())
     grid.kill()
     finish(grid, -signal.SIGKILL)
     Path("hang-tiny-s1").unlink()
     wait_for(Path("runs/tiny-s1/metrics.jsonl").exists)  # its command goes on
     Path("fail-compare").touch()
-    out, _ = finish(start_grid(script, "grid.yaml"), 1)
+    run()
     assert (
-        re.sub(r"in \d+ s", "now", out)
+        re.sub(r"in \d+ s", "now", Path("out.txt").read_text())
         == """\
 [1/5] tiny-s0/train: already done
 [2/5] tiny-s0/sweep-short: already done
@@ -263,28 +270,34 @@ The same command tries them again.
     )
 
 
+class WhenItBegins:
+    """Calls a function once the log says that a command has begun."""
+
+    def __init__(self, action):
+        self.action = action
+
+    def update(self, line):
+        if "begins" in str(line):
+            self.action()
+
+
 def test_ctrl_c_stops_the_command_and_then_the_grid(stand_ins, folder):
-    script, log = stand_ins / "scripts/grid.py", Path("runs/grids/small/tiny-s0/sweep-short.log")
-    Path("hang-tiny-s0-short").touch()
-    grid = start_grid(script, "grid.yaml")
-    wait_for(lambda: log.exists() and "begins" in log.read_text())
-    grid.send_signal(signal.SIGINT)
-    out, err = finish(grid, 128 + signal.SIGINT)
-    assert err == "grid.py: stopped; run the same command again to resume\n"
-    assert "train: done in" in out
-    assert log.read_text().endswith("stopped by signal 15\n")
+    Path("hang-tiny-s0").touch()
+    status = WhenItBegins(lambda: os.kill(os.getpid(), signal.SIGINT))
+    with stopping.listening(), pytest.raises(Stopped, match="run the same command again"):
+        run_job(expanded()[0], stand_ins, Path("logs"), status)
+    assert Path("logs/tiny-s0/train.log").read_text().endswith("stopped by signal 15\n")
 
 
 def test_a_command_does_not_outlive_an_error(stand_ins, folder):
     """Such as the one that submitit raises when Slurm's time limit is near."""
+
+    def fail():
+        raise RuntimeError("the limit is near")
+
     Path("hang-tiny-s0").touch()
-
-    def report(line: str) -> None:
-        if line == "begins tiny-s0":
-            raise RuntimeError("the limit is near")
-
     with pytest.raises(RuntimeError):
-        run_job(expanded()[0], stand_ins, Path("logs"), report)
+        run_job(expanded()[0], stand_ins, Path("logs"), WhenItBegins(fail))
     assert Path("logs/tiny-s0/train.log").read_text().endswith("stopped by signal 15\n")
 
 
