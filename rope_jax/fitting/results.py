@@ -50,12 +50,12 @@ def fit_rows(result: SweepResult) -> list[FitRow]:
     baseline, config, rows = result.baseline, result.config, []
     assert baseline is not None  # the window is among the lengths
     for m in [baseline, *(m for m in result.measurements if m.entry != "trained")]:
-        name, above = "truncation", (None, None, None)
-        if m is not baseline:
-            how = {"resamples": config.resamples, "seed": config.seed}
-            name, above = m.entry, paired_difference(m.sums, baseline.sums, **how)
-        nll = float(m.sums.mean())
-        rows.append(FitRow(name, m.length, nll, *above, m.tokens, result.documents))
+        how = {"resamples": config.resamples, "seed": config.seed}
+        above = None if m is baseline else paired_difference(m.sums, baseline.sums, **how)
+        name, nll = "truncation" if above is None else m.entry, float(m.sums.mean())
+        low, high = (None, None) if above is None else (above.low, above.high)
+        value, counts = None if above is None else above.value, (m.tokens, result.documents)
+        rows.append(FitRow(name, m.length, nll, value, low, high, *counts))
     return rows
 
 

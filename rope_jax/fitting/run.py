@@ -57,7 +57,17 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
     advice = "length: there is not enough memory; lower batch_tokens or length"
     opened = open_run(run, training, console, attention=config.attention, out_of_memory=advice)
     with opened as session, _renamed(steps="step", lengths="length"):
-        _check_run(run.path, session.config, config)
+        model = session.config.model
+        if model.position.type != "rope":
+            raise UserError(
+                f"{run.path}: its position is {model.position.type}, and a fit is for rope"
+            )
+        if not model.backend.is_softmax:
+            raise UserError(
+                f"{run.path}: its attention is {model.attention}, and a fit is for a softmax"
+            )
+        if training.imported is not None and training.data == StdlibData():  # an import's default
+            config.check_has_texts(run.path)
         steps = () if config.step is None else (config.step,)
         check_stages(session.config, steps, lambda n: _checked_start(session.config, config, n))
         with _locked(folder, config):
@@ -67,17 +77,6 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
             else:
                 _fit(folder, session, config)
     return folder
-
-
-def _check_run(path: Path, training: Config, config: FitConfig) -> None:
-    """UserError if the run has nothing to fit, or no texts to fit on."""
-    position, attention = training.model.position.type, training.model.attention
-    if position != "rope":
-        raise UserError(f"{path}: its position is {position}, and a fit is for rope")
-    if not training.model.backend.is_softmax:
-        raise UserError(f"{path}: its attention is {attention}, and a fit is for a softmax")
-    if training.imported is not None and training.data == StdlibData():  # an import's default
-        config.check_has_texts(path)
 
 
 def _check_finished(summary: Path, run: RunDirectory, config: FitConfig) -> None:

@@ -151,7 +151,7 @@ class _Entry(NamedTuple):
                         f"{self.key}.axes.{axis}: {self.template.source} has no run with "
                         f"{show_value(value)}; its values are {', '.join(map(show_value, there))}"
                     )
-        starts = [
+        starts: list[_Made | None] = [
             source
             for source in sources
             if all(value in chosen.get(axis, (value,)) for axis, value in source.values.items())
@@ -172,18 +172,26 @@ class _Entry(NamedTuple):
         """Plan the jobs of one combination. own: the values that the source does not have."""
         values = {**own, **(start.values if start else {})}
         variables, source = self._variables(values), start.job if start else None
-        fitted = source.run.folder if source and self.template.fit is not None else None
-        name = self._name(own if fitted else values)  # a fit is in the folder of its run
-        folder = fitted / "fits" / name if fitted else Path(self.grid.runs_dir) / name
+        fitted = source if self.template.fit is not None else None
+        if fitted is None:
+            name = self._name(values)
+            folder = Path(self.grid.runs_dir) / name
+        else:
+            name = self._name(own)  # the axes of the run are in its own name
+            folder = fitted.run.folder / "fits" / name
+            variables["fit"] = str(folder)
         if source is not None:
             variables["source"] = str(source.run.folder)
-        if fitted or isinstance(source, FitJob):
-            variables["fit"] = str(folder if fitted else source.folder)
-        variables |= {"name": name, "run": str(fitted or folder)}
+            if isinstance(source, FitJob):
+                variables["fit"] = str(source.folder)
+        variables |= {"name": name, "run": str(fitted.run.folder if fitted else folder)}
         settings = _filled(self.key, self._settings, variables)
-        make = self._fit if fitted else self._train
+        job: _Source
         with errors_from(f"{self.key} ({name})"):
-            job = make(folder, source, settings)
+            if fitted is None:
+                job = self._train(folder, source, settings)
+            else:
+                job = self._fit(folder, fitted.run, settings)
         self.planned.add(job)
         for number, sweep in enumerate(settings["sweeps"]):
             with errors_from(f"{self.key}.sweeps.{number}"):
@@ -227,11 +235,11 @@ class _Entry(NamedTuple):
         needs = _distinct(*([source] if source else []), *fits)
         return TrainJob(f"{folder.name}/train", folder, overrides, needs, file, planned)
 
-    def _fit(self, folder: Path, source: _Source, settings: dict[str, Any]) -> FitJob:
+    def _fit(self, folder: Path, run: TrainJob, settings: dict[str, Any]) -> FitJob:
         named = _arguments(settings["set"] | {"name": folder.name})
         raw, origin = read_raw(config_path(_short(settings["fit"]), "fits"), named)
         known, fits = self.planned.with_stand_ins(raw)
-        fit, run = validate(FitConfig, known, origin), source.run
+        fit = validate(FitConfig, known, origin)
         with errors_in(f"{origin}: step: ", UserError):
             stage = run.planned.stage_at(fit.step or run.planned.last_step)
         with errors_in(f"{origin}: ", UserError):

@@ -43,20 +43,15 @@ def checked_sweep(config: SweepConfig, training: Config) -> ResolvedSweep:
             f"lengths: {resolved.lengths[0]:,} is too long: position "
             f"{training.model.position.type} ends at {longest:,} tokens"
         )
-    _check_texts(training, resolved)
-    check_key_tokens(training, resolved)
-    return resolved
-
-
-def _check_texts(training: Config, config: SweepConfig) -> None:
-    """UserError if the sweep's own texts are the run's: without splits, most are for training."""
     where = {"cache_dir", "streaming"}
-    theirs = training.data.model_dump(exclude=where)
-    if config.data is not None and config.data.model_dump(exclude=where) == theirs:
+    own = training.data.model_dump(exclude=where)  # without splits, most of it is for training
+    if resolved.data is not None and resolved.data.model_dump(exclude=where) == own:
         raise UserError(
             "data: is what the run was trained on; leave it out, and only documents that the run "
             "was not trained on are read"
         )
+    check_key_tokens(training, resolved)
+    return resolved
 
 
 def check_key_tokens(training: Config, config: SweepConfig, corpus: Corpus | None = None) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.image import imread
@@ -48,9 +48,6 @@ from rope_jax.sweeps.model import (
     load_model,
 )
 
-# What has a checksum: a damaged file must not give other figures. Users may edit the rest.
-_RESULTS = ("results.csv", "results.jsonl", "documents.csv", "summary.json")
-_OF_TASKS = ("tasks.csv", "samples.csv")
 Result = tuple[SweepResult, Origin]
 _MOST_OF_JOURNAL = 2**30  # bytes; a measurement takes about 20 per document
 
@@ -78,7 +75,7 @@ def sweep_run(
         )
         check_key_tokens(session.config, resolved, loaded.corpus)
         measured, results = _measure(loaded, resolved)
-        _finish(loaded, training, measured, results)
+        _finish(loaded, training, measured, sweep_tables(results))
 
 
 def _measure(loaded: LoadedModel, config: ResolvedSweep) -> tuple[ResolvedSweep, list[Result]]:
@@ -161,28 +158,43 @@ def _open_journal(loaded: LoadedModel, config: ResolvedSweep, step: int) -> File
     return journal
 
 
+class SweepTables(NamedTuple):
+    """What a sweep writes."""
+
+    rows: Sequence[Row]
+    by_document: Sequence[DocumentRow]
+    summary: SweepSummary
+    tasks: TaskTables = NO_TASKS
+
+
+def sweep_tables(results: Sequence[Result]) -> SweepTables:
+    """Return the tables of a sweep, from the results of its checkpoints, the newest last."""
+    *earlier, newest = (summarize(*found) for found in results)
+    return SweepTables(
+        [row for found in results for row in rows(*found)],
+        [row for found in results for row in document_rows(*found)],
+        SweepSummary(newest=newest, earlier=tuple(earlier)),
+        task_tables(results),
+    )
+
+
 def _finish(
-    loaded: LoadedModel, training: Config, config: ResolvedSweep, results: Sequence[Result]
+    loaded: LoadedModel, training: Config, config: ResolvedSweep, found: SweepTables
 ) -> None:
     """Write the results, delete journals of other checkpoints, and show the tables."""
-    run, console = loaded.session.run, loaded.session.console
+    run, console, newest = loaded.session.run, loaded.session.console, found.summary.newest
     folder = run.evals / config.name
-    table = [row for result, origin in results for row in rows(result, origin)]
-    by_document = [row for result, origin in results for row in document_rows(result, origin)]
-    *earlier, newest = (summarize(result, origin) for result, origin in results)
-    summary = SweepSummary(newest=newest, earlier=tuple(earlier))
-    tasks = task_tables(results)
 
     def write() -> None:
         with file_errors_as_one_line(folder):
-            write_folder(folder, config, table, by_document, summary, training, tasks)
-        run.remove_sweep_journals(config.name, keep=[one.step for one in summary.checkpoints])
+            write_folder(folder, config, found, training)
+        run.remove_sweep_journals(config.name, [one.step for one in found.summary.checkpoints])
 
     processes.on_first(write)
-    print_sweep(console, table, summary, config.show, tasks)
+    print_sweep(console, found.rows, found.summary, config.show, found.tasks)
     if newest.nll_at_window is not None:
         warn_of_chance(console, newest.nll_at_window, loaded.model.vocab_size)
-    if BASELINE in config.protocols and newest.nll_at_window is None:
+    elif BASELINE in config.protocols:
         print_wrapped(
             console,
             f"no usable length and no gain: the window, {newest.window}, is not among the lengths",
@@ -196,27 +208,18 @@ def _finish(
     )
 
 
-def write_folder(
-    folder: Path,
-    config: SweepConfig,
-    table: Sequence[Row],
-    by_document: Sequence[DocumentRow],
-    summary: SweepSummary,
-    training: Config,
-    tasks: TaskTables = NO_TASKS,
-) -> None:
+def write_folder(folder: Path, config: SweepConfig, found: SweepTables, training: Config) -> None:
     """Write all files of a sweep; an earlier sweep's folder is replaced once all are complete."""
+    newest, tasks = found.summary.newest, found.tasks
     with replacing_folder(folder) as new:
         write_text(new / "sweep.yaml", dump(config))
         write_text(new / RUN_CONFIG, dump(training))
-        write_results(new, table, by_document, summary, tasks)
-        seal(new, (*_RESULTS, *(_OF_TASKS if tasks.rows else ()), RUN_CONFIG))
-        newest = summary.newest
-        of_newest = [row for row in table if row.step == newest.step]
+        seal(new, [*write_results(new, found), RUN_CONFIG])
+        of_newest = [row for row in found.rows if row.step == newest.step]
         markdown, latex = results_texts(of_newest, newest, tasks, config.show)
         write_text(new / "results.md", markdown)
         write_text(new / "results.tex", latex)
-        figures = draw_sweep(table, summary.checkpoints, width=config.figure_width)
+        figures = draw_sweep(found.rows, found.summary.checkpoints, width=config.figure_width)
         if tasks.rows:
             newest_rows = [row for row in tasks.rows if row.step == newest.step]
             figures |= draw_tasks(newest_rows, newest, width=config.figure_width)
@@ -224,27 +227,30 @@ def write_folder(
         for path, figure in ((new / name, figure) for name, figure in figures.items()):
             save_figure(figure, path)
             images[path.stem] = (imread(path)[..., :3] * 255).round().astype(np.uint8)
-        write_events(new, table, summary, images, config, training, tasks.rows)
+        write_events(new, found.rows, found.summary, images, config, training, tasks.rows)
 
 
-def write_results(
-    folder: Path,
-    table: Sequence[Row],
-    by_document: Sequence[DocumentRow],
-    summary: SweepSummary,
-    tasks: TaskTables = NO_TASKS,
-) -> None:
-    """Write the files that have a checksum."""
-    write_text(folder / "results.csv", format_csv(Row._fields, table))
-    lines = [json.dumps(finite(row._asdict())) + "\n" for row in table]
-    write_text(folder / "results.jsonl", "".join(lines))
-    write_text(folder / "documents.csv", format_csv(DocumentRow._fields, by_document))
-    if tasks.rows:
-        write_text(folder / "tasks.csv", format_csv(TaskRow._fields, tasks.rows))
-        write_text(folder / "samples.csv", format_csv(SampleRow._fields, tasks.samples))
-    earlier = [_checkpoint_content(checkpoint) for checkpoint in summary.earlier]
-    content = finite(_checkpoint_content(summary.newest) | {"earlier": earlier})
-    write_text(folder / "summary.json", json.dumps(content, indent=2) + "\n")
+def write_results(folder: Path, found: SweepTables) -> Sequence[str]:
+    """Write the files that have a checksum, and return their names.
+
+    A damaged file must not give other figures; users may edit the rest.
+    """
+    summary = finite(
+        _checkpoint_content(found.summary.newest)
+        | {"earlier": [_checkpoint_content(checkpoint) for checkpoint in found.summary.earlier]}
+    )
+    files = {
+        "results.csv": format_csv(Row._fields, found.rows),
+        "results.jsonl": "".join(json.dumps(finite(row._asdict())) + "\n" for row in found.rows),
+        "documents.csv": format_csv(DocumentRow._fields, found.by_document),
+        "summary.json": json.dumps(summary, indent=2) + "\n",
+    }
+    if found.tasks.rows:
+        files["tasks.csv"] = format_csv(TaskRow._fields, found.tasks.rows)
+        files["samples.csv"] = format_csv(SampleRow._fields, found.tasks.samples)
+    for name, text in files.items():
+        write_text(folder / name, text)
+    return list(files)
 
 
 def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:

@@ -12,12 +12,11 @@ from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.evaluation.results import Measurement, SweepResult, document_rows, rows, summarize
+from rope_jax.evaluation.results import Measurement, SweepResult
 from rope_jax.results.rows import Origin
 from rope_jax.results.statistics import Sums
-from rope_jax.results.summary import SweepSummary
 from rope_jax.rope.strategies import NoScaling, YaRNScaling
-from rope_jax.sweeps.run import write_results
+from rope_jax.sweeps.run import sweep_tables, write_results
 
 WEIGHT = np.array([4.0] * 18 + [8.0] * 6)
 # Offsets added to each document's level, by curve and length. The window is 16.
@@ -128,13 +127,7 @@ def sweep_of(tmp_path):
         place = folder / "evals" / name
         place.mkdir(parents=True)
         (place / "sweep.yaml").write_text(dump(settings))
-        *earlier, newest = (summarize(*found) for found in results)
-        write_results(
-            place,
-            [row for found in results for row in rows(*found)],
-            [row for found in results for row in document_rows(*found)],
-            SweepSummary(newest=newest, earlier=tuple(earlier)),
-        )
+        write_results(place, sweep_tables(results))
         return folder
 
     return make

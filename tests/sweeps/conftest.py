@@ -1,10 +1,13 @@
-"""A tiny trained run, and sweeps of it."""
+"""A tiny run with checkpoints, and sweeps of it."""
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.image import imsave
@@ -13,42 +16,56 @@ from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
+from rope_jax.data.batches import Batch
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.run import sweep_run
 from rope_jax.training.run import train
+from rope_jax.training.step import LossSums, StepMetrics, TrainState, TrainStep, bucket_edges
 
 Run = tuple[RunDirectory, Config]
-SMALL = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-}
+SMALL = {"hidden_size": 16, "intermediate_size": 24}
+SMALL |= {"num_hidden_layers": 1, "num_attention_heads": 2}
 STAGE = {"steps": 2, "seq_len": 16, "batch_size": 4}
 
 
-def trained(folder: Path, stages: list[dict] | None = None, **settings: object) -> Run:
-    (folder / "texts").mkdir()
+def shrinking_step(
+    model: Any, optimizer: Any, accumulation: int, out_shardings: Any, *_: Any
+) -> TrainStep:
+    """Return a training step that compiles at once: it learns nothing, and shrinks all weights."""
+
+    def step(state: TrainState, batch: Batch, rotary: Any) -> tuple[TrainState, StepMetrics]:
+        params = jax.tree.map(lambda x: np.float32(0.9) * x, state.params)
+        sums = no_loss(model, params, batch, rotary)
+        return state._replace(params=params), StepMetrics(sums, np.float32(1) * sums.nll[0])
+
+    return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
+
+
+def no_loss(model: Any, params: Any, batch: Batch, rotary: Any) -> LossSums:
+    ones = jnp.ones(len(bucket_edges(batch.tokens.shape[1])), jnp.float32)
+    return LossSums(ones, ones)
+
+
+def trained(
+    folder: Path,
+    stages: list[dict] | None = None,
+    texts: Sequence[str] | None = None,
+    **settings: object,
+) -> Run:
     rng = np.random.default_rng(0)
-    for index in range(12):
-        words = rng.choice(["rope ", "turns ", "slow ", "fast ", "pair\n"], 150)
-        (folder / "texts" / f"{index}.txt").write_text("".join(words))
-    raw = {
-        "name": "tiny",
-        "runs_dir": str(folder / "runs"),
-        "model": SMALL,
-        "data": {
-            "type": "text",
-            "files": [str(folder / "texts" / "*.txt")],
-            "validation_fraction": 0.2,
-            "test_fraction": 0.4,
-            "cache_dir": str(folder / "cache"),
-        },
-        "optim": {"warmup_steps": 0},
-        "stages": stages or [STAGE],
-    }
+    words = ["rope ", "turns ", "slow ", "fast ", "pair\n"]
+    (folder / "texts").mkdir()
+    for index, text in enumerate(texts or ["".join(rng.choice(words, 150)) for _ in range(12)]):
+        (folder / "texts" / f"{index}.txt").write_text(text)
+    data = {"type": "text", "files": [str(folder / "texts" / "*.txt")]}
+    data |= {"validation_fraction": 0.2, "test_fraction": 0.4, "cache_dir": str(folder / "cache")}
+    raw = {"name": "tiny", "runs_dir": str(folder / "runs"), "model": SMALL, "data": data}
+    raw |= {"optim": {"warmup_steps": 0}, "stages": stages or [STAGE]}
     config = Config.model_validate(raw | settings)
-    return train(config, plain_console(quiet=True)), config
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rope_jax.training.program.make_train_step", shrinking_step)
+        patch.setattr("rope_jax.training.program.loss_sums", no_loss)
+        return train(config, plain_console(quiet=True)), config
 
 
 def swept(run: Run, again: bool = False, **settings: object) -> tuple[Path, str]:

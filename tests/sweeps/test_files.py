@@ -10,19 +10,12 @@ from matplotlib.figure import Figure
 
 from rope_jax.config.explain import validate
 from rope_jax.config.training import Config
-from rope_jax.evaluation.results import document_rows, rows, summarize
 from rope_jax.results.rows import DocumentRow, Row
 from rope_jax.results.statistics import Estimate, UsableLength
 from rope_jax.results.summary import SweepSummary
-from rope_jax.sweeps.run import write_folder, write_results
+from rope_jax.sweeps.run import SweepTables, sweep_tables, write_folder, write_results
 from tests.evaluation.test_results import LEVEL, OFFSETS, ORIGIN, TOKENS, measurement, result_of
 from tests.report.rows import checkpoint, curve
-
-
-def tables_of(result):
-    """Return the arguments of `write_results` after the folder."""
-    summary = SweepSummary(newest=summarize(result, ORIGIN))
-    return rows(result, ORIGIN), document_rows(result, ORIGIN), summary
 
 
 @pytest.fixture
@@ -42,8 +35,9 @@ def strict(text):
 
 
 def test_csv_and_jsonl_hold_the_rows(result, tmp_path):
-    table, by_document, summary = tables_of(result)
-    write_results(tmp_path, table, by_document, summary)
+    found = sweep_tables([(result, ORIGIN)])
+    table = found.rows
+    write_results(tmp_path, found)
     lines = [strict(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [Row(**line) for line in lines] == table
     with (tmp_path / "results.csv").open(newline="") as file:
@@ -80,7 +74,7 @@ def test_summary_json_has_every_key_in_order(tmp_path):
     early = checkpoint(step=100, window=8, units=19, **counts, **unknown)
     known = {"nll_at_window": 2.0, "perplexity_at_window": 7.5, "bpb_at_window": 1.0}
     newest = checkpoint(units=20, curves={"pi-auto": pi}, **counts, **known)
-    write_results(tmp_path, [], [], SweepSummary(newest=newest, earlier=(early,)))
+    write_results(tmp_path, SweepTables([], [], SweepSummary(newest=newest, earlier=(early,))))
     found = strict((tmp_path / "summary.json").read_text())
     shared = {"documents": 3, "resampled": "blocks"}
     curve_of_pi = {
@@ -111,11 +105,12 @@ def test_summary_json_has_every_key_in_order(tmp_path):
 def test_values_that_are_not_finite_are_null_in_json(tmp_path, value):
     huge, unknown = measurement("trained", 64, 1000.0), measurement("pi-auto", 64, 0.0)
     unknown.sums.nll[7] = value
-    table, _, summary = tables_of(result_of([huge, unknown]))
+    found = sweep_tables([(result_of([huge, unknown]), ORIGIN)])
+    table, _, summary, _ = found
     assert table[0].ppl == math.inf
     assert str(table[1].nll) == str(value)
     assert summary.newest.curves["pi-auto"].usable.length is None
-    write_results(tmp_path, table, [], summary)
+    write_results(tmp_path, found)
     first, second = map(strict, (tmp_path / "results.jsonl").read_text().splitlines())
     assert first["ppl"] is None
     assert first["nll"] == pytest.approx(1000 + np.average(LEVEL, weights=TOKENS))
@@ -131,10 +126,10 @@ def test_values_that_are_not_finite_are_null_in_json(tmp_path, value):
 def test_a_folder_that_fails_midway_leaves_the_earlier_sweep(result, tmp_path, monkeypatch):
     stage = {"steps": 200, "seq_len": 16, "batch_size": 1}
     training = validate(Config, {"name": "demo", "stages": [stage]}, "here")
-    folder = tmp_path / "evals/demo"
+    folder, found = tmp_path / "evals/demo", sweep_tables([(result, ORIGIN)])
     figure = Figure((1, 1))
     monkeypatch.setattr("rope_jax.sweeps.run.draw_sweep", lambda *_, **__: {"curve.png": figure})
-    write_folder(folder, result.config, *tables_of(result), training)
+    write_folder(folder, result.config, found, training)
     earlier = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert {"sweep.yaml", "results.csv", "summary.json", "curve.png"} <= set(earlier)
 
@@ -144,9 +139,9 @@ def test_a_folder_that_fails_midway_leaves_the_earlier_sweep(result, tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr("rope_jax.sweeps.run.write_events", fail)
         with pytest.raises(OSError, match="No space left"):
-            write_folder(folder, result.config, *tables_of(result), training)
+            write_folder(folder, result.config, found, training)
     assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == earlier
     (folder / "stale.txt").write_text("of the earlier sweep")
-    write_folder(folder, result.config, *tables_of(result), training)
+    write_folder(folder, result.config, found, training)
     assert not (folder / "stale.txt").exists()
     assert [path.name for path in folder.parent.iterdir()] == ["demo"]

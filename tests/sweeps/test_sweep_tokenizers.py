@@ -4,7 +4,6 @@ import io
 import json
 import math
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -13,7 +12,6 @@ from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from rope_jax.comparison.read import SweepFiles
-from rope_jax.config.explain import validate
 from rope_jax.config.inherit import load_training
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
@@ -27,8 +25,9 @@ from rope_jax.inspection.costs import costs_of
 from rope_jax.protocols.same_tokens import SameTokens
 from rope_jax.protocols.windows import make_streams
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sweeps.run import sweep_run
 from rope_jax.training.run import train
+from tests.sweeps.conftest import SMALL, STAGE, Run, trained
+from tests.sweeps.conftest import swept as swept_to
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -41,63 +40,33 @@ def texts(seed, count=12):
     return ["".join(rng.choice(words, 150)) for _ in range(count)]
 
 
-def trained(folder: Path, tokenizer: dict, **settings: object) -> tuple[RunDirectory, Config]:
-    (folder / "texts").mkdir()
-    for index, text in enumerate(texts(0)):
-        (folder / "texts" / f"{index}.txt").write_text(text)
-    raw = {
-        "name": "tiny",
-        "runs_dir": str(folder / "runs"),
-        "model": {
-            "hidden_size": 16,
-            "intermediate_size": 24,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 1,
-        },
-        "data": {
-            "type": "text",
-            "files": [str(folder / "texts" / "*.txt")],
-            "validation_fraction": 0.2,
-            "test_fraction": 0.4,
-            "cache_dir": str(folder / "cache"),
-        },
-        "tokenizer": tokenizer,
-        "optim": {"warmup_steps": 0},
-        "stages": [{"steps": 2, "seq_len": 16, "batch_size": 4}],
-    }
-    config = Config.model_validate(raw | settings)
-    return train(config, plain_console(quiet=True)), config
+@pytest.fixture(scope="module")
+def bpe(tmp_path_factory) -> Run:
+    tokenizer = {"type": "bpe", "vocab_size": 270}
+    return trained(tmp_path_factory.mktemp("bpe"), texts=texts(0), tokenizer=tokenizer)
 
 
 @pytest.fixture(scope="module")
-def bpe(tmp_path_factory) -> tuple[RunDirectory, Config]:
-    return trained(tmp_path_factory.mktemp("bpe"), {"type": "bpe", "vocab_size": 270})
-
-
-@pytest.fixture(scope="module")
-def without_bos(tmp_path_factory) -> tuple[RunDirectory, Config]:
+def without_bos(tmp_path_factory) -> Run:
     """A run with a tokenizer.json that has no document start, which is changed afterwards."""
     folder = tmp_path_factory.mktemp("file")
-    content = json.loads(train_bpe([texts(0)], 270)) | {"post_processor": None}
     path = folder / "tokenizer.json"
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(json.loads(train_bpe([texts(0)], 270)) | {"post_processor": None}))
     run = trained(
         folder,
-        {"type": "file", "path": str(path)},
-        model={"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2,
-               "num_hidden_layers": 1, "vocab_size": 300},
+        texts=texts(0),
+        tokenizer={"type": "file", "path": str(path)},
+        model=SMALL | {"vocab_size": 300},
         sweep={"lengths": [8, 16], "every_steps": 2},
-    )  # fmt: skip
+    )
     path.write_text("changed")
     return run
 
 
 def swept(run, **settings):
     """Sweep; return the rows of the results and what was printed."""
-    config = validate(SweepConfig, SWEEP | settings, "S.yaml")
-    printed = io.StringIO()
-    sweep_run(*run, config, plain_console(file=printed, width=300))
-    return SweepFiles(run[0].evals / config.name).rows(), printed.getvalue()
+    folder, printed = swept_to(run, **SWEEP | settings)
+    return SweepFiles(folder).rows(), printed
 
 
 def same_tokens(streams):
@@ -212,7 +181,7 @@ def tokenizer_text(run, tokens):
 
 def test_the_runs_own_corpus_is_not_read_whole(bpe):
     data = bpe[1].data.model_dump(mode="json", exclude={"validation_fraction", "test_fraction"})
-    with pytest.raises(UserError, match=r"^S\.yaml: data\.test_fraction: a sweep reads all of"):
+    with pytest.raises(UserError, match=r"^test: data\.test_fraction: a sweep reads all of"):
         swept(bpe, data=data | {"test_fraction": 0.4})
     own = bpe[1].model_copy(update={"data": type(bpe[1].data).model_validate(data)})
     with pytest.raises(UserError, match=r"^data: is what the run was trained on; leave it out"):
@@ -221,14 +190,9 @@ def test_the_runs_own_corpus_is_not_read_whole(bpe):
 
 def test_a_run_that_starts_from_another_has_its_tokenizer(bpe, tmp_path):
     run, config = bpe
-    raw = {
-        "name": "more",
-        "runs_dir": str(tmp_path),
-        "init_from": str(run.path),
-        "optim": {"warmup_steps": 0},
-        "data": {"files": [str(tmp_path / "new*")]},
-        "stages": [{"steps": 1, "seq_len": 16, "batch_size": 4}],
-    }
+    raw = {"name": "more", "runs_dir": str(tmp_path), "init_from": str(run.path)}
+    raw |= {"optim": {"warmup_steps": 0}, "data": {"files": [str(tmp_path / "new*")]}}
+    raw |= {"stages": [STAGE | {"steps": 1}]}
     for index, text in enumerate(texts(3)):
         (tmp_path / f"new{index}").write_text(text)
     (tmp_path / "more.yaml").write_text(json.dumps(raw))

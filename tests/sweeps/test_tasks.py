@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import shutil
 
 import pytest
 from rich.console import Console
@@ -10,19 +11,18 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rope_jax.comparison.read import SweepFiles
 from rope_jax.config.training import Config
-from rope_jax.evaluation.results import document_rows, rows, summarize, task_tables
+from rope_jax.errors import UserError
 from rope_jax.report import tasks as report
 from rope_jax.report.measured import effective_text
 from rope_jax.report.table import format_latex, format_markdown
 from rope_jax.results.statistics import Estimate
-from rope_jax.results.summary import SweepSummary
 from rope_jax.results.tasks import (
     EffectiveLength,
     effective_length,
     summarize_tasks,
     taken_out,
 )
-from rope_jax.sweeps.run import write_folder
+from rope_jax.sweeps.run import sweep_tables, write_folder
 from tests.evaluation.test_sweep_tasks import ORIGIN, oracle, sweep_tasks
 
 TRAINING = Config.model_validate(
@@ -39,8 +39,15 @@ def result():
 
 
 @pytest.fixture(scope="module")
-def summary(result):
-    return SweepSummary(newest=summarize(result, ORIGIN))
+def found(result):
+    return sweep_tables([(result, ORIGIN)])
+
+
+@pytest.fixture(scope="module")
+def written(result, found, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep") / "tasks"
+    write_folder(folder, result.config, found, TRAINING)
+    return folder
 
 
 def shares(*values):
@@ -67,8 +74,8 @@ def test_effective_lengths_as_text():
     assert effective_text(None, None, 64, False) == "none [none, 64]"
 
 
-def test_the_summary_pools_the_depths_of_a_sample(result, summary):
-    found = summary.newest.tasks["passkey"]["trained"]
+def test_the_summary_pools_the_depths_of_a_sample(found):
+    found = found.summary.newest.tasks["passkey"]["trained"]
     assert {n: share.value for n, share in found.exact.items()} == {
         64: 1.0,
         128: pytest.approx(2 / 3),
@@ -82,8 +89,8 @@ def test_the_summary_pools_the_depths_of_a_sample(result, summary):
     assert found.threshold == 0.85
 
 
-def test_the_control_is_the_largest_of_the_scalings(result):
-    samples = task_tables([(result, ORIGIN)]).samples
+def test_the_control_is_the_largest_of_the_scalings(found):
+    samples = found.tasks.samples
     better = [
         row._replace(name="other", exact=int(row.sample < 5)) if row.taken_out else row
         for row in samples
@@ -93,9 +100,8 @@ def test_the_control_is_the_largest_of_the_scalings(result):
     assert summarize_tasks([], 0.85, resamples=10, seed=0) == {}
 
 
-def test_tables_have_a_row_per_scaling_and_two_to_compare_with(result, summary):
-    tables = task_tables([(result, ORIGIN)])
-    (table,) = report.task_tables(summary.newest, tables)
+def test_tables_have_a_row_per_scaling_and_two_to_compare_with(found):
+    (table,) = report.task_tables(found.summary.newest, found.tasks)
     text = format_markdown(table)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert lines[0] == "| scaling | 64 | 128 | 200 | effective | usable |"
@@ -109,9 +115,9 @@ def test_tables_have_a_row_per_scaling_and_two_to_compare_with(result, summary):
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_the_terminal_leaves_out_intervals_where_there_is_no_room(result, summary, width):
+def test_the_terminal_leaves_out_intervals_where_there_is_no_room(found, width):
     console = Console(file=io.StringIO(), width=width)
-    report.print_tasks(console, summary.newest, task_tables([(result, ORIGIN)]))
+    report.print_tasks(console, found.summary.newest, found.tasks)
     text = console.file.getvalue()
     assert ("[84, 100]" in text) == (width > 60)
     assert max(map(len, text.splitlines())) <= width
@@ -119,39 +125,30 @@ def test_the_terminal_leaves_out_intervals_where_there_is_no_room(result, summar
     assert "chance" in text
 
 
-def test_a_folder_has_the_tables_the_figure_and_the_curves(result, summary, tmp_path):
-    tables = task_tables([(result, ORIGIN)])
-    folder = tmp_path / "tasks"
-    given = rows(result, ORIGIN), document_rows(result, ORIGIN), summary, TRAINING, tables
-    write_folder(folder, result.config, *given)
-    files = SweepFiles(folder)
-    assert files.tasks() == tables.rows
+def test_a_folder_has_the_tables_the_figure_and_the_curves(found, written):
+    files = SweepFiles(written)
+    assert files.tasks() == found.tasks.rows
     assert files.summary()[1]["passkey"]["trained"].length == 64
-    assert (folder / "passkey.png").read_bytes().startswith(b"\x89PNG")
-    assert "## `passkey`" in (folder / "results.md").read_text()
-    content = json.loads((folder / "summary.json").read_text())
+    assert (written / "passkey.png").read_bytes().startswith(b"\x89PNG")
+    assert "## `passkey`" in (written / "results.md").read_text()
+    content = json.loads((written / "summary.json").read_text())
     assert content["tasks"]["passkey"]["trained"]["effective_length"] == 64
-    curve = EventAccumulator(str(folder / "trained")).Reload()
-    found = {event.step: event.value for event in curve.Scalars("exact/passkey")}
-    assert found == {64: 1.0, 128: pytest.approx(2 / 3), 200: pytest.approx(1 / 3)}
+    curve = EventAccumulator(str(written / "trained")).Reload()
+    exact = {event.step: event.value for event in curve.Scalars("exact/passkey")}
+    assert exact == {64: 1.0, 128: pytest.approx(2 / 3), 200: pytest.approx(1 / 3)}
     assert {event.step for event in curve.Scalars("nats/passkey")} == {64, 128, 200}
 
 
-def test_a_damaged_table_is_refused(result, summary, tmp_path):
-    folder = tmp_path / "tasks"
-    tables = task_tables([(result, ORIGIN)])
-    given = rows(result, ORIGIN), document_rows(result, ORIGIN), summary, TRAINING, tables
-    write_folder(folder, result.config, *given)
+def test_a_damaged_table_is_refused(written, tmp_path):
+    folder = shutil.copytree(written, tmp_path / "tasks")
     path = folder / "tasks.csv"
     path.write_text(path.read_text().replace("passkey", "passkeys", 1))
-    with pytest.raises(Exception, match=r"tasks\.csv"):
+    with pytest.raises(UserError, match=r"tasks\.csv"):
         SweepFiles(folder).tasks()
 
 
-def test_a_sweep_without_tasks_writes_none_of_their_files(result, tmp_path):
+def test_a_sweep_without_tasks_writes_none_of_their_files(result, tmp_path, blank_figures):
     plain = dataclasses.replace(result, task_measurements=[])
-    summary = SweepSummary(newest=summarize(plain, ORIGIN))
-    given = rows(plain, ORIGIN), document_rows(plain, ORIGIN), summary, TRAINING
-    write_folder(tmp_path / "plain", plain.config, *given)
+    write_folder(tmp_path / "plain", plain.config, sweep_tables([(plain, ORIGIN)]), TRAINING)
     assert not (tmp_path / "plain/tasks.csv").exists()
     assert SweepFiles(tmp_path / "plain").tasks() == []
