@@ -17,8 +17,7 @@ def main(argv: list[str]) -> None:
     _, grid = cli.read_config(parser, argv, "config", "grids")
     from rope_jax.console import plain_console, print_message
     from rope_jax.grids.expand import expand
-    from rope_jax.grids.run import done_jobs, run_jobs, shell_lines
-    from rope_jax.grids.slurm import submit
+    from rope_jax.grids.run import done_jobs, run_jobs, shell_lines, submit
     from rope_jax.invocation import browser_line, repository
 
     stopping.check()

@@ -176,14 +176,14 @@ def _fit(folder: Path, session: Session, config: FitConfig) -> None:
     training = loaded.training
     start = _checked_start(training, config, training.stage_at(step))
     fit = Fit(folder, config, loaded, params, step, start)
+    # texts that are too short are refused now, not after the trials
+    steps = {border: fit.from_border(border) for border in config.windows or (None,)}
     needed = config.length[-1] + 1
     if loaded.corpus.validation.lengths().max(initial=0) < needed:
         raise UserError(
             f"length: no document of the validation split has {needed:,} tokens; lower length, "
             "or name more texts with data, or a larger data.validation_fraction"
         )
-    # texts that are too short are refused now, not after the trials
-    steps = {border: fit.from_border(border) for border in config.windows or (None,)}
     border, fit_step = next(iter(steps.items()))
     _announce(fit, fit_step.parameters.count)
     few = {"max_documents": min(4, config.max_documents), "max_blocks": 1}

@@ -15,7 +15,7 @@ import pytest
 from rope_jax import stopping
 from rope_jax.console import plain_console
 from rope_jax.errors import Stopped, UserError
-from rope_jax.fitting.fitter import FitProgress, Fitter, Validation
+from rope_jax.fitting.fitter import FitProgress, Fitter
 from rope_jax.fitting.step import FitStep
 from rope_jax.runs.logs import Log
 from tests.fitting.conftest import fit_config
@@ -41,24 +41,14 @@ class MadeUpStep(FitStep):
         return moved, opt_state, loss
 
 
-class MadeUpValidation(Validation):
-    """The loss at each check, in turn."""
-
-    def __init__(self, losses, config):
-        self.losses, self._config, self._window = list(losses), config, 16
-
-    def nll(self, strategy):
-        return {64: self.losses.pop(0)}
-
-
 @pytest.fixture
 def fit():
     """Return a function that runs the loop; it returns the state, the output and the steps."""
 
     def fit(losses, *, state=None, last=12, fails=None, save=lambda state: None, **settings):
         config = fit_config(steps=12, check_every=2, learn=["query_scale"], **settings)
-        step = MadeUpStep(**(fails or {}))
-        fitter = Fitter(step, MadeUpValidation(losses, config), config)
+        step, checks = MadeUpStep(**(fails or {})), iter(losses)
+        fitter = Fitter(step, lambda strategy: {64: next(checks)}, config)
         said = plain_console(file=io.StringIO(), width=200)
         progress = FitProgress(said, last, 0, "fitting")
         with progress.bar:
@@ -76,6 +66,16 @@ def test_the_best_check_is_kept(fit):
     assert [check["step"] for check in state.checks] == [0, 2, 4, 6, 8, 10, 12]
     assert "step    4/12  validation 3.0000 at 64  (best so far)\n" in said
     assert said.count("(best so far)") == 2
+
+
+def test_short_windows_count_beside_the_mean_over_the_lengths():
+    config = fit_config(length=[32, 64], keep_short=0.5, learn=["query_scale"], steps=2)
+    checks = iter([{16: 3.0, 32: 3.0, 64: 5.0}, {16: 1.0, 32: 4.0, 64: 5.0}])
+    fitter = Fitter(MadeUpStep(), lambda strategy: next(checks), config)
+    progress = FitProgress(plain_console(quiet=True), 2, 0, "fitting")
+    state = fitter.run(fitter.fresh(), 2, lambda state: None, Log(), progress)
+    assert (state.best_step, state.best_nll) == (2, 4.5 + 0.5 * 1.0)
+    assert state.checks[0] == {"step": 0.0, "16": 3.0, "32": 3.0, "64": 5.0}
 
 
 def test_it_stops_when_checks_stop_improving(fit):

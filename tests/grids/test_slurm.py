@@ -14,8 +14,7 @@ from rope_jax.config.load import config_folder, load
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
-from rope_jax.grids.run import done_jobs, shell_lines
-from rope_jax.grids.slurm import submit
+from rope_jax.grids.run import done_jobs, shell_lines, submit
 
 LOGS = Path("runs/grids/small")
 

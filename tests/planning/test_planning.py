@@ -12,8 +12,8 @@ from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.resolve import resolve_run
-from rope_jax.planning.training import planned_vocabulary
-from rope_jax.training.memory import compiled_bytes, stage_bound
+from rope_jax.planning.training import plan_stage, planned_vocabulary
+from rope_jax.training.memory import stage_bound
 from rope_jax.training.program import Program
 
 RUN = """\
@@ -45,7 +45,15 @@ def planned(tmp_path, monkeypatch, capsys):
     return planned
 
 
-def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path):
+def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path, monkeypatch):
+    plans = []
+
+    def recorded(program, number, *, validates):
+        assert validates
+        plans.append(plan_stage(program, number, validates=validates))
+        return plans[-1]
+
+    monkeypatch.setattr("rope_jax.planning.training.plan_stage", recorded)
     out = planned("run.yaml", "seed=1")
     config = load(Config, tmp_path / "run.yaml")
     program = Program(resolve_run(config), ByteTokenizer().vocab_size, Placement(config.mesh))
@@ -60,7 +68,7 @@ def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
         assert rows[name] == [f"{size / 2**20:.2f}"] * 2
     bounds = [stage_bound(program, number).total for number in (0, 1)]
-    compiled = [compiled_bytes(program, number, validates=True).total for number in (0, 1)]
+    compiled = [stage.bytes.total for stage in plans]
     assert all(map(int.__lt__, bounds, compiled))
     assert rows["at"] == ["least*", *(f"{size / 2**20:.2f}" for size in bounds)]
     assert rows["compiled"] == [f"{size / 2**20:.2f}" for size in compiled]

@@ -28,13 +28,13 @@ SMALL |= {"num_hidden_layers": 1, "num_attention_heads": 2}
 STAGE = {"steps": 2, "seq_len": 16, "batch_size": 4}
 
 
-def shrinking_step(
+def growing_step(
     model: Any, optimizer: Any, accumulation: int, out_shardings: Any, *_: Any
 ) -> TrainStep:
-    """Return a training step that compiles at once: it learns nothing, and shrinks all weights."""
+    """Return a training step that compiles at once: it learns nothing, and all weights grow."""
 
     def step(state: TrainState, batch: Batch, rotary: Any) -> tuple[TrainState, StepMetrics]:
-        params = jax.tree.map(lambda x: np.float32(0.9) * x, state.params)
+        params = jax.tree.map(lambda x: np.float32(1.1) * x, state.params)
         sums = no_loss(model, params, batch, rotary)
         return state._replace(params=params), StepMetrics(sums, np.float32(1) * sums.nll[0])
 
@@ -63,7 +63,7 @@ def trained(
     raw |= {"optim": {"warmup_steps": 0}, "stages": stages or [STAGE]}
     config = Config.model_validate(raw | settings)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rope_jax.training.program.make_train_step", shrinking_step)
+        patch.setattr("rope_jax.training.program.make_train_step", growing_step)
         patch.setattr("rope_jax.training.program.loss_sums", no_loss)
         return train(config, plain_console(quiet=True)), config
 
