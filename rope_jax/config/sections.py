@@ -50,19 +50,13 @@ class OptimConfig(Frozen):
 _TOLERANCE = 1e-3
 
 
-class Positions(Frozen):
-    """How the tokens of a training window are numbered."""
-
-    type: str
-
-
-class PlainPositions(Positions):
-    """Consecutive numbers from 0."""
+class PlainPositions(Frozen):
+    """The tokens of a training window are numbered consecutively, from 0."""
 
     type: Literal["plain"] = "plain"
 
 
-class RandomizedPositions(Positions):
+class RandomizedPositions(Frozen):
     """A sorted sample without replacement from [0, length), one per row: arXiv 2305.16843."""
 
     type: Literal["randomized"] = "randomized"
@@ -72,7 +66,7 @@ class RandomizedPositions(Positions):
     )
 
 
-class PosePositions(Positions):
+class PosePositions(Frozen):
     """PoSE: chunks of a row with a random jump before all but the first: arXiv 2309.10400, §3.2."""
 
     type: Literal["pose"] = "pose"

@@ -11,10 +11,10 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from rope_jax.config.sections import (
+    AnyPositions,
     DocumentsConfig,
     PlainPositions,
     PosePositions,
-    Positions,
     RandomizedPositions,
 )
 from rope_jax.data.mix import Mix
@@ -60,7 +60,7 @@ def training_batch(
     seq_len: int,
     batch_size: int,
     rows: slice = slice(None),
-    positions: Positions = _PLAIN,
+    positions: AnyPositions = _PLAIN,
     documents: DocumentsConfig = _SEPARATE,
     short: ShortRows | None = None,
     mix: Mix | None = None,
