@@ -22,7 +22,7 @@ from rope_jax.runs.directory import RunDirectory
 class Cost(NamedTuple):
     """The cost of a training run, or of a fit if it has a name.
 
-    numbers: how many numbers were trained: all weights, or those of the fit.
+    numbers: how many were trained: all weights, or those of the fit.
     tokens:  read by training steps, including those of a fit's trials; not by checks.
     seconds: of training steps alone; of a fit with compilation and checks.
     """
@@ -86,12 +86,8 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 def print_costs(console: Console, costs: Sequence[Cost]) -> None:
     """Print one row per run and fit."""
-    rows = [
-        (
-            *(printable(cost.run), printable(cost.fit)),
-            *(f"{number:,}" for number in (cost.numbers, cost.steps, cost.tokens)),
-            "unknown" if math.isnan(cost.seconds) else f"{cost.seconds:,.0f}",
-        )
-        for cost in costs
-    ]
+    rows = []
+    for run, fit, *numbers, seconds in costs:
+        time = "unknown" if math.isnan(seconds) else f"{seconds:,.0f}"
+        rows.append((printable(run), printable(fit), *(f"{n:,}" for n in numbers), time))
     print_table(console, Cost._fields, rows, left=2)

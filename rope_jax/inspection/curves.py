@@ -73,35 +73,21 @@ class Curve:
 
     kind:     the scaling's type, or "trained".
     inv_freq: θ' for a text of `length` tokens; m: its attention factor.
-    trained:  the frequencies that the model was trained with, at `window` tokens.
+    turns:    in the training window. scale: θ'/θ.
+    unseen:   the share of the circle that the text covers but training did not.
     """
 
     name: str
     kind: str
     scaling: Scaling
     geometry: RotaryGeometry
-    inv_freq: Pairwise
-    m: float
-    trained: Pairwise
-    window: int
     length: int
-
-    @property
-    def wavelengths(self) -> Pairwise:
-        return wavelengths(self.inv_freq)
-
-    @property
-    def turns(self) -> Pairwise:
-        return turns(self.inv_freq, self.window)
-
-    @property
-    def scale(self) -> Pairwise:
-        """θ'/θ."""
-        return self.inv_freq / self.geometry.inv_freq()
-
-    @property
-    def unseen(self) -> Pairwise:
-        return unseen_share(self.inv_freq, self.length, self.trained, self.window)
+    m: float
+    inv_freq: Pairwise
+    wavelengths: Pairwise
+    turns: Pairwise
+    scale: Pairwise
+    unseen: Pairwise
 
 
 def make_curves(model: InspectedModel, asked: ScalingConfig, length: int) -> list[Curve]:
@@ -129,8 +115,13 @@ def make_curves(model: InspectedModel, asked: ScalingConfig, length: int) -> lis
                 inv_freq, m = exact_frequencies(own, geometry, length)
                 seen, _ = exact_frequencies(trained, geometry, model.window)
                 window, reach = (min(n, attended or n) for n in (model.window, length))
-                frequencies = inv_freq, m, seen
-                curves[shown] = Curve(shown, shown_kind, own, geometry, *frequencies, window, reach)
+                curves[shown] = Curve(
+                    *(shown, shown_kind, own, geometry, reach, m, inv_freq),
+                    wavelengths=wavelengths(inv_freq),
+                    turns=turns(inv_freq, window),
+                    scale=inv_freq / geometry.inv_freq(),
+                    unseen=unseen_share(inv_freq, reach, seen, window),
+                )
     return list(curves.values())
 
 
