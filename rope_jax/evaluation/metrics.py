@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
 from rope_jax.evaluation.key_tokens import FEWEST, key_blocks, read_key_tokens
 from rope_jax.protocols.base import Metric
-from rope_jax.protocols.windows import RELIABLE_UNITS, Bos, Streams, Windows, streams_of
+from rope_jax.protocols.windows import RELIABLE_UNITS, Streams, Windows, streams_of
 from rope_jax.tasks import Draws, Request, Sample, Words
 
 # What draws are for: equal numbers for different purposes must not be the same.
@@ -100,17 +100,17 @@ class KeyTokenMetric(TaskMetric):
         self,
         settings: LongPPL,
         documents: Sequence[NDArray[np.integer]],
+        streams: Streams,
         *,
         longest: int,
         width: int,
         seed: int,
-        bos: Bos,
-        bos_id: int | None,
     ) -> None:
         """documents: without document starts. width: of a block, in tokens.
 
         ValueError: the mask is not of these documents, or there are too few key tokens.
         """
+        bos, bos_id = streams.bos, streams.bos_id
         self.name, self.settings = settings.label, settings
         blocks = self._chosen(documents, longest, width, seed)
         read = sorted({document for document, _ in blocks})

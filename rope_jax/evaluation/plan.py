@@ -280,12 +280,9 @@ class Plan:
         targets: int,
     ) -> Sequence[TaskMetric]:
         """Return the metrics of a task, one per depth. ValueError: the task does not fit."""
-        bos, bos_id = streams.bos, streams.bos_id
         shared: Any = {"longest": self.lengths[-1], "seed": self.config.seed}
         if isinstance(task, LongPPL):
-            return [
-                KeyTokenMetric(task, documents, width=targets, bos=bos, bos_id=bos_id, **shared)
-            ]
+            return [KeyTokenMetric(task, documents, streams, width=targets, **shared)]
         assert isinstance(task, SampledTask)
         if words is None:
             raise ValueError("sweep() needs words, which make tokens of texts")
@@ -294,7 +291,7 @@ class Plan:
                 f"{task.task} is for models with a tokenizer, and this one reads bytes; choose "
                 "passkey or multikey"
             )
-        words = words._replace(bos_id=None if bos == "none" else bos_id)
+        words = words._replace(bos_id=None if streams.bos == "none" else streams.bos_id)
         metrics = [
             SampledTaskMetric(task, words, streams, depth=depth, ablated=ablated, **shared)
             for depth, ablated in (*((depth, False) for depth in task.places), (None, True))
@@ -318,23 +315,11 @@ class Plan:
         read_length = length
         if metric.by_position and self.reads_prefixes(entry, length):
             read_length = self.readable_lengths[-1]
+        tokens = functools.partial(metric.tokens, windows, read_length)
+        rotary = self._rotary(entry, read_length)
+        batch = EvalBatch(read_length, len(windows.start), windows_hash, tokens, rotary)
         scaling, map_ = self._reads_with(entry, length)
-        return Job(
-            entry=entry.label,
-            scaling=scaling,
-            map=map_,
-            metric=metric,
-            length=length,
-            windows=windows,
-            targets=targets,
-            batch=EvalBatch(
-                length=read_length,
-                windows=len(windows.start),
-                windows_hash=windows_hash,
-                tokens=functools.partial(metric.tokens, windows, read_length),
-                rotary=self._rotary(entry, read_length),
-            ),
-        )
+        return Job(entry.label, scaling, map_, metric, length, windows, targets, batch)
 
     def _reads_with(self, entry: SweepEntry, length: int) -> tuple[Scaling, PositionMap | None]:
         window, scaling, map_ = self.trained

@@ -101,13 +101,11 @@ def sweep(
     raw = {"scalings": scalings, "lengths": lengths} | settings
     config = validate(SweepConfig, {k: v for k, v in raw.items() if v is not None}, "sweep")
     layers = geometry if isinstance(geometry, RotaryLayers) else RotaryLayers(geometry)
-    window = window or layers.geometry.train_length
+    as_trained = Trained(
+        window or layers.geometry.train_length, trained or NoScaling(), trained_map
+    )
     plan = Plan(
-        layers,
-        Trained(window, trained or NoScaling(), trained_map),
-        documents,
-        bos_id,
-        config,
+        *(layers, as_trained, documents, bos_id, config),
         takes_maps=takes_maps,
         longest=longest,
         words=words,
