@@ -162,7 +162,8 @@ def test_an_interrupted_sweep_resumes_where_it_stopped(tokens):
     assert read[-1] == 0
 
 
-BASE = {"nll": cheap_mapped_nll, "takes_maps": True, "scalings": [PI | {"map": LEAKY}]}
+BASE = {"nll": cheap_mapped_nll, "takes_maps": True, "lengths": [8, 64]}
+BASE["scalings"] = [PI | {"map": LEAKY}]
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +183,7 @@ def complete_journal():
         {"max_blocks": 1},
         {"documents": DOCUMENTS[::-1]},
         {"protocols": ["sliding"], "stride": 3},
-        {"lengths": [8, 16, 64], "protocols": ["per_position"]},
+        {"lengths": LENGTHS, "protocols": ["per_position"]},
         {"scalings": [{"type": "pi", "factor": 5, "map": LEAKY}]},
         {"scalings": [PI | {"map": LEAKY | {"k": 41.0}}]},
         {"scalings": [PI | {"map": LEAKY | {"window": 9}}]},
