@@ -184,11 +184,9 @@ def exact_answers(
 
     answers: which answer each target belongs to, −1 if none.
     """
-    width = int(answers.max(initial=0)) + 1
-    window = np.arange(len(answers))[:, None]
-    # number every answer of every window; what is not scored goes to a bin that is dropped
-    numbers = np.where(answers >= 0, window * width + answers, len(answers) * width).ravel()
-    bins = len(answers) * width + 1
-    targets = np.bincount(numbers, minlength=bins)[:-1].reshape(-1, width)
-    wrong = np.bincount(numbers, ~is_top1.ravel(), minlength=bins)[:-1].reshape(-1, width)
-    return ((targets > 0) & (wrong == 0)).sum(1)
+    rows, targets = np.nonzero(answers >= 0)
+    numbers, is_wrong = answers[rows, targets], ~is_top1[rows, targets]
+    exact = np.zeros((len(answers), answers.max(initial=-1) + 1), bool)
+    exact[rows, numbers] = True
+    exact[rows[is_wrong], numbers[is_wrong]] = False
+    return exact.sum(1)

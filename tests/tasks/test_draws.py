@@ -1,12 +1,12 @@
-"""Random choices: the same everywhere, and all equally likely; the keys and values made of them."""
+"""Random choices: the same everywhere, and all equally likely.
 
-import re
-import uuid
+The forms of keys and values are tested with the tasks that hide them.
+"""
+
 from collections import Counter
 from itertools import pairwise, permutations
 
 import numpy as np
-import pytest
 
 from rope_jax.tasks.draws import NAMES, QUALITIES, WORDS, Draws, distinct
 
@@ -41,31 +41,6 @@ def test_tokens_are_uniform():
     counts = np.bincount(Draws(7).tokens(10, 20_000))
     assert len(counts) == 10
     assert abs(counts - 2000).max() < 5 * 2000**0.5
-
-
-@pytest.mark.parametrize(
-    ("make", "form"),
-    [
-        (lambda draws: draws.digits(3), r"[0-9]{3}"),
-        (lambda draws: draws.number(3), r"[1-9][0-9]{2}"),
-        (lambda draws: draws.number(1), r"[1-9]"),
-        (Draws.words, r"[a-z]+-[a-z]+-[a-z]+"),
-        (Draws.named, r"[a-z]+-[a-z]+"),
-    ],
-)
-def test_the_form_of_a_value(make, form):
-    draws = Draws(1)
-    found = {make(draws) for _ in range(300)}
-    assert len(found) > 8
-    assert all(re.fullmatch(form, value) for value in found)
-
-
-def test_a_uuid_is_of_version_4():
-    draws = Draws(2)
-    texts = [draws.uuid() for _ in range(100)]
-    made = [uuid.UUID(text) for text in texts]
-    assert [str(one) for one in made] == texts
-    assert {(one.version, one.variant) for one in made} == {(4, uuid.RFC_4122)}
 
 
 def test_no_word_occurs_twice_and_no_name_is_the_beginning_of_another():
