@@ -95,7 +95,6 @@ class LoadedModel:
             documents=texts,
             bos_id=self.corpus.tokenizer.bos_id,
             config=config,
-            takes_maps=True,
             longest=self.training.encoding.longest,
             words=words_of(self.corpus.tokenizer),
             token_bytes=token_bytes,

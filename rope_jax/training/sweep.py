@@ -64,7 +64,6 @@ class TrainingSweep:
                 documents=texts,
                 bos_id=bos_id,
                 config=asked,
-                takes_maps=True,
                 longest=config.encoding.longest,
             )
             for stage in range(len(config.stages))
