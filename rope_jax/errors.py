@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 _MAX_CHARACTERS = 1000  # a message may quote a file with megabytes in one line
 
@@ -29,6 +30,25 @@ def errors_from(origin: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"{origin}: {error}") from None
+
+
+@contextlib.contextmanager
+def library_errors(begin: str, kind: type[Exception] = Exception) -> Iterator[None]:
+    """In this block, a library's exception becomes a UserError: `begin`, and its message."""
+    try:
+        yield
+    except kind as error:
+        raise UserError(f"{begin}: {' '.join(str(error).split())}") from error
+
+
+@contextlib.contextmanager
+def file_errors(path: Path | str, done: str = "read") -> Iterator[None]:
+    """In this block, where `path` is read or written, an OSError becomes a UserError."""
+    try:
+        yield
+    except OSError as error:
+        place, why = error.filename or path, error.strerror or error
+        raise UserError(f"{place}: cannot be {done} ({why})") from error
 
 
 class Stopped(BaseException):

@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.checkpoints.cases import FAMILIES, FOLDER, Case, Text, write_cases
+from tests.checkpoints.cases import FOLDER, Case, Text, write_cases
 
 Settings = dict[str, Any]
 
@@ -261,18 +261,9 @@ def olmo2() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
     yield "all_key_heads", own | {"num_key_value_heads": 4, "rms_norm_eps": 1e-6}, LENGTHS
 
 
-MODELS = {
-    "llama": llama,
-    "mistral": mistral,
-    "qwen2": qwen2,
-    "qwen3": qwen3,
-    "smollm3": smollm3,
-    "phi3": phi3,
-    "gemma2": gemma2,
-    "gemma3_text": gemma3_text,
-    "gpt_neox": gpt_neox,
-    "olmo2": olmo2,
-}
+_ALL = (llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3_text, gpt_neox, olmo2)
+MODELS = {models.__name__: models for models in _ALL}
+"""By model_type; a family is added here."""
 
 
 def old_form(config: Settings) -> Settings:
@@ -391,7 +382,7 @@ def make_case(family: str, case_name: str, settings: Settings, lengths: tuple[in
 
 
 def write() -> None:
-    for family in FAMILIES:
+    for family in MODELS:
         cases = [make_case(family, *model) for model in MODELS[family]()]
         path = write_cases(family, cases)
         widest = max(float(np.abs(text.logits).max()) for case in cases for text in case.texts)
@@ -412,7 +403,7 @@ def write_keys() -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     keys = {}
-    for family in FAMILIES:
+    for family in MODELS:
         config = CONFIG_MAPPING[family]()
         code = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
         text = inspect.getsource(code)

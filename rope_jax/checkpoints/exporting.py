@@ -22,11 +22,12 @@ from rope_jax.console import print_message, print_overview, print_warning
 from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.devices.memory import in_gib
 from rope_jax.devices.mesh import Placement
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, file_errors
 from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
 from rope_jax.rope import RotaryGeometry, Scaling
 from rope_jax.rope.hf import to_hf
+from rope_jax.rope.hf.read import LENGTH
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import replacing_folder
 from rope_jax.sweeps.model import chosen_checkpoints, mesh_for
@@ -65,10 +66,7 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     declared = original.get(CONFIG, {}).get("max_position_embeddings") or 0
     length = max(fitted, declared, *trained)
     own = original.get(CONFIG, {}).get("model_type")
-    try:
-        family, keys = describe(training, scaling, length, model.vocab_size, config.family, own)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    family, keys = describe(training, scaling, length, model.vocab_size, config.family, own)
     _, params = next(iter(checkpoints))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     print_overview(
@@ -90,14 +88,9 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         )
     for what in lost:
         print_warning(console, f"{out}: written without {what}: transformers has no form for it")
-    try:
-        with replacing_folder(out) as new:
-            write_weights(new, family.rows(training.model), params)
-            _write_texts(new, keys, training, tokenizer, length, original)
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or out}: cannot be written ({error.strerror or error})"
-        ) from error
+    with file_errors(out, "written"), replacing_folder(out) as new:
+        write_weights(new, family.rows(training.model), params)
+        _write_texts(new, keys, training, tokenizer, length, original)
     print_message(console, f"exported: {out}")
 
 
@@ -177,20 +170,20 @@ def describe(
     length: the longest text that the model is meant for. family: a model_type; None: the first
         that can express the model, beginning with the `preferred` one.
 
-    ValueError: no family can, or not the one that was asked for. The message says why.
+    UserError: no family can, or not the one that was asked for. The message says why.
     """
     model = training.model.model_copy(update={"vocab_size": vocab_size})
     if family is not None and family not in FAMILIES:
-        raise ValueError(f"family: {family!r} is not one of {', '.join(FAMILIES)}")
+        raise UserError(f"family: {family!r} is not one of {', '.join(FAMILIES)}")
     for key, value, is_known in (
         ("position", model.position.type, model.position.type == "rope"),
         ("attention", model.attention, model.backend.is_softmax),
         ("feed_forward", model.feed_forward.type, model.feed_forward.type == "mlp"),
     ):
         if not is_known:
-            raise ValueError(f"model.{key}: {value} is in no family of transformers")
+            raise UserError(f"model.{key}: {value} is in no family of transformers")
     if training.rope.layout != "half":
-        raise ValueError(f"rope.layout: {training.rope.layout} is not that of any family here")
+        raise UserError(f"rope.layout: {training.rope.layout} is not that of any family here")
     of_model: list[str] = []
     of_positions: list[str] = []
     candidates = sorted(FAMILIES.values(), key=lambda each: each.model_type != preferred)
@@ -204,32 +197,28 @@ def describe(
             reasons.append(f"{candidate.model_type}: {error}")
     # a family that has the architecture says best what is missing
     why = "; ".join(of_positions or of_model)
-    raise ValueError(f"family: none can express this model ({why})")
+    raise UserError(f"family: none can express this model ({why})")
 
 
 def _model_keys(model: ModelConfig, family: Family) -> dict[str, Any]:
     """Return the keys about everything but positions. ValueError: the family lacks something."""
-    # these have a default that follows from other fields: their value, and that default
-    heads, width = model.num_attention_heads, model.heads_width
-    derived = {
-        "num_key_value_heads": (model.kv_heads, heads),
-        "head_dim": (width, model.hidden_size // heads),
-        "query_pre_attn_scalar": (model.query_pre_attn_scalar or width, width),
+    expected: dict[str, Any] = {n: field.default for n, field in ModelConfig.model_fields.items()}
+    expected |= {
+        "num_key_value_heads": model.num_attention_heads,
+        "head_dim": model.hidden_size // model.num_attention_heads,
+        "query_pre_attn_scalar": model.heads_width,
+        **family.fixed,
     }
-    written = {
-        key.name: derived[key.name][0] if key.name in derived else key.written(model)
-        for key in family.keys
+    fields = {
+        name: default if (value := getattr(model, name)) is None else value
+        for name, default in expected.items()
     }
-    by_key = {name for key in family.keys for name in key.fields}
-    for name, field in ModelConfig.model_fields.items():
-        if name in by_key or name in _WITHOUT_KEY:
-            continue
-        value, expected = getattr(model, name), family.fixed.get(name, field.default)
-        value, expected = derived.get(name, (value, expected))
-        if value != expected:
+    written = {key.name: key.written(fields) for key in family.keys}
+    settable = _WITHOUT_KEY.union(*(key.fields for key in family.keys))
+    for name, value in fields.items():
+        if name not in settable and value != expected[name]:
             raise ValueError(f"no {name} {value}")
-    if "query_pre_attn_scalar" in written:
-        scalar = written["query_pre_attn_scalar"]
+    if (scalar := written.get("query_pre_attn_scalar")) is not None:
         if scalar != int(scalar):
             raise ValueError(f"no query_pre_attn_scalar {scalar}, only whole numbers")
         written["query_pre_attn_scalar"] = int(scalar)
@@ -271,8 +260,8 @@ def _rope_keys(
 ) -> dict[str, Any]:
     """Return the keys about the rotation of layers that all rotate alike.
 
-    In the form of transformers 5 (rope_parameters) and, where the family has one, in that of
-    version 4, which would otherwise fall back to its defaults silently.
+    In the form of transformers 5 (rope_parameters) and in that of version 4, which would otherwise
+    fall back to its defaults silently.
     """
     if not layers:
         raise ValueError("no model in which no layer rotates")
@@ -292,12 +281,8 @@ def _rope_keys(
         share = written.get("partial_rotary_factor", 1.0)
         own["partial_rotary_factor"] = rope.get("partial_rotary_factor", share)
     keys["rope_parameters"] = rope | own
-    if kind in ("longrope", "yarn", "llama3") or family.model_type == "phi3":
+    if kind in ("longrope", "yarn", "llama3") or LENGTH in family.defaults:
         # at the top level it counts for every version, and Phi-3 has a default of its own there
-        keys["original_max_position_embeddings"] = geometry.train_length
-    if family.model_type == "gpt_neox":
-        return keys | {
-            "rotary_emb_base": own["rope_theta"],
-            "rotary_pct": own["partial_rotary_factor"],
-        }
-    return keys | own | {"rope_scaling": written["rope_scaling"]}
+        keys[LENGTH] = geometry.train_length
+    keys |= {family.aliases.get(name, name): value for name, value in own.items()}
+    return keys | {"rope_scaling": written["rope_scaling"]}

@@ -52,14 +52,14 @@ class Key(NamedTuple):
             value = self.values[value]
         return dict.fromkeys(self.fields, value)
 
-    def written(self, model: ModelConfig) -> Any:
-        """Return the key's value for a model. ValueError: its fields differ."""
-        values = [getattr(model, name) for name in self.fields]
-        if any(value != values[0] for value in values):
+    def written(self, model: Mapping[str, Any]) -> Any:
+        """Return the key's value, given all fields of a model. ValueError: its own differ."""
+        value = model[self.fields[0]]
+        if any(model[name] != value for name in self.fields):
             raise ValueError(f"{' and '.join(self.fields)} differ")
         if self.values is None:
-            return values[0]
-        return next(name for name, own in self.values.items() if own == values[0])
+            return value
+        return next(name for name, own in self.values.items() if own == value)
 
 
 class Windows(NamedTuple):
@@ -194,6 +194,7 @@ class Family:
     rows:       its tensors, given the model.
     fixed:      fields of the model that no key sets, where they differ from the defaults.
     defaults:   transformers' values of keys about positions, if they are absent.
+    aliases:    its own names for keys about positions, outside of rope_parameters.
     ignored:    keys that the family's code does not read, although their names suggest it.
     partial:    whether it may rotate a part of each head.
     rope_types: the rope types that it may have; None: all.
@@ -208,6 +209,7 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     windows: Windows = field(default_factory=lambda: Windows(exist=False))
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
     partial: bool = False
     rope_types: tuple[str, ...] | None = None
@@ -375,7 +377,8 @@ _ALL = (
         ),
         rows=_gpt_neox_rows,
         fixed={"norm": "layer_norm", "gated_mlp": False, "mlp_bias": True},
-        defaults={"rotary_emb_base": 10_000.0, "rotary_pct": 0.25},
+        defaults={"rope_theta": 10_000.0, "partial_rotary_factor": 0.25},
+        aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
         partial=True,
     ),
 )

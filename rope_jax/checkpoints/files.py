@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rope_jax.checkpoints import adapter
 from rope_jax.checkpoints.adapter import Adapter, read_adapter
 from rope_jax.checkpoints.opening import opened, read_json, without_prefix
-from rope_jax.errors import UserError, errors_from
+from rope_jax.errors import UserError, errors_from, library_errors
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -91,15 +91,11 @@ class CheckpointFiles:
     @property
     def remarks(self) -> list[str]:
         """What is special about the files, for the user to read."""
-        remarks = []
-        changed = {n: info.stored for n, info in self.tensors.items() if info.stored != n}
-        if changed:
-            name, stored = next(iter(changed.items()))
-            remarks.append(f"{len(changed):,} names without their prefixes, {stored} as {name}")
+        changed = [f"{info.stored} as {n}" for n, info in self.tensors.items() if info.stored != n]
+        remarks = [f"{len(changed):,} names without their prefixes, {x}" for x in changed[:1]]
         if self.adapter:
-            remarks.append(
-                f"{len(self.adapter.factors):,} of them changed by {self.adapter.folder}"
-            )
+            number = len(self.adapter.factors)
+            remarks.append(f"{number:,} of them changed by {self.adapter.folder}")
         return remarks
 
     @property
@@ -163,11 +159,9 @@ def find_folder(model: str, revision: str | None) -> Path:
         )
     from huggingface_hub import snapshot_download
 
-    try:
+    # the network, the hub, a licence that is not accepted
+    with library_errors(f"{model}: cannot be downloaded from the hub"):
         return Path(snapshot_download(model, revision=revision, allow_patterns=list(_PATTERNS)))
-    except Exception as error:  # the network, the hub, a licence that is not accepted
-        message = " ".join(str(error).split())
-        raise UserError(f"{model}: cannot be downloaded from the hub: {message}") from error
 
 
 def is_checkpoint(model: str) -> bool:

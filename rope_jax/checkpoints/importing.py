@@ -1,7 +1,6 @@
 """Import a Hugging Face checkpoint as an ordinary run directory."""
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from rope_jax.data.tokenizers import (
 )
 from rope_jax.devices.memory import check_fits, device_bytes, in_gib, shortage_as
 from rope_jax.devices.mesh import Placement
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, file_errors
 from rope_jax.model.decoder import language_model
 from rope_jax.model.memory import bytes_per_device
 from rope_jax.model.resolve import resolve_run
@@ -56,7 +55,9 @@ def import_checkpoint(model: str, config: ImportConfig, console: Console) -> Run
     name = config.name or (path.resolve() if path.exists() else path).name
     run = RunDirectory(Path(config.runs_dir) / name)
     training, tokenizer = _training_config(model, run, config, files, description)
-    with _locked(run.path):
+    busy = f"{run.path}: another process is importing into it; wait for it, or choose another name"
+    lock = run.path.with_name(f".{run.path.name}.import.lock")
+    with file_errors(run.path, "written"), locked(lock, busy):
         if _is_imported(run, training):
             print_message(console, f"{run.path}: already imported")
             return run
@@ -184,16 +185,3 @@ def _import(
         with contextlib.closing(Checkpoints(new.checkpoints, 1, provenance, params)) as checkpoints:
             checkpoints.save(0, TrainState(params, None))
             checkpoints.wait()
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let only one process import into a folder."""
-    busy = f"{folder}: another process is importing into it; wait for it, or choose another name"
-    try:
-        with locked(folder.with_name(f".{folder.name}.import.lock"), busy):
-            yield
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or folder}: cannot be written ({error.strerror or error})"
-        ) from error

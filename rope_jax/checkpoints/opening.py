@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, file_errors
 from rope_jax.rope.files import read_limited
 
 _MOST_JSON = 2**26  # bytes; the largest tokenizers take about 2^25
@@ -40,11 +40,8 @@ def opened(path: Path) -> Iterator[Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file. UserError if it cannot be read or is none."""
     try:
-        content = json.loads(read_limited(path, _MOST_JSON))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+        with file_errors(path):
+            content = json.loads(read_limited(path, _MOST_JSON))
     except (ValueError, RecursionError):
         raise UserError(f"{path}: is not JSON") from None
     if not isinstance(content, dict):

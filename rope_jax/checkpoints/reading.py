@@ -9,6 +9,8 @@ from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.config.model import MOST_LAYERS
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
+from rope_jax.rope.hf.layers import shortest_pattern
+from rope_jax.rope.hf.read import LENGTH
 from rope_jax.rope.messages import show_value
 
 POSITION_KEYS = frozenset(
@@ -35,40 +37,33 @@ _LEFT_OVER = {
 }
 
 
-def _is_number(value: Any, kind: Any = int | float) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
+def _number(kind: Any, least: float, most: float) -> Callable[[Any], bool]:
+    """Return a function that says whether a value is a number of a kind from `least` to `most`."""
+    return lambda x: isinstance(x, kind) and not isinstance(x, bool) and least <= x <= most
 
 
+_SIZES = (
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"),
+    *("max_position_embeddings", "original_max_position_embeddings"),
+    *("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"),
+)
+_WHOLE = {*_SIZES, "sliding_window", "max_window_layers"}
 # What the value of a key about layers or positions has to be.
-_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(
-        (
-            *("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"),
-            *("max_position_embeddings", "original_max_position_embeddings"),
-            *("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"),
-        ),
-        ("a whole number of at least 1", lambda x: _is_number(x, int) and 1 <= x < 2**31),
-    ),
-    "max_window_layers": (
-        "a whole number of at least 0",
-        lambda x: _is_number(x, int) and 0 <= x < 2**31,
-    ),
-    **dict.fromkeys(("layer_types", "no_rope_layers"), ("a list", lambda x: isinstance(x, list))),
-    **dict.fromkeys(_ROPE, ("a mapping", lambda x: isinstance(x, Mapping))),
-    **dict.fromkeys(("rope_type", "type"), ("text", lambda x: isinstance(x, str))),
-    **dict.fromkeys(
-        ("partial_rotary_factor", "rotary_pct"),
-        ("a number above 0 and at most 1", lambda x: _is_number(x) and 0 < x <= 1),
-    ),
-    **dict.fromkeys(
-        ("rope_theta", "rope_local_base_freq", "rotary_emb_base"),
-        ("a finite number of at least 1", lambda x: _is_number(x) and 1 <= x <= sys.float_info.max),
-    ),
-}
-
-
-_WHOLE = {"sliding_window", *(key for key, (wanted, _) in _TYPES.items() if "whole" in wanted)}
-
+_TYPES = {
+    key: (wanted, is_right)
+    for wanted, is_right, keys in (
+        ("a whole number of at least 1", _number(int, 1, 2**31 - 1), _SIZES),
+        ("a whole number of at least 0", _number(int, 0, 2**31 - 1), ("max_window_layers",)),
+        ("a number above 0 and at most 1", _number(int | float, sys.float_info.min, 1),
+         ("partial_rotary_factor", "rotary_pct")),
+        ("a finite number of at least 1", _number(int | float, 1, sys.float_info.max),
+         ("rope_theta", "rope_local_base_freq", "rotary_emb_base")),
+        ("a list", lambda x: isinstance(x, list), ("layer_types", "no_rope_layers")),
+        ("a mapping", lambda x: isinstance(x, Mapping), _ROPE),
+        ("text", lambda x: isinstance(x, str), ("rope_type", "type")),
+    )
+    for key in keys
+}  # fmt: skip
 # Names, ids, settings of generation and training, which nothing in a forward pass reads. What does
 # change a family's forward pass is in its table (`families.py`); a key that is in neither is judged
 # by its name and its value.
@@ -160,8 +155,7 @@ def read_description(
             raise ValueError(f"model_type: {kind!r} is not one of {', '.join(FAMILIES)}{code}")
         family = FAMILIES[kind]
         _check_types({key: value for key, value in given.items() if key in _TYPES})
-        layers = given.get("num_hidden_layers")
-        if layers is not None and layers > MOST_LAYERS:
+        if (layers := given.get("num_hidden_layers") or 0) > MOST_LAYERS:
             raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
         if given.get("use_bidirectional_attention"):
             raise ValueError("use_bidirectional_attention: is not a causal model")
@@ -254,10 +248,7 @@ def _rope(
     """Return the section `rope`, and the length that the model was last trained at."""
     count = model["num_hidden_layers"]
     windows = family.windows.read(hf, count)
-    completed = _completed(hf, family, count)
-    if model.get("head_dim") is not None:  # Qwen 3 and Gemma have a default of their own
-        completed["head_dim"] = model["head_dim"]
-    layers, scaling = layers_from_hf(completed)
+    layers, scaling = layers_from_hf(_completed(hf, family, model))
     # Where layers differ, those that see everything decide what a sweep scales.
     of_layers = [layers.for_layer(i, scaling) for i in range(count)]
     global_layers = (
@@ -286,33 +277,33 @@ def _rope(
         "train_length": geometry.train_length,
         "scaling": main.model_dump(mode="json", exclude_none=True),
     }
-    period = next(n for n in range(1, count + 1) if pattern[n:] == pattern[: count - n])
-    if pattern[:period] != [{}]:
-        rope["layer_pattern"] = pattern[:period]
+    if (shortest := shortest_pattern(pattern)) != [{}]:
+        rope["layer_pattern"] = shortest
     longest = hf.get("max_position_embeddings")
     return rope, geometry.train_length if longest is None else int(longest)
 
 
-def _completed(hf: Mapping[str, Any], family: Family, count: int) -> dict[str, Any]:
+def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config with transformers' defaults, where `layers_from_hf` needs a key."""
     unread = _unread_positions(hf, family)
     given = {key: v for key, v in hf.items() if v is not None and key not in unread}
     inside = given.get("rope_parameters") or given.get("rope_scaling") or {}
-    if family.model_type == "gpt_neox" and "rope_theta" in given:
-        # Ignored by its code, which reads rotary_emb_base; 4.4x wrote both.
-        own = inside.get("rope_theta", given.get("rotary_emb_base", 10_000.0))
-        if given.pop("rope_theta") != own:
-            raise ValueError(f"rope_theta: is ignored by gpt_neox, whose base is {own}; remove it")
     is_new = "rope_parameters" in given
-    aliases = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"}
+    for key, alias in family.aliases.items():
+        # Keys of other names are ignored by the family's code; transformers 4.4x wrote both.
+        own = inside.get(key, given.get(alias, family.defaults[key]))
+        if given.pop(key, own) != own:
+            raise ValueError(
+                f"{key}: is ignored by {family.model_type}, whose {alias} is {own}; remove it"
+            )
     for key, default in family.defaults.items():
-        of_length = key == "original_max_position_embeddings"
-        if is_new and not of_length:
-            continue
-        name = aliases.get(key, key)
-        # in rope_scaling, transformers does not read Phi-3's original length
-        if (name not in inside or (of_length and not is_new)) and name not in given:
-            given.setdefault(key, default)
+        is_inside = is_new or key in inside
+        if key == LENGTH:  # in rope_scaling, transformers does not read Phi-3's
+            is_inside = is_new and key in inside
+        if not is_inside and key not in given:
+            given.setdefault(family.aliases.get(key, key), default)
+    width = model.get("head_dim") or model["hidden_size"] // model["num_attention_heads"]
+    given["head_dim"] = width
     if family.local:
         nested = given.get("rope_parameters")
         if nested and not all(isinstance(part, Mapping) for part in nested.values()):
@@ -320,7 +311,7 @@ def _completed(hf: Mapping[str, Any], family: Family, count: int) -> dict[str, A
                 f"rope_parameters: {family.model_type} needs one mapping for each layer type, "
                 "full_attention and sliding_attention; transformers ignores a flat one"
             )
-        given["layer_types"] = family.windows.layer_types(hf, count)
+        given["layer_types"] = family.windows.layer_types(hf, model["num_hidden_layers"])
     return given
 
 

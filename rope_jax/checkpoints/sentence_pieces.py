@@ -6,7 +6,7 @@ Needs the library `sentencepiece`, an optional extra.
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, file_errors, library_errors
 from rope_jax.rope.files import read_limited
 
 if TYPE_CHECKING:
@@ -32,12 +32,10 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
             "'rope-jax[sentencepiece]', or save a tokenizer.json beside it"
         ) from None
     model = ModelProto()
-    try:
-        model.ParseFromString(read_limited(path, _MOST_BYTES))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except Exception as error:  # protobuf's DecodeError
-        raise UserError(f"{path}: is not a model of SentencePiece ({error})") from None
+    with file_errors(path):
+        content = read_limited(path, _MOST_BYTES)
+    with library_errors(f"{path}: is not a model of SentencePiece"):  # protobuf's DecodeError
+        model.ParseFromString(content)
     trainer, pieces = model.trainer_spec, model.pieces
     if not pieces:  # any short text may be a message without them
         raise UserError(f"{path}: is not a model of SentencePiece")

@@ -1,6 +1,5 @@
 """The documents of every source of text: train, validation and test."""
 
-import contextlib
 import itertools
 import json
 import re
@@ -15,7 +14,7 @@ from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import FileData, Record, matching_files, read_documents, with_text
 from rope_jax.data.splits import SPLITS, Document, Split, assign, by_position, cut, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, library_errors
 
 # What is in memory and tokenized at once, unless one document is longer: the library `tokenizers`
 # takes about 130 bytes for each character.
@@ -95,7 +94,7 @@ def _hub_splits(data: HubData, skipped: dict[str, None]) -> dict[str, Split]:
             f"data.id: {data.id!r} is not the id (owner/name) of a data set on the hub; "
             "for local files use type text, jsonl or parquet"
         )
-    with _hub_errors("load", data):
+    with library_errors(f"data.id: cannot load {data.id}"):
         dataset = load_dataset(
             data.id, data.subset, revision=data.revision, streaming=data.streaming
         )
@@ -112,20 +111,11 @@ def _hub_splits(data: HubData, skipped: dict[str, None]) -> dict[str, Split]:
 
 def _records(rows: Any, split: str, data: HubData) -> Iterator[Record]:
     """Yield the rows of a Dataset or an IterableDataset."""
-    with _hub_errors("read", data):
+    with library_errors(f"data.id: cannot read {data.id}"):
         if data.column in (rows.column_names or ()):  # the others need not be decoded
             rows = rows.select_columns([data.column])
         for number, row in enumerate(rows):
             yield f"{split}:{number}", row
-
-
-@contextlib.contextmanager
-def _hub_errors(what: str, data: HubData) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # the network, the hub, the subset's name, a file in the data set
-        message = " ".join(str(error).split())
-        raise UserError(f"data.id: cannot {what} {data.id}: {message}") from error
 
 
 def document_batches(split: Split) -> Iterator[list[Document]]:

@@ -20,7 +20,7 @@ from typing import Any
 from rope_jax import stopping
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
 from rope_jax.data.splits import Document
-from rope_jax.errors import UserError, printable
+from rope_jax.errors import UserError, library_errors, printable
 from rope_jax.rope.messages import shorten
 
 FileData = TextData | JsonLinesData | ParquetData
@@ -176,9 +176,7 @@ def _json_lines(lines: Iterable[bytes], name: str) -> Iterator[Record]:
         except UnicodeDecodeError as error:
             raise UserError(f"data.files: {where} is not UTF-8; save it as UTF-8") from error
         except (ValueError, RecursionError) as error:
-            why = str(error).partition(";")[0]  # of a number that is too long, or deep nesting
-            if isinstance(error, json.JSONDecodeError):
-                why = f"{error.msg}, character {error.pos}"
+            why = str(error).partition(";")[0]  # the rest is about limits of Python
             raise UserError(
                 f"data.files: {where} is not JSON ({why}); write one object per line"
             ) from error
@@ -191,19 +189,16 @@ def _parquet_rows(file: Path, name: str, column: str) -> Iterator[Record]:
     import pyarrow
     from pyarrow import parquet
 
-    try:
-        with (
-            file.open("rb") as opened,  # pyarrow opens no path that is not UTF-8
-            parquet.ParquetFile(opened, page_checksum_verification=True) as table,
-        ):
-            _require_column(column, table.schema_arrow.names, str(file))
-            batches = table.iter_batches(_PARQUET_ROWS, columns=[column])
-            values = (value for batch in batches for value in batch.column(0).to_pylist())
-            for number, value in enumerate(values):
-                yield f"{name}:{number}", {column: value}
-    except pyarrow.ArrowException as error:
-        message = " ".join(str(error).split())
-        raise UserError(f"data.files: {file} is not readable as Parquet: {message}") from error
+    with (
+        library_errors(f"data.files: {file} is not readable as Parquet", pyarrow.ArrowException),
+        file.open("rb") as opened,  # pyarrow opens no path that is not UTF-8
+        parquet.ParquetFile(opened, page_checksum_verification=True) as table,
+    ):
+        _require_column(column, table.schema_arrow.names, str(file))
+        batches = table.iter_batches(_PARQUET_ROWS, columns=[column])
+        values = (value for batch in batches for value in batch.column(0).to_pylist())
+        for number, value in enumerate(values):
+            yield f"{name}:{number}", {column: value}
 
 
 def _require_column(column: str, columns: Iterable[str], where: str) -> None:

@@ -27,7 +27,7 @@ from rope_jax.config.tokenizer import (
 )
 from rope_jax.data.cache import cache_folder, make_once
 from rope_jax.data.corpora import document_batches, load_documents
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_from, file_errors
 from rope_jax.rope.files import read_limited
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class JsonTokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
-        """Return the tokens of each text, in `token_dtype(vocab_size)`, without document starts.
+        """Return each text's tokens, in `token_dtype(vocab_size)`, without document starts.
 
         Text that looks like a special token, such as "<s>" in a web page, is text.
 
@@ -143,8 +143,8 @@ class JsonTokenizer:
         except for a space that the tokenizer puts before it and for what its normalizer changes.
         """
         content = json.loads(self._library.to_str())
-        parts = [content.get(key) for key in ("normalizer", "pre_tokenizer", "decoder")]
-        is_byte_level = '"ByteLevel"' in json.dumps(parts)
+        parts = ("normalizer", "pre_tokenizer", "decoder")
+        is_byte_level = '"ByteLevel"' in json.dumps([content.get(key) for key in parts])
         falls_back = content["model"].get("byte_fallback", False)
         prefix = content["model"].get("continuing_subword_prefix") or ""
 
@@ -184,10 +184,9 @@ class JsonTokenizer:
 
         Other special tokens may lie beyond the model's vocabulary, as one of Gemma 3's does.
         """
-        tokens = {*self._library.get_vocab(with_added_tokens=False).values()}
-        for token, about in self._library.get_added_tokens_decoder().items():
-            if not about.special and (known is None or token < known):
-                tokens.add(token)
+        tokens = [*self._library.get_vocab(with_added_tokens=False).values()]
+        added = self._library.get_added_tokens_decoder().items()
+        tokens += [t for t, a in added if not a.special and (known is None or t < known)]
         if not tokens:
             raise UserError(f"tokenizer.path: {self._where} has no tokens")
         return max(*tokens, -1 if self.bos_id is None else self.bos_id) + 1
@@ -265,16 +264,15 @@ def read_tokenizer(path: Path, bos: str | None, known: int | None = None) -> Jso
 
 
 def read_content(path: Path) -> str:
+    """Return the content of a tokenizer.json."""
+    with errors_from("tokenizer.path"), file_errors(path):
+        content = read_limited(path, _MOST_BYTES)
     try:
-        return read_limited(path, _MOST_BYTES).decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"tokenizer.path: {path} is not UTF-8 (byte {error.start}), as a tokenizer.json is"
         ) from None
-    except OSError as error:
-        is_absent = isinstance(error, FileNotFoundError)
-        what = ": no such file" if is_absent else f" cannot be read ({error.strerror})"
-        raise UserError(f"tokenizer.path: {path}{what}; name a tokenizer.json") from None
 
 
 def describe_tokenizer(config: TokenizerConfig, tokenizer: Tokenizer) -> str:

@@ -6,25 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from rope_jax.checkpoints.files import CheckpointFiles
+from rope_jax.checkpoints.importing import import_checkpoint
+from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.weights import load_parameters
+from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.explain import validate
 from rope_jax.config.training import Config
+from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params, language_model
 from rope_jax.model.resolve import resolve_run
-from tests.checkpoints.cases import FAMILIES, Case, read_cases
-from tests.checkpoints.weights import golden_weight
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.training.checkpoints import params_at
+from tests.checkpoints.cases import FAMILIES, Case, golden_weight, read_cases
 
+QUIET = plain_console(quiet=True)
 # Two that differ in nearly everything; the others are compiled by `make test-all` alone.
 EACH_FAMILY = [
     pytest.param(f, marks=() if f in ("gemma2", "gpt_neox") else pytest.mark.slow) for f in FAMILIES
@@ -36,17 +42,17 @@ _VOCABULARY_SIZED = {
 }
 
 
-def write_case(folder: Path, case: Case, config: str | None = None) -> Path:
-    """Write a golden model as a checkpoint. config: another config.json of the same model."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(config or case.config)
-    save_file(case.weights(), folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
-def golden_case(family: str, name: str) -> Case:
+def golden_case(family: str, name: str = "default") -> Case:
     """Return one golden model."""
     return next(case for case in read_cases(family) if case.name == name)
+
+
+def write_case(folder: Path, case: Case) -> Path:
+    """Write a golden model as a checkpoint."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(case.config)
+    save_file(case.weights(), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def byte_checkpoint(folder: Path, family: str = "llama", **changes: Any) -> Path:
@@ -54,19 +60,55 @@ def byte_checkpoint(folder: Path, family: str = "llama", **changes: Any) -> Path
 
     changes: keys of its config.json.
     """
-    case = golden_case(family, "default")
-    content = json.loads(case.config)
-    shapes = {
-        name: (264, *shape[1:]) if name in _VOCABULARY_SIZED else shape
+    case = golden_case(family)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = json.loads(case.config) | {"vocab_size": 264} | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = {
+        name: golden_weight(name, (264, *shape[1:]) if name in _VOCABULARY_SIZED else shape)
         for name, shape in case.tensors.items()
     }
-    content |= {"vocab_size": 264} | changes
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(content))
-    weights = {name: golden_weight(name, shape) for name, shape in shapes.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "tokenizer.json").write_text(ByteTokenizer().json(), encoding="utf-8")
     return folder
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    """Change keys of config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def edit_tensors(folder: Path, change: Callable[[str, NDArray[Any]], Any] | None = None,
+                 **added: Any) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Change each tensor to a (name, tensor), add others, named with __ for points; return all."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path) | {name.replace("__", "."): t for name, t in added.items()}
+    if change is not None:
+        tensors = dict(change(*item) for item in tensors.items())
+    save_file(tensors := {name: t for name, t in tensors.items() if t is not None}, path)
+    return tensors
+
+
+def imported(folder: Path | str, console: Any = QUIET, **settings: Any) -> RunDirectory:
+    """Import a checkpoint to runs/ beside its folder."""
+    raw = {"runs_dir": str(Path(folder).parent / "runs")} | settings
+    return import_checkpoint(str(folder), validate(ImportConfig, raw, "test"), console)
+
+
+def params_of(run: RunDirectory, step: int = 0) -> Params:
+    """Return the parameters in one of a run's checkpoints."""
+    config = run.load_config()
+    model = language_model(resolve_run(config), run.open_tokenizer(config).vocab_size)
+    like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
+    return params_at(run.checkpoints, step, like)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Two trees of arrays, with the same paths, are equal bit for bit."""
+    a, b = flatten_dict(found, sep="/"), flatten_dict(expected, sep="/")
+    assert a.keys() == b.keys()
+    assert all(same_bits(np.asarray(a[path]), np.asarray(b[path])) for path in a)
 
 
 def config_of(description: Description) -> Config:
@@ -94,7 +136,7 @@ def loaded(folder: Path, param_dtype: str = "float32") -> tuple[Config, Params]:
 
 def described(family: str = "llama", ignored: tuple[str, ...] = (), **changes: Any) -> Description:
     """Return what a golden config.json describes after changes; ... removes a key."""
-    content = json.loads(golden_case(family, "default").config) | changes
+    content = json.loads(golden_case(family).config) | changes
     given = {key: value for key, value in content.items() if value is not ...}
     return read_description(given, "config.json", ignored)
 
@@ -106,31 +148,3 @@ def says(function: Callable[..., Any], *arguments: Any, **named: Any) -> str:
     message = str(caught.value)
     assert "\n" not in message
     return message
-
-
-_COMPILED: dict[Any, Any] = {}
-
-
-def logits_of(config: Config, params: Params, tokens: NDArray[Any]) -> NDArray[Any]:
-    """Return the logits [T, V] of one text. Models that differ in frequencies share a program."""
-    positions = jnp.arange(len(tokens))[None]
-    rotary = config.rotary_layers.rotary(config.rope.scaling, positions, len(tokens))
-    shapes = jax.tree.map(jnp.shape, rotary)
-    key = config.model.model_dump_json(), config.sliding_windows, len(tokens), str(shapes)
-    if key not in _COMPILED:
-        model = language_model(resolve_run(config), config.model.vocab_size or 0)
-        cap = config.model.logit_softcap
-
-        def logits(params: Params, tokens: Any, rotary: Any) -> Any:
-            given = tokens[None], jnp.asarray(positions), None, rotary
-            hidden, _ = model.hidden_states(params, *given)
-            kernel = (
-                params["embed_tokens"]["embedding"].T
-                if config.model.tie_word_embeddings
-                else params["lm_head"]["kernel"]
-            )
-            out = hidden @ kernel
-            return out if cap is None else cap * jnp.tanh(out / cap)
-
-        _COMPILED[key] = jax.jit(logits)
-    return np.asarray(_COMPILED[key](params, jnp.asarray(tokens), rotary))

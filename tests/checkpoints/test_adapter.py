@@ -9,13 +9,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rope_jax.checkpoints.files import is_checkpoint, open_checkpoint
-from rope_jax.checkpoints.importing import import_checkpoint
-from rope_jax.config.checkpoints import ImportConfig
-from rope_jax.console import plain_console
-from rope_jax.errors import UserError
-from tests.checkpoints.folders import byte_checkpoint
+from tests.checkpoints.folders import assert_same, byte_checkpoint, edit_tensors, imported, says
 
 MODULES = ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj")
+WEIGHTS = "adapter_model.safetensors"
 
 
 @pytest.fixture
@@ -28,12 +25,11 @@ def folder(tmp_path: Path) -> Path:
     for module in MODULES:
         outputs, inputs = weights[f"{module}.weight"].shape
         for kind, shape in (("A", (3, inputs)), ("B", (outputs, 3))):
-            factors[f"base_model.model.{module}.lora_{kind}.weight"] = rng.normal(
-                size=shape
-            ).astype(np.float32)
+            name = f"base_model.model.{module}.lora_{kind}.weight"
+            factors[name] = rng.normal(size=shape).astype(np.float32)
     made = tmp_path / "adapter"
     made.mkdir()
-    save_file(factors, made / "adapter_model.safetensors")
+    save_file(factors, made / WEIGHTS)
     write_config(made, base_model_name_or_path=str(base))
     return made
 
@@ -41,16 +37,10 @@ def folder(tmp_path: Path) -> Path:
 def write_config(folder: Path, **changes: Any) -> None:
     path = folder / "adapter_config.json"
     plain = {
-        "peft_type": "LORA",
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "lora_alpha": 12,
-        "lora_dropout": 0.05,
+        **{"peft_type": "LORA", "bias": "none", "lora_alpha": 12, "lora_dropout": 0.05, "r": 3},
+        **dict.fromkeys(("fan_in_fan_out", "use_dora", "use_rslora"), False),
         "modules_to_save": None,
-        "r": 3,
         "target_modules": ["q_proj", "down_proj"],
-        "use_dora": False,
-        "use_rslora": False,
     }
     before = json.loads(path.read_text()) if path.exists() else plain
     path.write_text(json.dumps(before | changes))
@@ -64,8 +54,7 @@ def merged(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(("by_root", "scale"), [(False, 12 / 3), (True, 12 / np.sqrt(3))])
 def test_the_product_is_added_to_each_matrix(folder: Path, by_root: bool, scale: float) -> None:
     write_config(folder, use_rslora=by_root)
-    base = load_file(folder.parent / "base" / "model.safetensors")
-    factors = load_file(folder / "adapter_model.safetensors")
+    base, factors = load_file(folder.parent / "base/model.safetensors"), load_file(folder / WEIGHTS)
     found = merged(folder)
     assert found.keys() == base.keys()
     for name, weight in base.items():
@@ -79,8 +68,7 @@ def test_the_product_is_added_to_each_matrix(folder: Path, by_root: bool, scale:
 
 def test_an_adapter_is_imported_with_its_base_model(folder: Path) -> None:
     assert is_checkpoint(str(folder))
-    config = ImportConfig(runs_dir=str(folder.parent / "runs"))
-    run = import_checkpoint(str(folder), config, plain_console(quiet=True))
+    run = imported(folder)
     assert run.path.name == "adapter"
     assert (run.huggingface / "config.json").is_file()
 
@@ -97,66 +85,54 @@ def test_an_adapter_is_imported_with_its_base_model(folder: Path) -> None:
 )
 def test_other_adapters_are_refused(folder: Path, key: str, value: Any) -> None:
     write_config(folder, **{key: value})
-    with pytest.raises(UserError) as caught:
-        open_checkpoint(str(folder), None)
-    assert str(caught.value).startswith(f"{folder}/adapter_config.json: {key}: is ")
-    assert str(caught.value).endswith(
-        ", and only plain LoRA can be merged here; merge the adapter with PEFT "
-        "(merge_and_unload), and save the model"
-    )
+    said = says(open_checkpoint, str(folder), None)
+    assert said.startswith(f"{folder}/adapter_config.json: {key}: is ")
+    assert "only plain LoRA can be merged here; merge the adapter with PEFT" in said
 
 
-def test_a_scale_that_is_no_number(folder: Path) -> None:
-    write_config(folder, lora_alpha=float("nan"))
-    with pytest.raises(UserError, match="lora_alpha: should be a number, not nan"):
-        open_checkpoint(str(folder), None)
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("lora_alpha", float("nan"), "should be a number, not nan"),
+        ("base_model_name_or_path", None, "should name the base model, not null"),
+        ("base_model_name_or_path", "gone", "gone: is neither a folder with a config.json nor the"),
+    ],
+)
+def test_values_that_are_refused(folder: Path, key: str, value: Any, message: str) -> None:
+    write_config(folder, **{key: value})
+    said = says(open_checkpoint, str(folder), None)
+    assert said.startswith(f"{folder}/adapter_config.json: {key}: {message}")
 
 
 def test_an_adapter_beside_a_model_is_ambiguous(folder: Path) -> None:
-    for name in ("config.json", "model.safetensors"):
-        (folder / name).write_bytes((folder.parent / "base" / name).read_bytes())
-    with pytest.raises(UserError) as caught:
-        open_checkpoint(str(folder), None)
-    assert str(caught.value) == (
+    (folder / "model.safetensors").write_bytes(b"")
+    assert says(open_checkpoint, str(folder), None).startswith(
         f"{folder}: holds an adapter (adapter_config.json) and a model (model.safetensors); move "
-        "one of them to another folder"
     )
 
 
 def test_an_adapter_of_weights_under_a_prefix(folder: Path) -> None:
-    path, base = folder / "adapter_model.safetensors", folder.parent / "base" / "model.safetensors"
-    plain = merged(folder)
-    renamed = {n.replace(".model.layers", ".model.language_model.layers"): f
-               for n, f in load_file(path).items()}  # fmt: skip
-    save_file(renamed, path)
-    save_file({f"_orig_mod.{n}": t for n, t in load_file(base).items()}, base)
-    found = merged(folder)
-    assert found.keys() == plain.keys()
-    assert all(np.array_equal(found[name], plain[name]) for name in plain)
+    plain, path = merged(folder), folder / WEIGHTS
+    factors = load_file(path)
+    deeper = {n.replace(".model.layers", ".model.language_model.layers"): f
+              for n, f in factors.items()}  # fmt: skip
+    save_file(deeper, path)
+    edit_tensors(folder.parent / "base", lambda name, tensor: (f"_orig_mod.{name}", tensor))
+    assert_same(merged(folder), plain)
 
 
-def test_a_base_model_that_is_not_there(folder: Path) -> None:
-    write_config(folder, base_model_name_or_path="gone")
-    with pytest.raises(UserError) as caught:
-        open_checkpoint(str(folder), None)
-    assert str(caught.value) == (
-        f"{folder}/adapter_config.json: base_model_name_or_path: gone: is neither a folder with a "
-        "config.json nor the id (owner/name) of a model on the Hugging Face hub"
-    )
-
-
-def test_an_adapter_of_another_model(folder: Path) -> None:
-    factors = load_file(folder / "adapter_model.safetensors")
-    path = folder / "adapter_model.safetensors"
-    other = {name.replace("layers.1", "layers.7"): factor for name, factor in factors.items()}
-    save_file(other, path)
-    with pytest.raises(UserError) as caught:
-        merged(folder)
-    assert str(caught.value) == (
-        f"{folder}: changes model.layers.7.mlp.down_proj.weight, which {folder.parent}/base does "
-        "not contain"
-    )
-    narrow = {n: f[:, :5].copy() if "lora_A" in n else f for n, f in factors.items()}
-    save_file(narrow, path)
-    with pytest.raises(UserError, match=r"do not fit model\.layers\."):
-        merged(folder)
+def test_factors_of_another_model(folder: Path) -> None:
+    path = folder / WEIGHTS
+    factors = load_file(path)
+    absent = "model.layers.7.mlp.down_proj"
+    one = f"base_model.model.{MODULES[0]}.lora_A.weight"
+    for changed, message in (
+        ({name.replace(MODULES[1], absent): f for name, f in factors.items()},
+         f"{folder}: changes {absent}.weight, which {folder.parent}/base does not contain"),
+        ({n: f[:, :5].copy() if "lora_A" in n else f for n, f in factors.items()},
+         f"do not fit {MODULES[0]}.weight"),
+        ({one: factors[one]}, f"{path}: {MODULES[0]}.weight has only one of lora_A and lora_B"),
+        ({one.replace("lora_A", "lora_magnitude"): factors[one]}, "is neither lora_A nor lora_B"),
+    ):  # fmt: skip
+        save_file(changed, path)
+        assert message in says(merged, folder)

@@ -1,39 +1,65 @@
 """What an export writes, that importing it again gives the same model, and what is refused."""
 
+import contextlib
 import io
 import json
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict
-from safetensors import safe_open
+from safetensors.numpy import load_file
 
 from rope_jax.checkpoints import exporting
 from rope_jax.checkpoints.exporting import describe, export_run
-from rope_jax.checkpoints.importing import import_checkpoint
-from rope_jax.checkpoints.opening import same_bits
-from rope_jax.config.checkpoints import ExportConfig, ImportConfig
+from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
 from rope_jax.config.strategy import Strategy, write_strategy
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
-from rope_jax.devices.mesh import Placement
-from rope_jax.evaluation.decoder import nll_of_last
-from rope_jax.model.decoder import Params, language_model
+from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
 from rope_jax.rope import parse_scaling
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.training.checkpoints import params_at
-from tests.checkpoints.folders import byte_checkpoint, says
+from rope_jax.training.checkpoints import Checkpoints
+from rope_jax.training.provenance import provenance_of
+from rope_jax.training.step import TrainState
+from tests.checkpoints.folders import assert_same, byte_checkpoint, imported, params_of, says
 from tests.training.conftest import tiny
 
-Run = tuple[Config, RunDirectory]
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run that was extended with PI from 16 to 32 tokens, with random weights of two steps."""
+    config = tiny(tmp_path_factory.mktemp("run"))
+    made, rng = RunDirectory(Path(config.runs_dir) / config.name), np.random.default_rng(0)
+    made.path.mkdir(parents=True)
+    made.config_file.write_text(dump(config))
+    like = jax.eval_shape(lambda: language_model(resolve_run(config), 257).init(0))
+    given = made.checkpoints, 2, provenance_of(config, None), like
+    with contextlib.closing(Checkpoints(*given)) as checkpoints:
+        for step in (8, 9):
+            params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), like)
+            checkpoints.save(step, TrainState(jax.device_put(params), None))
+        checkpoints.wait()
+    return made
+
+
+def with_config(run: RunDirectory, path: Path, **changes: Any) -> RunDirectory:
+    """Return a run of the same weights, which do not say with which config they were made."""
+    raw = run.load_config().model_dump(mode="json")
+    path.mkdir()
+    (path / "checkpoints").symlink_to(run.checkpoints)
+    (path / "config.yaml").write_text(dump(validate(Config, raw | changes, "test")))
+    return RunDirectory(path)
+
+
+def stages_of(run: RunDirectory, *changes: dict[str, Any]) -> list[dict[str, Any]]:
+    stages = run.load_config().model_dump(mode="json")["stages"]
+    return [stage | own for stage, own in zip(stages, changes, strict=True)]
 
 
 def exported(run: RunDirectory, out: Path, **settings: Any) -> str:
@@ -48,50 +74,23 @@ def read(folder: Path, name: str = "config.json") -> dict[str, Any]:
     return json.loads((folder / name).read_text())
 
 
-def params_of(run: RunDirectory, step: int) -> Params:
-    config = run.load_config()
-    model = language_model(resolve_run(config), run.open_tokenizer(config).vocab_size)
-    like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
-    return params_at(run.checkpoints, step, like)
-
-
-def nll_of(run: RunDirectory, step: int) -> Any:
-    """Return the NLL of 47 tokens, in the stage that wrote the checkpoint."""
-    # as the import computes; the run itself says auto
-    config = resolve_run(run.load_config(), attention="xla")
-    model = language_model(resolve_run(config), run.open_tokenizer(config).vocab_size)
-    tokens = jnp.arange(48, dtype=jnp.int32)[None] * 7 % 250
-    scaling = config.stage_scaling(config.stage_at(step))
-    rotary = config.rotary_layers.rotary(scaling, np.arange(47)[None], 47)
-    of_last = nll_of_last(model, Placement(config.mesh))
-    return np.asarray(of_last(params_of(run, step), tokens, rotary, 47))
-
-
-def import_of(folder: Path, **settings: Any) -> RunDirectory:
-    raw = {"runs_dir": str(folder.parent / "runs"), "attention": "xla", "layers": "unrolled"}
-    config = validate(ImportConfig, raw | settings, "test")
-    return import_checkpoint(str(folder), config, plain_console(quiet=True))
-
-
 @pytest.fixture(scope="module")
-def out(whole: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The export of a run that was extended with PI from 16 to 32 tokens."""
+def out(run: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export of the run."""
     folder = tmp_path_factory.mktemp("exports") / "tiny-hf"
-    exported(whole[1], folder)
+    exported(run, folder)
     return folder
+
+
+# files
 
 
 def test_the_files_of_an_export(out: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == [
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
+        *("config.json", "generation_config.json", "model.safetensors"),
+        *("tokenizer.json", "tokenizer_config.json"),
     ]
     assert [path.name for path in out.parent.glob(".*")] == []
-    with safe_open(out / "model.safetensors", framework="numpy") as file:
-        assert file.metadata() == {"format": "pt"}
     assert read(out, "generation_config.json") == {"bos_token_id": 256}
     assert (out / "tokenizer.json").read_text(encoding="utf-8") == ByteTokenizer().json()
     assert read(out, "tokenizer_config.json") == {
@@ -130,100 +129,95 @@ def test_its_config_in_the_forms_of_versions_4_and_5(out: Path) -> None:
     }
 
 
-def test_importing_it_again_gives_the_same_model(whole: Run, out: Path) -> None:
-    run = import_of(out)
-    found, expected = (
-        flatten_dict(params_of(run, 0), sep="/"),
-        flatten_dict(params_of(whole[1], 9), sep="/"),
-    )
-    assert found.keys() == expected.keys()
-    assert all(same_bits(np.asarray(found[p]), np.asarray(expected[p])) for p in found)
-    config = run.load_config()
+def test_importing_it_again_and_exporting_that_give_the_same(
+    run: RunDirectory, out: Path, tmp_path: Path
+) -> None:
+    again = imported(out, runs_dir=str(tmp_path))
+    assert_same(params_of(again), params_of(run, 9))
+    config, before = again.load_config(), run.load_config()
     assert config.tokenizer.start == "<|begin_of_text|>"
     assert config.stages[0].seq_len == 32
-    np.testing.assert_array_equal(nll_of(run, 0), nll_of(whole[1], 9))
-
-
-def test_exporting_an_import_gives_the_same_files(out: Path, tmp_path: Path) -> None:
-    run = import_of(out, runs_dir=str(tmp_path))
-    exported(run, tmp_path / "again")
+    assert config.rope.scaling == before.stage_scaling(1)
+    assert config.geometry == before.geometry
+    exported(again, tmp_path / "again")
     assert read(tmp_path / "again") == read(out)
     for name in ("model.safetensors", "tokenizer.json", "generation_config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes()
 
 
-def test_step_0_is_that_of_an_import(whole: Run, tmp_path: Path) -> None:
-    run = import_of(byte_checkpoint(tmp_path / "tiny"))
-    exported(run, tmp_path / "out", step=0)
-    assert (tmp_path / "out" / "config.json").is_file()
-    trained = whole[1]
-    said = says(exported, trained, tmp_path / "other", step=0)
-    assert said.startswith(f"steps: {trained.checkpoints} has no step 0; its newest is ")
-
-
 def test_what_came_with_a_checkpoint_is_exported_again(tmp_path: Path) -> None:
-    """The ids at which generation stops, the tokenizer's settings, the chat's template."""
+    """The ids at which generation stops, the tokenizer's settings, the chat's template.
+
+    The model knows 264 tokens, its tokenizer 257; in bfloat16.
+    """
     folder = byte_checkpoint(tmp_path / "tiny", "phi3", eos_token_id=[3, 7], pad_token_id=5)
-    (folder / "generation_config.json").write_text('{"eos_token_id": [3, 7]}')
-    (folder / "tokenizer_config.json").write_text(
-        '{"tokenizer_class": "LlamaTokenizerFast", "auto_map": {"A": "code.B"}}'
-    )
-    (folder / "special_tokens_map.json").write_text('{"eos_token": "</s>"}')
+    came: dict[str, Any] = {
+        "generation_config.json": {"eos_token_id": [3, 7]},
+        "tokenizer_config.json": {"tokenizer_class": "LlamaTokenizerFast"},
+        "special_tokens_map.json": {"eos_token": "</s>"},
+    }
+    for name, content in came.items():
+        (folder / name).write_text(json.dumps(content | {"auto_map": {"A": "code.B"}}))
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    run, out = import_of(folder), tmp_path / "out"
-    exported(run, out)
+    out = tmp_path / "out"
+    exported(imported(folder, param_dtype="bfloat16"), out, step=0)
     config = read(out)
     assert (config["eos_token_id"], config["pad_token_id"]) == ([3, 7], 5)
     assert config["model_type"] == "phi3"  # although llama could express it
-    assert read(out, "generation_config.json") == {"eos_token_id": [3, 7]}
-    settings = read(out, "tokenizer_config.json")
-    assert settings["tokenizer_class"] == "LlamaTokenizerFast"
-    assert "auto_map" not in settings
-    assert read(out, "special_tokens_map.json") == {"eos_token": "</s>"}
+    assert (config["vocab_size"], config["dtype"]) == (264, "bfloat16")
+    assert {str(t.dtype) for t in load_file(out / "model.safetensors").values()} == {"bfloat16"}
+    for name, content in came.items():
+        assert read(out, name).items() >= content.items()
+    assert "auto_map" not in read(out, "tokenizer_config.json")
     assert (out / "chat_template.jinja").read_text() == "{{ messages }}"
 
 
-def test_an_export_of_an_import_with_spare_tokens(tmp_path: Path) -> None:
-    """The model knows 264 tokens, its tokenizer 257; in bfloat16."""
-    byte_checkpoint(tmp_path / "tiny")
-    run = import_of(tmp_path / "tiny", param_dtype="bfloat16")
-    exported(run, tmp_path / "out")
-    config = read(tmp_path / "out")
-    assert (config["vocab_size"], config["dtype"]) == (264, "bfloat16")
-    with safe_open(tmp_path / "out" / "model.safetensors", framework="numpy") as file:
-        assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"BF16"}  # noqa: SIM118
+def test_a_checkpoint_is_chosen_by_its_step(run: RunDirectory, tmp_path: Path) -> None:
+    said = says(exported, run, tmp_path / "out", step=5)
+    assert said == f"steps: {run.checkpoints} has no step 5; it has 8, 9"
+    said = says(exported, run, tmp_path / "out", step=0)
+    assert said == f"steps: {run.checkpoints} has no step 0; its newest is 9"
+    assert f"checkpoint {run.path}, step 8, " in exported(run, tmp_path / "out", step=8)
+    found = load_file(tmp_path / "out" / "model.safetensors")["model.norm.weight"]
+    for step in (8, 9):
+        expected = np.asarray(params_of(run, step)["norm"]["scale"])
+        assert np.array_equal(found, expected) == (step == 8)
 
 
-def test_a_checkpoint_is_chosen_by_its_step(whole: Run, tmp_path: Path) -> None:
-    run = whole[1]
-    assert says(exported, run, tmp_path / "out", step=5) == (
-        f"steps: {run.checkpoints} has no step 5; it has 8, 9"
-    )
-    said = exported(run, tmp_path / "out", step=8)
-    assert f"checkpoint {run.path}, step 8, " in said
-    with safe_open(tmp_path / "out" / "model.safetensors", framework="numpy") as file:
-        found = file.get_tensor("model.norm.weight")
-    assert same_bits(found, np.asarray(params_of(run, 8)["norm"]["scale"]))
-    assert not same_bits(found, np.asarray(params_of(run, 9)["norm"]["scale"]))
+def test_folders_that_are_refused(run: RunDirectory, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "there").mkdir()
+    for source, out, message in (
+        (run, "there", f"{tmp_path}/there: exists; name a new folder"),
+        (run, "file/out", ": cannot be written (Not a directory)"),
+        (RunDirectory(tmp_path), "out", f"{tmp_path}: not a run directory (it has no config.yaml)"),
+    ):
+        assert says(exported, source, tmp_path / out).endswith(message)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space", "out/config.json")])
+def test_an_export_that_fails_leaves_nothing(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(exporting, "_write_texts", fail)
+    out = tmp_path / "new" / "out"
+    if isinstance(error, OSError):
+        assert says(exported, run, out) == "out/config.json: cannot be written (No space)"
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            exported(run, out)
+    assert list(out.parent.iterdir()) == []
 
 
 # scalings
 
 
-def keys_of(config: Config, scaling: dict[str, Any], length: int, **how: Any) -> dict[str, Any]:
-    return describe(config, parse_scaling(scaling), length, 257, **how)[1]
-
-
-def test_a_stage_extended_with_yarn(whole: Run, tmp_path: Path) -> None:
-    """Only the config is another one: the weights do not say which scaling they were made with."""
-    run = RunDirectory(tmp_path / "yarn")
-    run.path.mkdir()
-    (run.path / "checkpoints").symlink_to(whole[1].checkpoints)
-    stages = [stage.model_dump(mode="json") for stage in whole[0].stages]
-    stages[1]["scaling"] = {"type": "yarn", "factor": 2.0}
-    raw = whole[0].model_dump(mode="json") | {"stages": stages}
-    run.config_file.write_text(dump(validate(Config, raw, "test")))
-    exported(run, tmp_path / "out")
+def test_a_stage_extended_with_yarn(run: RunDirectory, tmp_path: Path) -> None:
+    yarn = {"scaling": {"type": "yarn", "factor": 2.0}}
+    exported(with_config(run, tmp_path / "yarn", stages=stages_of(run, {}, yarn)), tmp_path / "out")
     config = read(tmp_path / "out")
     rope = config["rope_parameters"]
     assert (rope["rope_type"], rope["factor"]) == ("yarn", 2.0)
@@ -233,42 +227,28 @@ def test_a_stage_extended_with_yarn(whole: Run, tmp_path: Path) -> None:
     assert config["rope_scaling"] == {k: v for k, v in rope.items() if k != "rope_theta"}
 
 
-@pytest.mark.parametrize("is_here", [True, False])
 def test_a_shorter_fine_tune_keeps_the_length_of_its_source(
-    whole: Run, tmp_path: Path, is_here: bool
+    run: RunDirectory, tmp_path: Path
 ) -> None:
-    """The run itself read 32 tokens in its second stage, and an import that it began with 128."""
-    source = byte_checkpoint(tmp_path / "hub" / "source")
-    imported = import_checkpoint(
-        str(source), ImportConfig(runs_dir=str(tmp_path)), plain_console(quiet=True)
-    )
-    assert imported.load_config().stages[0].seq_len == 128
-    run = RunDirectory(tmp_path / "shorter")
-    run.path.mkdir()
-    (run.path / "checkpoints").symlink_to(whole[1].checkpoints)
-    raw = whole[0].model_dump(mode="json")
-    raw["init_from"] = {"run": str(imported.path if is_here else tmp_path / "gone")}
-    raw["stages"][0]["seq_len"], raw["stages"][1]["seq_len"] = 32, 16
-    raw["stages"][1]["scaling"] = None
-    raw["rope"]["train_length"] = 16
-    run.config_file.write_text(dump(validate(Config, raw, "test")))
-    exported(run, tmp_path / "out")
-    length = 128 if is_here else 32
-    assert read(tmp_path / "out")["max_position_embeddings"] == length
-    assert read(tmp_path / "out", "tokenizer_config.json")["model_max_length"] == length
+    """The run itself read 32 tokens in its first stage, and an import that it began with 128."""
+    source = imported(byte_checkpoint(tmp_path / "hub" / "source"))
+    assert source.load_config().stages[0].seq_len == 128
+    stages = stages_of(run, {"seq_len": 32}, {"seq_len": 16, "scaling": None})
+    rope = run.load_config().rope.model_dump(mode="json") | {"train_length": 16}
+    for path, length in ((source.path, 128), (tmp_path / "gone", 32)):
+        name = path.name
+        changes = {"init_from": {"run": str(path)}, "stages": stages, "rope": rope}
+        shorter = with_config(run, tmp_path / f"from {name}", **changes)
+        exported(shorter, tmp_path / name)
+        assert read(tmp_path / name)["max_position_embeddings"] == length
+        assert read(tmp_path / name, "tokenizer_config.json")["model_max_length"] == length
 
 
-def strategy_file(path: Path, **content: Any) -> Path:
-    write_strategy(Strategy.model_validate(content), path)
-    return path
-
-
-FITTED = {"type": "explicit", "inv_freq": [0.9, 0.09, 0.009, 0.0009], "attention_factor": 1.25}
-
-
-def test_fitted_numbers_become_longrope(whole: Run, tmp_path: Path) -> None:
-    path = strategy_file(tmp_path / "s.json", scaling=FITTED, made_by={"length": [64, 128]})
-    exported(whole[1], tmp_path / "out", strategy=str(path))
+def test_fitted_numbers_become_longrope(run: RunDirectory, tmp_path: Path) -> None:
+    fitted = {"type": "explicit", "inv_freq": [0.9, 0.09, 0.009, 0.0009], "attention_factor": 1.25}
+    strategy = {"scaling": fitted, "made_by": {"length": [64, 128]}}
+    write_strategy(Strategy.model_validate(strategy), tmp_path / "s.json")
+    exported(run, tmp_path / "out", strategy=str(tmp_path / "s.json"))
     config = read(tmp_path / "out")
     assert config["max_position_embeddings"] == 128
     rope = config["rope_parameters"]
@@ -280,139 +260,86 @@ def test_fitted_numbers_become_longrope(whole: Run, tmp_path: Path) -> None:
     assert config["original_max_position_embeddings"] == 16
 
 
-FITTED_MAP = {"type": "rerope", "window": 16}
-
-
-def test_a_map_is_refused_or_lost(whole: Run, tmp_path: Path) -> None:
-    path = strategy_file(
-        tmp_path / "s.json", scaling={"type": "none"}, map=FITTED_MAP, made_by={"length": [64]}
-    )
-    out = tmp_path / "out"
-    assert says(exported, whole[1], out, strategy=str(path)) == (
-        "lossy: transformers has no form for the position map rerope, without which the model "
-        "reads long texts differently; give lossy=true to write it all the same, or a strategy "
-        "that transformers can express"
-    )
-    assert not out.exists()
-    said = exported(whole[1], out, strategy=str(path), lossy=True)
-    assert (
-        f"{out}: written without the position map rerope: transformers has no form for it" in said
-    )
-    assert read(out)["rope_parameters"]["rope_type"] == "default"
-
-
-def test_a_query_scale_is_refused_or_lost(whole: Run, tmp_path: Path) -> None:
-    scaling = {"type": "none", "query_scale": {"type": "llama4"}}
-    path = strategy_file(tmp_path / "s.json", scaling=scaling)
-    out = tmp_path / "out"
-    said = says(exported, whole[1], out, strategy=str(path))
-    assert said.startswith("lossy: transformers has no form for the query scale llama4, without ")
-    said = exported(whole[1], out, strategy=str(path), lossy=True)
-    assert "written without the query scale llama4" in said
-    assert read(out)["rope_scaling"] is None
-
-
-def test_ministrals_query_scale_is_written_with_yarn(whole: Run) -> None:
-    scaling = {"type": "yarn", "factor": 2.0, "query_scale": {"type": "ministral", "beta": 0.1}}
-    keys = keys_of(whole[0], scaling, 32)
-    assert keys["rope_parameters"]["llama_4_scaling_beta"] == 0.1
-
-
 @pytest.mark.parametrize(
-    ("scaling", "reasons"),
+    ("strategy", "what"),
     [
-        (
-            {"type": "drope"},
-            ["llama: no layers without rotation", "smollm3: no model in which no layer rotates"],
-        ),
-        ({"type": "cope"}, ["llama: type: cope has no form in Hugging Face's config"]),
-        (
-            {"type": "pi", "factor": 2.0},
-            ["phi3: no rope_type linear, only default and longrope"],
-        ),
+        ({"scaling": {"type": "none"}, "map": {"type": "rerope", "window": 16}},
+         "the position map rerope"),
+        ({"scaling": {"type": "none", "query_scale": {"type": "llama4"}}},
+         "the query scale llama4"),
     ],
-)
-def test_a_scaling_that_a_family_cannot_express(
-    tmp_path: Path, scaling: dict[str, Any], reasons: list[str]
+)  # fmt: skip
+def test_what_has_no_form_is_refused_or_lost(
+    run: RunDirectory, tmp_path: Path, strategy: dict[str, Any], what: str
 ) -> None:
-    rope = {"rotary_dim": 4} if scaling["type"] == "pi" else {}
-    config = changed(tiny(tmp_path), rope=rope)
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        keys_of(config, scaling, 16, family="phi3" if rope else None)
-    said = str(caught.value)
-    assert said.startswith("family: none can express this model (")
-    assert all(reason in said for reason in reasons), said
+    path, out = tmp_path / "s.json", tmp_path / "out"
+    write_strategy(Strategy.model_validate(strategy), path)
+    said = says(exported, run, out, strategy=str(path))
+    assert said.startswith(f"lossy: transformers has no form for {what}, without which the model ")
+    assert not out.exists()
+    said = exported(run, out, strategy=str(path), lossy=True)
+    assert f"{out}: written without {what}: transformers has no form for it" in said
+    assert read(out)["rope_parameters"]["rope_type"] == "default"
+    assert read(out)["rope_scaling"] is None
 
 
 # models
 
 
-def changed(config: Config, **sections: dict[str, Any]) -> Config:
-    raw = config.model_dump(mode="json")
+def keys_of(
+    config: Config, scaling: dict[str, Any] | None = None, length: int = 16, **how: Any
+) -> dict[str, Any]:
+    return describe(config, parse_scaling(scaling or {"type": "none"}), length, 257, **how)[1]
+
+
+def changed(folder: Path, **sections: dict[str, Any]) -> Config:
+    raw = tiny(folder).model_dump(mode="json")
     for name, keys in sections.items():
         raw[name] = raw[name] | keys
     raw["stages"] = raw["stages"][:1]
     return validate(Config, raw, "test")
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        (
-            {"model": {"position": {"type": "alibi"}}},
-            "model.position: alibi is in no family of transformers",
-        ),
-        (
-            {"model": {"attention": "linear"}},
-            "model.attention: linear is in no family of transformers",
-        ),
-        (
-            {"rope": {"layout": "interleaved"}},
-            "rope.layout: interleaved is not that of any family here",
-        ),
-    ],
-)
-def test_a_model_of_no_family(tmp_path: Path, sections: dict[str, Any], message: str) -> None:
-    config = changed(tiny(tmp_path), **sections)
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        keys_of(config, {"type": "none"}, 16)
-    assert str(caught.value) == message
+def test_ministrals_query_scale_is_written_with_yarn(tmp_path: Path) -> None:
+    scaling = {"type": "yarn", "factor": 2.0, "query_scale": {"type": "ministral", "beta": 0.1}}
+    rope = keys_of(changed(tmp_path), scaling, 32)["rope_parameters"]
+    assert rope["llama_4_scaling_beta"] == 0.1
+
+
+NONE = "family: none can express this model ("
 
 
 @pytest.mark.parametrize(
-    ("model", "reasons"),
+    ("sections", "how", "reasons"),
     [
-        (
-            {"scale_embeddings": True},
-            ["llama: no scale_embeddings True", "gemma2: no norm rms_norm"],
-        ),
-        ({"norm": "layer_norm"}, ["llama: no norm layer_norm", "gpt_neox: no "]),
-        ({"qk_norm": True, "qkv_bias": True}, ["llama: ", "qwen3: qkv_bias and o_bias differ"]),
+        ({}, {"scaling": {"type": "drope"}},
+         [NONE, "llama: no layers without rotation", "smollm3: no model in which no layer "]),
+        ({}, {"scaling": {"type": "cope"}},
+         [NONE, "llama: type: cope has no form in Hugging Face's config"]),
+        ({"rope": {"rotary_dim": 4}}, {"scaling": {"type": "pi", "factor": 2.0}, "family": "phi3"},
+         [NONE, "phi3: no rope_type linear, only default and longrope"]),
+        ({"model": {"position": {"type": "alibi"}}}, {},
+         ["model.position: alibi is in no family of transformers"]),
+        ({"model": {"attention": "linear"}}, {},
+         ["model.attention: linear is in no family of transformers"]),
+        ({"rope": {"layout": "interleaved"}}, {},
+         ["rope.layout: interleaved is not that of any family here"]),
+        ({"model": {"scale_embeddings": True}}, {},
+         [NONE, "llama: no scale_embeddings True", "gemma2: no norm rms_norm"]),
+        ({"model": {"norm": "layer_norm"}}, {},
+         [NONE, "llama: no norm layer_norm", "gpt_neox: no "]),
+        ({"model": {"qk_norm": True, "qkv_bias": True}}, {},
+         [NONE, "llama: ", "qwen3: qkv_bias and o_bias differ"]),
+        ({}, {"family": "qwen3"}, [f"{NONE}qwen3: no qk_norm False)"]),
+        ({}, {"family": "bert"}, ["family: 'bert' is not one of llama, mistral, "]),
     ],
-)
-def test_flags_that_no_family_combines(
-    tmp_path: Path, model: dict[str, Any], reasons: list[str]
+)  # fmt: skip
+def test_a_model_that_no_family_can_express(
+    tmp_path: Path, sections: dict[str, Any], how: dict[str, Any], reasons: list[str]
 ) -> None:
-    config = changed(tiny(tmp_path), model=model)
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        keys_of(config, {"type": "none"}, 16)
-    said = str(caught.value)
-    assert said.startswith("family: none can express this model (llama: ")
-    assert "\n" not in said
-    assert all(reason in said for reason in reasons)
-
-
-def test_a_family_can_be_chosen(tmp_path: Path) -> None:
-    config = tiny(tmp_path)
-    assert keys_of(config, {"type": "none"}, 16, family="mistral")["sliding_window"] is None
-    for family, message in (
-        ("qwen3", "family: none can express this model (qwen3: no qk_norm False)"),
-        ("bert", "family: 'bert' is not one of llama, mistral, qwen3, qwen2, smollm3, phi3, "
-         "gemma2, gemma3_text, olmo2, gpt_neox"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError) as caught:  # noqa: PT011
-            keys_of(config, {"type": "none"}, 16, family=family)
-        assert str(caught.value) == message
+    said = says(keys_of, changed(tmp_path, **sections), **how)
+    assert said.startswith(reasons[0])
+    assert all(reason in said for reason in reasons), said
 
 
 @pytest.mark.parametrize(
@@ -429,49 +356,6 @@ def test_a_family_can_be_chosen(tmp_path: Path) -> None:
 def test_the_first_family_that_can_express_a_model(
     tmp_path: Path, model: dict[str, Any], rope: dict[str, Any], family: str
 ) -> None:
-    config = changed(tiny(tmp_path), model={"num_hidden_layers": 2} | model, rope=rope)
-    assert keys_of(config, {"type": "none"}, 16)["model_type"] == family
-
-
-# folders
-
-
-def test_a_folder_that_exists_is_refused(whole: Run, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    assert says(exported, whole[1], tmp_path / "out") == (
-        f"{tmp_path}/out: exists; name a new folder"
-    )
-
-
-def test_what_is_no_run(tmp_path: Path) -> None:
-    assert says(exported, RunDirectory(tmp_path), tmp_path / "out") == (
-        f"{tmp_path}: not a run directory (it has no config.yaml)"
-    )
-
-
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), OSError(28, "No space left on device", "out/config.json")]
-)
-def test_an_export_that_fails_leaves_nothing(
-    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    def fail(*arguments: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(exporting, "_write_texts", fail)
-    if isinstance(error, OSError):
-        assert says(exported, whole[1], tmp_path / "new" / "out") == (
-            "out/config.json: cannot be written (No space left on device)"
-        )
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            exported(whole[1], tmp_path / "new" / "out")
-    assert not (tmp_path / "new" / "out").exists()
-    assert list((tmp_path / "new").iterdir()) == []
-
-
-def test_a_place_that_cannot_be_written(whole: Run, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert says(exported, whole[1], tmp_path / "file" / "out").endswith(
-        ": cannot be written (Not a directory)"
-    )
+    config = changed(tmp_path, model={"num_hidden_layers": 2} | model, rope=rope)
+    assert keys_of(config)["model_type"] == family
+    assert keys_of(changed(tmp_path), family="mistral")["sliding_window"] is None

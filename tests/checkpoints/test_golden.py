@@ -6,35 +6,131 @@ The golden logits are those of transformers on torch, in float32, with the same 
 
 import json
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
+from rope_jax.checkpoints.families import FAMILIES as SUPPORTED
 from rope_jax.checkpoints.reading import read_description
-from tests.checkpoints.cases import FAMILIES, read_cases
-from tests.checkpoints.folders import EACH_FAMILY, config_of, loaded, logits_of, write_case
+from rope_jax.config.entries import AnyEntry
+from rope_jax.config.training import Config
+from rope_jax.devices.mesh import Placement
+from rope_jax.evaluation import sweep
+from rope_jax.evaluation.decoder import nll_of_last
+from rope_jax.model.decoder import language_model
+from rope_jax.model.resolve import resolve_run
+from tests.checkpoints.cases import FAMILIES, golden_weight, read_cases
+from tests.checkpoints.folders import EACH_FAMILY, config_of, golden_case, loaded, write_case
 
 # torch in float32 differs from float64 by up to 2.4e-5
 TOLERANCE = 2e-4
+# scripts/golden_checkpoints.py --sliding, with transformers 5.23, on these 65 tokens
+NATS_ON_TORCH = {"llama": 5.830489, "qwen2": 6.062128}
+
+
+def logits_function(config: Config) -> Any:
+    """Return a function (params, tokens [1, T], rotary) -> logits [T, V]."""
+    model = language_model(resolve_run(config), config.model.vocab_size or 0)
+    cap = config.model.logit_softcap
+
+    @jax.jit
+    def logits(params: Any, tokens: Any, rotary: Any) -> Any:
+        positions = jnp.arange(tokens.shape[1])[None]
+        hidden, _ = model.hidden_states(params, tokens, positions, None, rotary)
+        tied = config.model.tie_word_embeddings
+        kernel = params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"]
+        out = hidden @ kernel
+        return out if cap is None else cap * jnp.tanh(out / cap)
+
+    return logits
 
 
 @pytest.mark.parametrize("family", EACH_FAMILY)
 def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
-    """Inside and past the window, LongRoPE at L and L + 1, partial rotation at long distances."""
+    """Inside and past the window, LongRoPE at L and L + 1, partial rotation at long distances.
+
+    Texts are padded, so that models that differ in frequencies alone share a program.
+    """
+    functions: dict[str, Any] = {}
     for case in read_cases(family):
         config, params = loaded(write_case(tmp_path / case.name, case))
+        key = config.model.model_dump_json() + str(config.sliding_windows)
+        logits = functions.setdefault(key, logits_function(config))
+        longest = max(len(text.tokens) for text in case.texts)
         for text in case.texts:
-            found = logits_of(config, params, text.tokens)[text.places]
+            length = len(text.tokens)
+            tokens = np.pad(text.tokens, (0, longest - length))[None]
+            positions = np.arange(longest)[None]
+            rotary = config.rotary_layers.rotary(config.rope.scaling, positions, length)
+            found = np.asarray(logits(params, tokens, rotary))[text.places]
             worst = np.abs(found - text.logits).max()
-            assert worst < TOLERANCE, (case.name, len(text.tokens), worst)
+            assert worst < TOLERANCE, (case.name, length, worst)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_configs_of_version_4_are_read_alike(family: str) -> None:
     for case in read_cases(family):
-        new, old = (
-            config_of(read_description(json.loads(text), "config.json"))
-            for text in (case.config, case.old_config)
-        )
-        assert new.model == old.model, case.name
-        assert new.rope == old.rope, case.name
+        new, old = json.loads(case.config), json.loads(case.old_config)
+        assert ("rope_parameters" in new, "rope_parameters" in old) == (True, False), case.name
+        a, b = (config_of(read_description(form, "config.json")) for form in (new, old))
+        assert (a.model, a.rope) == (b.model, b.rope), case.name
+
+
+@pytest.mark.parametrize("family", NATS_ON_TORCH)
+def test_sliding_windows_agree_with_torch(family: str, tmp_path: Path) -> None:
+    """Windows of 16 tokens, which advance by 8; the models were trained with YaRN."""
+    case = golden_case(family, "yarn")
+    config, params = loaded(write_case(tmp_path, case))
+    tokens = next(text.tokens for text in case.texts if len(text.tokens) == 80)[:65]
+    of_last = nll_of_last(language_model(resolve_run(config), 64), Placement(config.mesh))
+    result = sweep(
+        lambda params, tokens, rotary: of_last(params, tokens, rotary, 16),
+        TypeAdapter(tuple[AnyEntry, ...]).validate_python(["trained"]),
+        [16],
+        [tokens] * 20,  # of fewer documents, only every second part would be read
+        params=params,
+        geometry=config.rotary_layers,
+        trained=config.rope.scaling,
+        window=16,
+        nll_of_last=of_last,
+        protocols=("sliding",),
+        stride=8,
+        max_blocks=4,
+        bos="none",
+    )
+    (measured,) = result.measurements
+    assert measured.tokens == 20 * 64
+    assert measured.sums.mean() == pytest.approx(NATS_ON_TORCH[family], abs=1e-5)
+
+
+# The golden files
+
+
+def test_weights_are_those_that_the_files_were_made_with() -> None:
+    """Checks the stream of random numbers, which must not depend on the version of numpy."""
+    query = golden_weight("model.layers.0.self_attn.q_proj.weight", (1, 4))
+    assert query.tolist() == [
+        [0.9060494899749756, -0.2393832951784134, -1.7856277227401733, 0.12364542484283447]
+    ]
+    norm = golden_weight("model.norm.weight", (3,))
+    assert norm.tolist() == [1.0236064195632935, 1.2856498956680298, 0.6525062322616577]
+    around_0 = golden_weight("model.norm.weight", (3,), norm_mean=0.0)
+    np.testing.assert_allclose(around_0, norm - 1, atol=1e-7)
+    bias = golden_weight("gpt_neox.layers.1.attention.dense.bias", (3,))
+    assert bias.tolist() == [0.40848660469055176, 0.33533111214637756, -0.08967359364032745]
+
+
+def test_every_family_has_a_file_and_texts_past_its_window() -> None:
+    assert set(FAMILIES) == set(SUPPORTED)
+    for family in FAMILIES:
+        for case in read_cases(family):
+            vocabulary = json.loads(case.config)["vocab_size"]
+            for text in case.texts:
+                assert text.logits.shape == (len(text.places), vocabulary), case.name
+                assert np.isfinite(text.logits).all(), case.name
+                assert text.places[-1] == len(text.tokens) - 1, case.name
+            assert max(len(text.tokens) for text in case.texts) >= 80, case.name

@@ -1,4 +1,4 @@
-"""Keys of config.json: which are read, which are ignored, and which end an import."""
+"""config.json: which keys are read, which are ignored, and which or whose values are refused."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from rope_jax.checkpoints.reading import POSITION_KEYS, read_description
 from rope_jax.errors import UserError
 from rope_jax.rope.messages import show_value
 from tests.checkpoints.cases import FOLDER
-from tests.checkpoints.folders import described, golden_case
+from tests.checkpoints.folders import config_of, described, golden_case, says
 
 READ_BY_TRANSFORMERS: dict[str, dict[str, Any]] = json.loads(
     (FOLDER / "config_keys.json").read_text()
@@ -31,37 +31,22 @@ def test_every_key_that_transformers_reads_is_read_or_ignored_with_its_default(f
 
 def test_keys_of_published_configs_change_nothing() -> None:
     """SmolLM2's, Gemma's, Llama's and those that tools add to them."""
-    harmless = {
-        "_model_name_or_path": "Smollm2 135M 8k Lc100K Mix1 Ep2",
-        "_name_or_path": "x",
-        "unk_token_id": 3,
-        "sep_token_id": 4,
-        "decoder_start_token_id": 1,
-        "image_token_index": 32000,
-        "max_length": 20,
-        "do_sample": True,
-        "temperature": 0.6,
-        "forced_eos_token_id": 2,
+    harmless: dict[str, Any] = {
+        **dict.fromkeys(("_model_name_or_path", "_name_or_path", "tokenizer_class"), "x"),
+        **dict.fromkeys(("unk_token_id", "sep_token_id", "image_token_index"), 3),
+        **dict.fromkeys(("decoder_start_token_id", "forced_eos_token_id", "max_length"), 2),
+        **dict.fromkeys(("temperature", "attention_probs_dropout_prob", "embd_pdrop"), 0.1),
+        **dict.fromkeys(("router_aux_loss_coef", "initializer_factor"), 0.1),
+        **dict.fromkeys(("do_sample", "use_flash_attention_2", "is_llama_config"), True),
+        **dict.fromkeys(("is_causal", "use_liger_kernel"), True),
+        **dict.fromkeys(("rope_interleaved", "use_sliding_window"), False),
+        **dict.fromkeys(("model_max_length", "n_positions", "sliding_window"), 4096),
         "suppress_tokens": [1, 2],
-        "attention_probs_dropout_prob": 0.1,
-        "embd_pdrop": 0.1,
-        "router_aux_loss_coef": 0.1,
-        "initializer_factor": 1.0,
-        "use_flash_attention_2": True,
         "attn_implementation": "sdpa",
         "cache_implementation": "hybrid",
-        "model_max_length": 4096,
-        "tokenizer_class": "GPT2Tokenizer",
-        "rope_interleaved": False,
-        "is_llama_config": True,
-        "use_sliding_window": False,
-        "sliding_window": 4096,
         "quantization_config": {"quant_method": "gguf", "dequantize": False},
-        "is_causal": True,
         "num_logits_to_keep": 1,
         "position_embedding_type": "rope",
-        "use_liger_kernel": True,
-        "n_positions": 2048,
     }
     assert described(**harmless) == described()
 
@@ -106,13 +91,9 @@ def test_unknown_keys_are_listed() -> None:
     ],
 )
 def test_keys_that_may_change_the_logits_are_refused(key: str, value: Any) -> None:
-    with pytest.raises(UserError) as caught:
-        described(**{key: value})
-    assert str(caught.value) == (
-        f"config.json: {key}: is {show_value(value)}, which nothing here reads for llama, and it "
-        "may change the logits; if it does not, import the model with scripts/import_hf.py MODEL "
-        f"'ignored_keys=[{key}]'"
-    )
+    said = says(described, **{key: value})
+    assert said.startswith(f"config.json: {key}: is {show_value(value)}, which nothing here reads")
+    assert said.endswith(f"'ignored_keys=[{key}]'")
     assert described(ignored=(key,), **{key: value}) == described()
 
 
@@ -122,42 +103,46 @@ def test_a_key_that_is_off_changes_nothing(value: Any) -> None:
 
 
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+YARN = LINEAR | {"rope_type": "yarn", "original_max_position_embeddings": 32}
+LEFT = {"original_max_position_embeddings": 32, "beta_fast": 32.0, "factor": 1.0}
 
 
-def test_keys_left_over_beside_a_rope_that_does_not_scale() -> None:
-    """transformers ignores them, so they are listed, unless one looks like a scaling."""
-    left = {"original_max_position_embeddings": 32, "beta_fast": 32.0, "factor": 1.0}
-    found = described(rope_parameters=DEFAULT | left)
+@pytest.mark.parametrize(
+    ("rope", "left"),
+    [
+        (DEFAULT, LEFT),
+        ({"rope_theta": 10000.0}, {"factor": 1.0}),  # which transformers takes for default
+        (LINEAR, {"original_max_position_embeddings": 32}),
+    ],
+)
+def test_keys_left_over_beside_a_rope_of_another_type_are_listed(
+    rope: dict[str, Any], left: dict[str, Any]
+) -> None:
+    found = described(rope_parameters=rope | left)
     assert found.unread == tuple(f"rope_parameters.{name}" for name in left)
-    assert found._replace(unread=()) == described(rope_parameters=DEFAULT)
-    with pytest.raises(UserError) as caught:
-        described(rope_parameters=DEFAULT | {"factor": 8.0})
-    assert str(caught.value) == (
-        "config.json: rope_parameters.factor: is 8.0, but rope_type default does not scale; give "
-        "the rope_type, or leave the key out with 'ignored_keys=[factor]'"
-    )
-    untyped = {"rope_theta": 10000.0, "factor": 1.0}  # which transformers takes for default
-    assert described(rope_parameters=untyped).unread == ("rope_parameters.factor",)
-    ignored = described(ignored=("factor",), rope_parameters=DEFAULT | {"factor": 8.0})
-    assert ignored == described(rope_parameters=DEFAULT)
+    assert found._replace(unread=()) == described(rope_parameters=rope)
 
 
-def test_a_key_that_a_scaling_does_not_have_names_the_way_through() -> None:
-    """transformers ignores DeepSeek's attn_factor, and vLLM multiplies m by it."""
-    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
-    yarn["original_max_position_embeddings"] = 32
-    with pytest.raises(UserError) as caught:
-        described(rope_parameters=yarn | {"attn_factor": 0.878})
-    assert str(caught.value).startswith("config.json: attn_factor: is not used in rope parameters")
-    assert str(caught.value).endswith(
-        "if it is of no consequence, give 'ignored_keys=[attn_factor]'"
-    )
-    ignored = described(ignored=("attn_factor",), rope_parameters=yarn | {"attn_factor": 0.878})
-    assert ignored == described(rope_parameters=yarn)
-    linear = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
-    found = described(rope_parameters=linear | {"original_max_position_embeddings": 32})
-    assert found.unread == ("rope_parameters.original_max_position_embeddings",)
-    assert found._replace(unread=()) == described(rope_parameters=linear)
+@pytest.mark.parametrize(
+    ("rope", "key", "begin", "end"),
+    [
+        # a scaling that was meant to be used
+        (DEFAULT, "factor", "rope_parameters.factor: is 8.0, but rope_type default does not scale",
+         "'ignored_keys=[factor]'"),
+        # transformers ignores DeepSeek's, and vLLM multiplies m by it
+        (YARN, "attn_factor", "attn_factor: is not used in rope parameters",
+         "if it is of no consequence, give 'ignored_keys=[attn_factor]'"),
+    ],
+)  # fmt: skip
+def test_a_key_that_a_scaling_does_not_have_names_the_way_through(
+    rope: dict[str, Any], key: str, begin: str, end: str
+) -> None:
+    said = says(described, rope_parameters=rope | {key: 8.0})
+    assert said.startswith(f"config.json: {begin}")
+    assert said.endswith(end)
+    ignored = described(ignored=(key,), rope_parameters=rope | {key: 8.0})
+    assert ignored == described(rope_parameters=rope)
 
 
 def test_mscales_that_transformers_does_not_read_for_phi3_are_listed() -> None:
@@ -167,3 +152,87 @@ def test_mscales_that_transformers_does_not_read_for_phi3_are_listed() -> None:
     found = read_description(own, "config.json")
     assert found.unread == ("rope_scaling.short_mscale", "rope_scaling.long_mscale")
     assert found._replace(unread=()) == read_description(config, "config.json")
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("no_rope_layers", [0, 1]),
+        ("sliding_window", 8),
+        ("layer_types", ["sliding_attention", "full_attention"]),
+    ],
+)
+def test_a_key_about_layers_that_the_family_ignores(key: str, value: Any) -> None:
+    """transformers' Llama ignores them, so a model with one is not what its config seems to say."""
+    said = says(described, **{key: value})
+    assert said.startswith(f"config.json: {key}: is {value}, which nothing here reads for llama")
+    assert described(ignored=(key,), **{key: value}) == described()
+
+
+KNOWN = ", ".join(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("llama", {"model_type": ["llama"]}, f"model_type: ['llama'] is not one of {KNOWN}"),
+        ("llama", {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "m.M"}},
+         f"model_type: 'own' is not one of {KNOWN}; code that comes with a model is never run"),
+        ("llama", {"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000 is above 10,000"),
+        ("llama", {"quantization_config": {"quant_method": "gptq"}},
+         "quantization_config: is quantized; use the checkpoint before it was quantized"),
+        ("llama", {"use_bidirectional_attention": True},
+         "use_bidirectional_attention: is not a causal model"),
+        ("llama", {"hidden_size": ...}, "hidden_size: is required but was not given"),
+        ("llama", {"max_position_embeddings": "128"},
+         "max_position_embeddings: should be a whole number of at least 1, not '128'"),
+        ("llama", {"hidden_act": "relu"}, "hidden_act: 'relu' is not one of silu, swish, gelu, "),
+        ("llama", {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}},
+         "rope_type: 'spiral' is not one of default, linear, dynamic, yarn, longrope, llama3, pro"),
+        ("llama", {"rope_parameters": 3}, "rope_parameters: should be a mapping, not 3"),
+        ("gemma2", {"layer_types": ["full_attention"]},
+         "layer_types: should be a list of 3 types, one for each layer"),
+        ("gemma2", {"layer_types": ["full_attention", "chunked_attention", "full_attention"]},
+         "layer_types: 'chunked_attention' is not one of full_attention, sliding_attention"),
+        ("gemma3_text", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+         "rope_parameters: gemma3_text needs one mapping for each layer type, full_attention and "),
+        ("gpt_neox", {"rope_theta": 5e5},
+         "rope_theta: is ignored by gpt_neox, whose rotary_emb_base is 10000.0; remove it"),
+    ],
+)  # fmt: skip
+def test_a_value_that_a_family_does_not_take(
+    family: str, changes: dict[str, Any], message: str
+) -> None:
+    assert says(described, family, **changes).startswith(f"config.json: {message}")
+
+
+POSITIONS = (
+    *("rope_scaling", "rope_parameters", "rope_theta", "rope_local_base_freq", "head_dim"),
+    *("partial_rotary_factor", "rotary_pct", "rotary_emb_base", "sliding_window", "layer_types"),
+    *("original_max_position_embeddings", "use_sliding_window", "sliding_window_pattern"),
+    *("max_window_layers", "no_rope_layers", "no_rope_layer_interval"),
+)
+WRONG: tuple[Any, ...] = (
+    *(True, -1, 0, 2.5, 1e308, float("nan"), 10**400),
+    *("x", [], [None], {}, {"a": 1}),
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_values_of_wrong_types_are_reported_or_have_no_effect(family: str) -> None:
+    content = json.loads(golden_case(family).config)
+    changes = [{key: wrong} for key in sorted({*content, *POSITIONS}) for wrong in WRONG]
+    for wrong in WRONG:
+        changes.append({"rope_parameters": {"rope_type": wrong, "rope_theta": 1e4}})
+        changes.append({"rope_parameters": LINEAR | {"factor": wrong}})
+    for change in changes:
+        said = "config.json: "
+        try:
+            config_of(read_description(content | change, "config.json"))
+        except UserError as error:
+            said = str(error)
+        assert said.startswith("config.json: "), change
+        assert "\n" not in said, change

@@ -9,13 +9,8 @@ import sentencepiece
 from tokenizers import Tokenizer
 
 from rope_jax.checkpoints.files import CheckpointFiles
-from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.checkpoints.sentence_pieces import converted
-from rope_jax.config.checkpoints import ImportConfig
-from rope_jax.console import plain_console
-from rope_jax.errors import UserError
-from rope_jax.runs.directory import RunDirectory
-from tests.checkpoints.folders import byte_checkpoint
+from tests.checkpoints.folders import byte_checkpoint, imported, says
 
 WORDS = (Path(__file__).parents[2] / "LICENSE").read_text()
 TEXTS = (
@@ -83,11 +78,8 @@ def test_user_defined_pieces_of_spaces_are_found(tmp_path: Path) -> None:
 def test_user_defined_pieces_that_cannot_be_expressed_are_refused(tmp_path: Path) -> None:
     """The library puts the prefix after each of them, SentencePiece only before a text."""
     path = trained(tmp_path, "bpe", user_defined_symbols=["<pad>"])
-    with pytest.raises(UserError) as caught:
-        converted(path, {})
-    assert str(caught.value) == (
+    assert says(converted, path, {}).startswith(
         f"{path}: the library tokenizers cannot split texts at its piece '<pad>' as SentencePiece "
-        "does; save a tokenizer.json beside it"
     )
 
 
@@ -96,10 +88,7 @@ def test_a_checkpoint_with_a_tokenizer_model_alone_is_imported(tmp_path: Path) -
     (folder / "tokenizer.json").unlink()
     path = trained(folder, "bpe", size=264, byte_fallback=False)
     assert CheckpointFiles(folder).tokenizer == path
-    run = import_checkpoint(
-        str(folder), ImportConfig(runs_dir=str(tmp_path / "runs")), plain_console(quiet=True)
-    )
-    assert isinstance(run, RunDirectory)
+    run = imported(folder)
     tokenizer = run.open_tokenizer(run.load_config())
     theirs = sentencepiece.SentencePieceProcessor(str(path))
     assert tokenizer.encode(WORDS[:300]).tolist() == theirs.encode(WORDS[:300])
@@ -107,21 +96,12 @@ def test_a_checkpoint_with_a_tokenizer_model_alone_is_imported(tmp_path: Path) -
     assert json.loads(run.tokenizer_file.read_text())["model"]["type"] == "BPE"
 
 
-def test_without_the_library_its_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    path = tmp_path / "tokenizer.model"
-    with pytest.raises(UserError) as caught:
-        converted(path, {})
-    assert str(caught.value) == (
-        f"{path}: is a tokenizer of SentencePiece; to read it, pip install "
-        "'rope-jax[sentencepiece]', or save a tokenizer.json beside it"
-    )
-
-
-def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+def test_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tokenizer.model"
     path.write_bytes(b"IQ== 0\nIg== 1\n")  # the form of tiktoken, under the same name
-    with pytest.raises(UserError, match=r"tokenizer\.model: is not a model of SentencePiece"):
-        converted(path, {})
+    assert says(converted, path, {}).startswith(f"{path}: is not a model of SentencePiece")
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    said = says(converted, path, {})
+    assert said.startswith(
+        f"{path}: is a tokenizer of SentencePiece; to read it, pip install 'rope"
+    )

@@ -9,16 +9,18 @@ from rope_jax.config.explain import validate
 from rope_jax.config.sections import DocumentsConfig, PosePositions
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import MIXED_TASKS
+from rope_jax.config.tokenizer import START_TOKEN
 from rope_jax.config.training import Config
 from rope_jax.data.batches import ShortRows
-from rope_jax.data.mix import mix_of
-from rope_jax.data.tokenizers import ByteTokenizer
+from rope_jax.data.mix import mix_of, words_of
+from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer
 from rope_jax.errors import UserError
 from tests.data.test_batches import BOS, draw, split_of
 
 LETTERS = np.random.default_rng(0).integers(ord("a"), ord("z"), 3000)
 SPLIT = split_of(LETTERS[:1000], LETTERS[1000:])
 T = 64
+SHORTER = mix_of((MIXED_TASKS["passkey"](share=1.0, shortest=34),), ByteTokenizer())
 
 
 def mix(**shares):
@@ -66,9 +68,8 @@ def test_a_sample_is_one_document_that_is_trained_as_a_whole():
 
 
 def test_shorter_samples_follow_text_as_documents_of_their_own():
-    tasks = (MIXED_TASKS["passkey"](share=1.0, shortest=34),)
     plain = draw(SPLIT, seq_len=T, batch_size=200)
-    batch = draw(SPLIT, seq_len=T, batch_size=200, mix=mix_of(tasks, ByteTokenizer()))
+    batch = draw(SPLIT, seq_len=T, batch_size=200, mix=SHORTER)
     begins = []
     for row, text in enumerate(texts(batch)):
         begin = text.rindex("^", 0, text.index("<<PASS"))
@@ -89,9 +90,8 @@ def test_shorter_samples_follow_text_as_documents_of_their_own():
 
 
 def test_a_sample_is_seen_with_the_text_before_it_where_documents_are():
-    tasks = (MIXED_TASKS["passkey"](share=1.0, shortest=34),)
-    documents, made = DocumentsConfig(mask="none", positions="continue"), ByteTokenizer()
-    batch = draw(SPLIT, seq_len=T, mix=mix_of(tasks, made), documents=documents)
+    documents = DocumentsConfig(mask="none", positions="continue")
+    batch = draw(SPLIT, seq_len=T, mix=SHORTER, documents=documents)
     assert (batch.segment_ids == 0).all()
     assert (batch.positions == np.arange(T)).all()
 
@@ -132,6 +132,7 @@ def test_a_task_that_does_not_fit_is_refused_with_the_stage():
         draw(SPLIT, seq_len=33, batch_size=4, mix=mix(passkey=1.0))
     with pytest.raises(UserError, match=r"data.mix.0.task: passkey_text is for a tokenizer"):
         mix(passkey_text=0.1).check(4096, 0)
+    assert words_of(JsonTokenizer(ByteTokenizer().json(), START_TOKEN, "of an import")).has_words
 
 
 def test_bad_shares_are_refused_and_any_in_a_sweep():

@@ -7,7 +7,7 @@ from rope_jax.config.data import TextData
 from rope_jax.data.corpora import load_documents
 from rope_jax.data.splits import GAP, assign, by_position, parts, stable_key
 from rope_jax.errors import UserError
-from tests.data.test_corpora import rows_of
+from tests.data.test_corpora import read
 
 FRACTIONS = {"validation": 0.05, "test": 0.1}
 TEXTS = {
@@ -62,33 +62,23 @@ def test_one_file_is_split_by_position_and_then_cut(tmp_path):
     path = tmp_path / "input.txt"
     path.write_text(TEXTS["lines"])
     data = TextData(files=[str(path)])
-    documents = load_documents(data, tmp_path / "scratch")
     wanted = by_position(TEXTS["lines"], FRACTIONS)
-    for name, split in documents.splits.items():
-        ((_, text),) = rows_of(split)
-        assert text == wanted[name]
-    assert rows_of(documents.splits["test"])[0][0] == f"{path}:test"
-    assert documents.notes == [
-        "one document split by position: train is its beginning, then come 5% validation and "
-        "10% test"
-    ]
-    cut = load_documents(data.model_copy(update={"split_bytes": 4096}), tmp_path / "cut").splits
-    for name, split in cut.items():
-        assert "".join(text for _, text in rows_of(split)) == wanted[name]
-    numbers = [int(document.rpartition("#")[2]) for document, _ in rows_of(cut["test"])]
-    assert numbers == [*range(len(numbers))]
+    assert read(data, tmp_path) == {n: [(f"{path}:{n}", text)] for n, text in wanted.items()}
+    (note,) = load_documents(data, tmp_path / "scratch").notes
+    assert note.endswith("then come 5% validation and 10% test")
+    cut = read(data.model_copy(update={"split_bytes": 4096}), tmp_path)
+    for name, rows in cut.items():
+        assert "".join(text for _, text in rows) == wanted[name]
+        assert [d for d, _ in rows] == [f"{path}:{name}#{i}" for i in range(len(rows))]
 
 
 def test_two_files_are_each_split_by_position_and_three_by_document(tmp_path):
     for name in "abc":
         (tmp_path / name).write_text(f"{name} {TEXTS['lines']}")
-    two = TextData(files=[str(tmp_path / "a"), str(tmp_path / "b")])
-    splits = load_documents(two, tmp_path / "two").splits
-    assert [len(rows_of(split)) for split in splits.values()] == [2, 2, 2]
-    three = TextData(files=[str(tmp_path / "[abc]")])
-    found = load_documents(three, tmp_path / "three")
-    assert [len(rows_of(split)) for split in found.splits.values()] == [1, 1, 1]
-    assert found.notes == []
+    for pattern, count, noted in (("[ab]", 2, 1), ("[abc]", 1, 0)):
+        data = TextData(files=[str(tmp_path / pattern)])
+        assert [len(rows) for rows in read(data, tmp_path).values()] == [count] * 3
+        assert len(load_documents(data, tmp_path / "scratch").notes) == noted
 
 
 def test_the_parts_of_a_file_stay_in_its_split(tmp_path):
@@ -98,15 +88,15 @@ def test_the_parts_of_a_file_stay_in_its_split(tmp_path):
         (tmp_path / f"{number:02}.txt").write_text(f"{number}\n" + "\n".join(words))
     data = TextData(files=[str(tmp_path / "*.txt")], split_bytes=2048)
     whole = data.model_copy(update={"split_bytes": None})
-    cut = load_documents(data, tmp_path / "cut").splits
-    for name, split in load_documents(whole, tmp_path / "whole").splits.items():
+    cut = read(data, tmp_path)
+    for name, rows in read(whole, tmp_path).items():
         together = {}
-        for document, part in rows_of(cut[name]):
+        for document, part in cut[name]:
             assert len(part.encode()) <= 2048
             file = document.rpartition("#")[0]
             together[file] = together.get(file, "") + part
-        assert together == dict(rows_of(split))
-    assert sum(len(rows_of(split)) for split in cut.values()) > 12 * 5
+        assert together == dict(rows)
+    assert sum(map(len, cut.values())) > 12 * 5
 
 
 def keys_of(*names):
@@ -140,8 +130,6 @@ def test_a_few_documents_still_give_each_split_one():
 @pytest.mark.parametrize("count", [1, 2])
 def test_fractions_that_leave_nothing_to_train_on_are_refused(count):
     keys = keys_of(*(str(i % count) for i in range(10)))
-    with pytest.raises(
-        UserError, match=rf"^data: .* \({count} distinct\): .* set data.validation_fraction"
-    ):
+    with pytest.raises(UserError, match=rf"^data: .* \({count} distinct\): .* set data.valid"):
         assign(keys, 0.1, 0.1)
     assert not assign(keys, 0.0, 0.0).any()

@@ -19,22 +19,33 @@ from rope_jax.data.corpora import document_batches
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
+from tests.data.test_corpora import text_files
 
 TEXTS = {"train": ["dos\r\n\tété", "", "日本"], "validation": ["v"], "test": ["t\x00t", "u"]}
 
 
+def in_files(folder, texts):
+    """Write the texts of each split, and return their schema."""
+    for split, own in texts.items():
+        text_files(folder, own, split)
+    files = {split: [str(folder / f"{split}*")] for split in texts}
+    return TextData(files=files, cache_dir=str(folder / "cached"))
+
+
 @pytest.fixture
 def data(tmp_path):
-    files = {}
-    for split, texts in TEXTS.items():
-        for number, text in enumerate(texts):
-            (tmp_path / f"{split}{number}").write_bytes(text.encode())
-        files[split] = [str(tmp_path / f"{split}*")]
-    return TextData(files=files, cache_dir=str(tmp_path / "cached"))
+    return in_files(tmp_path, TEXTS)
 
 
 def opened(data, warn=pytest.fail):
     return open_corpus(data, ByteTokenizer(), warn)
+
+
+def wrong(data):
+    """Return the one line with which a corpus is refused."""
+    with pytest.raises(UserError) as caught:
+        opened(data)
+    return str(caught.value)
 
 
 def contents(corpus):
@@ -60,7 +71,7 @@ def test_the_stream_has_each_document_after_its_start_token(data):
     assert train.starts.tolist() == [0, 12, 13, 20]
     assert train.starts.dtype == np.int64
     assert train.lengths().tolist() == [12, 1, 7]
-    assert [Path(i).name for i in train.ids] == ["train0", "train1", "train2"]
+    assert [Path(i).name for i in train.ids] == ["train00.txt", "train01.txt", "train02.txt"]
     assert corpus.report == (
         "train: 3 documents, 20 tokens",
         "validation: 1 document, 2 tokens",
@@ -99,13 +110,14 @@ def test_empty_splits_can_be_opened(tmp_path):
 
 def test_changed_or_added_files_are_read_again(data, tmp_path):
     first = opened(data)
-    before = (tmp_path / "train2").stat()
-    (tmp_path / "train2").write_bytes("日曜".encode())  # the same size
-    os.utime(tmp_path / "train2", ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    file = tmp_path / "train02.txt"
+    before = file.stat()
+    file.write_bytes("日曜".encode())  # the same size
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     changed = opened(data)
     assert contents(changed)[0][2] == "日曜"
     assert changed.fingerprint != first.fingerprint
-    (tmp_path / "train3").write_text("more")
+    (tmp_path / "train03.txt").write_text("more")
     assert len(opened(data).train) == 4
     assert contents(first) == list(TEXTS.values())  # an open corpus stays as it was
 
@@ -126,41 +138,38 @@ def test_reopening_imports_no_library_that_only_writing_needs(stdlib_corpus, std
     assert done.stdout.split() == [stdlib_corpus.fingerprint]
 
 
-def no_space(*_):
-    raise OSError(28, "No space left on device")
+@pytest.mark.parametrize(
+    ("folder", "error", "message"),
+    [
+        ("file/tokens", None, "written (Not a directory): {}/file/tokens/"),  # a file is in the way
+        ("/".join(["n" * 250] * 20), None, "read (File name too long): {}/nnn"),
+        ("cached", OSError(28, "No space left"), "written (No space left): {}/cached"),
+        ("cached", shutil.rmtree, "written (No such file or directory): {}/cached"),
+    ],
+    ids=["in the way", "too long", "full", "removed while it is written"],
+)
+def test_a_cache_that_cannot_be_written_is_reported_and_leaves_nothing(
+    data, tmp_path, folder, error, message, monkeypatch
+):
+    (tmp_path / "file").write_text("")
 
-
-def removing(data):
     def batches(dataset):
-        shutil.rmtree(data.cache_dir)
+        if isinstance(error, OSError):
+            raise error
+        if error is not None:
+            error(data.cache_dir)
         return document_batches(dataset)
 
-    return batches
+    monkeypatch.setattr("rope_jax.data.storage.document_batches", batches)
+    said = wrong(data.model_copy(update={"cache_dir": str(tmp_path / folder)}))
+    begin = "data.cache_dir: name another folder; tokens cannot be "
+    assert said.startswith(begin + message.format(tmp_path))
+    assert not Path(data.cache_dir).exists()
 
 
-@pytest.mark.parametrize("problem", ["in the way", "too long", "full", "removed", "bad source"])
-def test_a_cache_that_cannot_be_written_is_reported_and_leaves_nothing(
-    data, tmp_path, problem, monkeypatch
-):
-    message = r"^data\.cache_dir: name another folder; tokens cannot be written \(.*\): "
-    folder = data.cache_dir
-    if problem == "in the way":
-        (tmp_path / "file").write_text("in the way")
-        folder = f"{tmp_path}/file/tokens"
-        message += f"{folder}/"
-    elif problem == "too long":
-        folder = str(tmp_path / "/".join(["n" * 250] * 20))
-        message = r"^data\.cache_dir: .* read \(File name too long\): .*nnn"
-    elif problem == "full":
-        monkeypatch.setattr("rope_jax.data.storage.load_documents", no_space)
-        message = message.replace(".*", "No space left on device") + folder
-    elif problem == "removed":  # while it is written
-        monkeypatch.setattr("rope_jax.data.storage.document_batches", removing(data))
-    else:
-        (tmp_path / "test0").write_bytes(b"\xff")
-        message = r"^data\.files: .*test0 is not UTF-8"
-    with pytest.raises(UserError, match=message):
-        opened(data.model_copy(update={"cache_dir": folder}))
+def test_a_bad_source_leaves_nothing(data, tmp_path):
+    (tmp_path / "test00.txt").write_bytes(b"\xff")
+    assert wrong(data).startswith(f"data.files: {tmp_path}/test00.txt is not UTF-8")
     assert not Path(data.cache_dir).exists()
 
 
@@ -176,12 +185,7 @@ def flip(data):
     return data
 
 
-DAMAGE = {
-    "removed": None,
-    "shortened": lambda data: data[: len(data) // 2],
-    "zeroed": lambda data: bytes(len(data)),
-    "flipped": flip,
-}
+DAMAGE = {"removed": None, "shortened": lambda data: data[: len(data) // 2], "flipped": flip}
 
 
 @pytest.mark.parametrize("name", ["SHA256SUMS", "corpus.json", "tokens"])
@@ -217,11 +221,10 @@ def test_a_file_that_is_changed_while_it_is_mapped_is_refused(data):
         file.write(bytes(len(written)))  # all of them are in the vocabulary
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     message = rf"^data\.cache_dir: {path} was changed while it was being read \(its size or time"
-    with pytest.raises(UserError, match=message):
-        corpus.test.document(0)
-    os.truncate(path, 8)
-    with pytest.raises(UserError, match=message):
-        corpus.test.document(0)
+    for size in (len(written), 8):
+        os.truncate(path, size)
+        with pytest.raises(UserError, match=message):
+            corpus.test.document(0)
     path.write_bytes(b"\xff" * len(written))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(UserError, match=r"read \(token 65535 is not in the vocabulary\); run"):
@@ -265,12 +268,8 @@ def test_a_cache_that_cannot_be_read_is_reported_and_kept(data, name, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(io, "open", forbidding(io.open))
         patch.setattr(os, "open", forbidding(os.open))
-        with pytest.raises(UserError) as caught:
-            opened(data)
-    assert str(caught.value) == (
-        "data.cache_dir: name another folder; tokens cannot be read (Permission denied): "
-        f"{cached_files(data) / name}"
-    )
+        said = wrong(data)
+    assert said.endswith(f" tokens cannot be read (Permission denied): {cached_files(data) / name}")
     assert {path: path.read_bytes() for path in cached_files(data).iterdir()} == before
 
 
@@ -308,14 +307,11 @@ def test_processes_that_write_or_repair_a_corpus_at_once_all_succeed(data):
 def test_the_name_depends_on_every_field_that_changes_the_tokens(tmp_path):
     (tmp_path / "a").write_text("{}")
     data, hub = JsonLinesData(files=[str(tmp_path / "a")]), HubData(id="a/b")
-    changed = [
-        *(data, data.model_copy(update={"column": "body"})),
-        data.model_copy(update={"test_fraction": 0.2}),
-        data.model_copy(update={"validation_fraction": 0.2}),
-        data.model_copy(update={"split_bytes": 2048}),
-        *(hub, hub.model_copy(update={"max_documents": 3})),
-        *(hub.model_copy(update={k: "x"}) for k in ("id", "subset", "revision", "column")),
-    ]
+    own = {"column": "body", "test_fraction": 0.2, "validation_fraction": 0.2, "split_bytes": 2048}
+    of_hub = dict.fromkeys(("id", "subset", "revision", "column"), "x") | {"max_documents": 3}
+    changed = [data, hub]
+    changed += [data.model_copy(update={key: value}) for key, value in own.items()]
+    changed += [hub.model_copy(update={key: value}) for key, value in of_hub.items()]
     names = {cache_folder(d, "bytes").name for d in changed} | {cache_folder(data, "other").name}
     names.add(cache_folder(data, "bytes", "test").name)
     assert len(names) == len(changed) + 2

@@ -19,12 +19,8 @@ RTOL = {"llama3": 6e-6, "yarn": 3e-6}
 BASE = {"head_dim": 64, "rope_theta": 10000.0, "max_position_embeddings": 4096}
 
 
-def rope_of(config):
-    return config.get("rope_scaling") or config["rope_parameters"]
-
-
 def kind_of(config):
-    rope = rope_of(config)
+    rope = config.get("rope_scaling") or config["rope_parameters"]
     return rope.get("rope_type", rope.get("type"))
 
 
@@ -70,9 +66,7 @@ def test_dynamic_grows_from_max_position_embeddings():
 
 def test_the_base_never_falls_back_silently():
     unknown = {"head_dim": 64, "max_position_embeddings": 4096, "model_type": "cohere"}
-    with pytest.raises(
-        ValueError, match=r"^rope_theta: is missing, both in the rope parameters and"
-    ):
+    with pytest.raises(ValueError, match=r"^rope_theta: is missing, both in the rope parameters"):
         from_hf(unknown)
     assert from_hf(unknown | {"model_type": "llama"})[0].base == 10000.0
     inside = unknown | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
@@ -91,21 +85,19 @@ def test_partial_rotary_is_not_proportional():
 
 # Forms
 
+HEADS = {"hidden_size": 4096, "num_attention_heads": 32}
+
 
 @pytest.mark.parametrize(
     ("config", "rotary_dim"),
     [
-        ({"hidden_size": 4096, "num_attention_heads": 32, "model_type": "llama"}, 128),
-        ({"hidden_size": 4096, "num_attention_heads": 32, "head_dim": 64}, 64),
-        (
-            {"hidden_size": 4096, "num_attention_heads": 32}
-            | {"head_dim": None, "model_type": "mistral"},
-            128,
-        ),
+        (HEADS | {"model_type": "llama"}, 128),
+        (HEADS | {"head_dim": 64}, 64),
+        (HEADS | {"head_dim": None, "model_type": "mistral"}, 128),
         # Zamba 2 and JetMoE have names of their own, and heads wider than hidden_size / heads
-        ({"hidden_size": 2560, "num_attention_heads": 32, "attention_head_dim": 160}, 160),
-        ({"hidden_size": 2048, "num_attention_heads": 32, "kv_channels": 128}, 128),
-        ({"hidden_size": 7168, "num_attention_heads": 128, "qk_rope_head_dim": 64}, 64),
+        (HEADS | {"attention_head_dim": 160}, 160),
+        (HEADS | {"kv_channels": 64}, 64),
+        (HEADS | {"qk_rope_head_dim": 64}, 64),
         ({"head_dim": 80, "partial_rotary_factor": 0.4}, 32),
         ({"head_dim": 128, "rotary_dim": 64}, 64),
         ({"head_dim": 96, "rotary_pct": 0.25, "model_type": "gpt_neox"}, 24),
@@ -156,6 +148,8 @@ def test_the_original_length_may_be_beside_the_rope_parameters_or_missing():
     assert from_hf(BASE | scaled)[0].train_length == 4096
     beside = {"original_max_position_embeddings": 1024}
     assert from_hf(BASE | scaled | beside)[0].train_length == 1024
+    yarn_llama = {"rope_type": "yarn", "factor": 4.0, "finetuned": True}  # which has no effect
+    assert from_hf(BASE | {"rope_scaling": yarn_llama}) == from_hf(BASE | scaled)
     # the factor from the two lengths
     geometry, scaling = from_hf(BASE | beside | {"rope_scaling": {"rope_type": "yarn"}})
     assert (geometry.train_length, scaling.factor) == (1024, 4.0)

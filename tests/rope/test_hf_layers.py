@@ -2,7 +2,6 @@
 
 import pytest
 
-from rope_jax.rope import parse_scaling
 from rope_jax.rope.hf import from_hf, layers_from_hf
 from tests.rope.test_hf import BASE
 
@@ -44,34 +43,41 @@ def test_gemma3s_global_and_local_layers_are_read(form):
         from_hf(config, "global")
 
 
-def test_layers_without_positions_are_read_as_drope():
+def types_in(config):
+    layers, scaling = layers_from_hf(BASE | {"num_hidden_layers": 8} | config)
+    return [layers.for_layer(i, scaling)[1].type for i in range(8)]
+
+
+SLIDING = {"sliding_window": 4096, "layer_types": types_of(8, 4)}
+
+
+@pytest.mark.parametrize(
+    ("config", "every"),
+    [
+        ({"model_type": "smollm3", "no_rope_layers": [1, 1, 1, 0] * 2}, 4),
+        ({"model_type": "llama4_text", "no_rope_layers": [1, 0] * 4}, 2),
+        # recognized by its type
+        ({"model_type": "cohere2"} | SLIDING, 4),
+        # by default, as Llama 4's own config.json has it
+        *(({"model_type": name} | given, 4)
+          for name in ("llama4_text", "smollm3")
+          for given in ({}, {"no_rope_layers": []}, {"no_rope_layers": None})),
+        ({"model_type": "llama4_text", "no_rope_layer_interval": 2, "no_rope_layers": []}, 2),
+    ],
+)  # fmt: skip
+def test_layers_without_positions_are_read_as_drope(config, every):
+    assert types_in(config) == (["none"] * (every - 1) + ["drope"]) * (8 // every)
+
+
+def test_only_llama_4_scales_the_queries_of_layers_without_positions():
     config = BASE | {"num_hidden_layers": 8, "no_rope_layers": [1, 1, 1, 0] * 2}
     layers, scaling = layers_from_hf(config | {"model_type": "smollm3"})
-    assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
     assert len(layers.pattern) == 4
     assert not layers.has_query_scale(scaling)
     llama = {"model_type": "llama4_text", "attn_temperature_tuning": True, "floor_scale": 4096}
     layers, scaling = layers_from_hf(config | llama)
     assert layers.for_layer(3, scaling)[1].query_scale.floor_scale == 4096
     assert layers.for_layer(0, scaling)[1].query_scale is None
-    cohere = {"model_type": "cohere2", "sliding_window": 4096, "layer_types": types_of(8, 4)}
-    layers, scaling = layers_from_hf(config | cohere)
-    assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
-
-
-@pytest.mark.parametrize("given", [{}, {"no_rope_layers": []}, {"no_rope_layers": None}])
-def test_every_fourth_layer_has_no_positions_by_default(given):
-    # as Llama 4's own config.json has it
-    for model_type in ("llama4_text", "smollm3"):
-        layers, scaling = layers_from_hf(
-            BASE | {"num_hidden_layers": 8, "model_type": model_type} | given
-        )
-        assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
-    every = {"no_rope_layer_interval": 2} | given
-    layers, scaling = layers_from_hf(
-        BASE | {"num_hidden_layers": 8, "model_type": "llama4_text"} | every
-    )
-    assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none", "drope"] * 2
 
 
 def test_llama_4_scouts_config_is_read():
@@ -101,25 +107,15 @@ def test_only_phi_moes_own_m_is_read():
         assert scaling.m(geometry) == pytest.approx(1.0954451150103321, rel=1e-12)
 
 
-def test_yarn_llamas_finetuned_flag_is_accepted():
-    rope = {"type": "yarn", "factor": 16.0, "finetuned": True}
-    rope |= {"original_max_position_embeddings": 4096}
-    assert from_hf(BASE | {"rope_scaling": rope})[1] == parse_scaling(
-        {"type": "yarn", "factor": 16.0}
-    )
-
-
 def test_layers_that_differ_in_rotary_dim_are_refused():
     rope = {
         "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
         "sliding_attention": {"rope_type": "default"},
     }
-    config = BASE | {"rope_parameters": rope, "layer_types": types_of(6, 6)}
-    config |= {"num_hidden_layers": 6}
-    assert (
-        layers_from_hf(config)[0].for_layer(5, parse_scaling({"type": "none"}))[1].type == "p_rope"
-    )
-    for wider in ({"global_head_dim": 128}, {"per_layer_config": {"05": {"head_dim": 128}}}):
+    config = BASE | {"rope_parameters": rope, "layer_types": types_of(8, 8)}
+    config |= {"num_hidden_layers": 8}
+    assert types_in(config) == ["none"] * 7 + ["p_rope"]
+    for wider in ({"global_head_dim": 128}, {"per_layer_config": {"07": {"head_dim": 128}}}):
         assert from_hf(config | wider, "full_attention")[0].rotary_dim == 128
         assert from_hf(config | wider, "sliding_attention")[0].rotary_dim == 64
         with pytest.raises(ValueError, match=r"^rope_parameters: layers differ in rotary_dim"):

@@ -34,36 +34,27 @@ def test_the_papers_ramp_is_written_as_longrope():
     assert_same(numbers(from_hf(written)), numbers((geometry, made)))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"type": "pi", "factor": 2.0, "query_scale": {"type": "logn"}},
-            "query_scale: logn has no",
-        ),
-        ({"type": "pi", "factor": 2.0, "query_scale": {"type": "ministral"}}, "query_scale: min"),
-        ({"type": "resonance", "inner": {"type": "dynamic_pi"}}, "type: resonance over a length-d"),
-        ({"type": "resonance", "inner": {"type": "cope"}}, "type: resonance has pairs that do not"),
-        ({"type": "explicit", "inv_freq": [0.1] * 31 + [0.0]}, "type: explicit has pairs that do"),
-        ({"type": "explicit", "inv_freq": [[0.1] * 32] * 2}, "inv_freq: has one entry per layer"),
-    ],
-)
-def test_settings_without_a_form_are_refused(settings, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        to_hf(RotaryGeometry(64, 1e4, 2048), parse_scaling(settings))
+PI = {"type": "pi", "factor": 2.0}
+DYNAMIC = {"type": "dynamic_ntk"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "how", "message"),
     [
-        ({"head_dim": 32}, "head_dim: 32 is below rotary_dim 64"),
-        ({"max_position_embeddings": 99}, "max_position_embeddings: is 99, but dynamic scaling"),
+        (PI | {"query_scale": {"type": "logn"}}, {}, "query_scale: logn has no"),
+        (PI | {"query_scale": {"type": "ministral"}}, {}, "query_scale: min"),
+        ({"type": "resonance", "inner": {"type": "dynamic_pi"}}, {}, "type: resonance over a leng"),
+        ({"type": "resonance", "inner": {"type": "cope"}}, {}, "type: resonance has pairs that do"),
+        ({"type": "explicit", "inv_freq": [0.1] * 31 + [0.0]}, {}, "type: explicit has pairs that"),
+        ({"type": "explicit", "inv_freq": [[0.1] * 32] * 2}, {}, "inv_freq: has one entry per lay"),
+        (PI, {"head_dim": 32}, "head_dim: 32 is below rotary_dim 64"),
+        (PI, {"max_position_embeddings": 0}, "max_position_embeddings: should be a whole number "),
+        (DYNAMIC, {"max_position_embeddings": 99}, "max_position_embeddings: is 99, but dynamic "),
     ],
 )
-def test_lengths_and_widths_that_cannot_be_written_are_refused(settings, message):
-    dynamic = parse_scaling({"type": "dynamic_ntk"})
+def test_what_cannot_be_written_is_refused(settings, how, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        to_hf(RotaryGeometry(64, 1e4, 2048), dynamic, **settings)
+        to_hf(RotaryGeometry(64, 1e4, 2048), parse_scaling(settings), **how)
 
 
 def test_partial_rotary_factor_truncates_to_the_right_dimension():

@@ -1,6 +1,6 @@
 """Read every layer's rotary embedding from a model's Hugging Face config."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.hf.read import (
@@ -14,6 +14,8 @@ from rope_jax.rope.hf.read import (
 )
 from rope_jax.rope.layers import LayerOverride, RotaryLayers
 from rope_jax.rope.strategies import Scaling, parse_scaling
+
+T = TypeVar("T")
 
 # Model types whose code leaves layers without a sliding window unrotated; their config omits it.
 _GLOBAL_LAYERS_WITHOUT_POSITIONS = {
@@ -67,7 +69,8 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
         else:
             base = None if layer[0].base == geometry.base else layer[0].base
             pattern.append(LayerOverride(base, None if layer[1] == scaling else layer[1]))
-    return RotaryLayers(geometry, count, _shortest(pattern), head_dim(config, types[0])), scaling
+    shortest = tuple(shortest_pattern(pattern))
+    return RotaryLayers(geometry, count, shortest, head_dim(config, types[0])), scaling
 
 
 def _rotating_layers(config: Config, count: int) -> list[bool]:
@@ -95,9 +98,7 @@ def _nope_query_scale(config: Config) -> dict[str, Any]:
     return {"query_scale": {"type": "llama4"} | settings}
 
 
-def _shortest(pattern: list[LayerOverride]) -> tuple[LayerOverride, ...]:
-    """The shortest pattern that repeats to this one."""
-    for period in range(1, len(pattern)):
-        if all(pattern[i] == pattern[i % period] for i in range(len(pattern))):
-            return tuple(pattern[:period])
-    return tuple(pattern)
+def shortest_pattern(layers: list[T]) -> list[T]:
+    """Return the shortest list that repeats to this one; its last repetition may be cut."""
+    count = len(layers)
+    return next(layers[:n] for n in range(1, count + 1) if layers[n:] == layers[: count - n])

@@ -6,49 +6,48 @@ error: transformers only warns, and a scaling that is silently off is a common b
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.strategies import Scaling, parse_scaling
 
 Config = Mapping[str, Any]
 
-# Keys that each rope_type may have besides its name, base and partial_rotary_factor.
 LENGTH = "original_max_position_embeddings"
-_KEYS: dict[str, tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor", LENGTH),
-    "yarn": (
-        *("factor", LENGTH, "attention_factor", "beta_fast", "beta_slow"),
-        *("mscale", "mscale_all_dim", "truncate"),
-        "finetuned",  # in Yarn-Llama; it has no effect
-        *("llama_4_scaling_beta", "max_position_embeddings"),  # Ministral 3's
+
+
+class RopeType(NamedTuple):
+    """A rope_type: our strategy, and its keys besides its name, base and partial_rotary_factor."""
+
+    strategy: str
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+ROPE_TYPES = {
+    "default": RopeType("none"),
+    "linear": RopeType("pi", ("factor",)),
+    "dynamic": RopeType("dynamic_ntk", ("factor",), (LENGTH,)),
+    "yarn": RopeType(
+        "yarn",
+        optional=(
+            *("factor", LENGTH, "attention_factor", "beta_fast", "beta_slow"),
+            *("mscale", "mscale_all_dim", "truncate"),
+            "finetuned",  # in Yarn-Llama; it has no effect
+            *("llama_4_scaling_beta", "max_position_embeddings"),  # Ministral 3's
+        ),
     ),
-    "longrope": (
-        *("factor", LENGTH, "attention_factor", "short_factor", "long_factor"),
-        # m for short and for long texts; transformers 5.24 reads them for Phi-3.5-MoE alone
-        *("short_mscale", "long_mscale"),
+    "longrope": RopeType(
+        "longrope",
+        ("short_factor", "long_factor"),
+        # the last two are m for short and for long texts, which 5.24 reads for Phi-3.5-MoE alone
+        ("factor", LENGTH, "attention_factor", "short_mscale", "long_mscale"),
     ),
-    "llama3": ("factor", LENGTH, "low_freq_factor", "high_freq_factor"),
-    "proportional": ("factor",),
+    "llama3": RopeType("llama3", ("factor", "low_freq_factor", "high_freq_factor"), (LENGTH,)),
+    "proportional": RopeType("p_rope", optional=("factor",)),
 }
 # Version 4 keeps these outside of rope_scaling, version 5 inside of rope_parameters.
 _IN_EITHER_PLACE = ("rope_theta", "partial_rotary_factor")
-_EVERYWHERE = ("rope_type", "type", *_IN_EITHER_PLACE)
-# Keys without which a type has no strategy, and the strategy's name where ours differs.
-_REQUIRED = {
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-    "longrope": ("short_factor", "long_factor"),
-}
-_STRATEGIES = {
-    "default": "none",
-    "linear": "pi",
-    "dynamic": "dynamic_ntk",
-    "proportional": "p_rope",
-}
 
 # Model types whose base is 10,000 unless their config says otherwise. For other types a missing
 # base is an error: falling back to 10,000 silently spoils a model.
@@ -195,11 +194,11 @@ def read_part(
     where = "rope parameters" if layer_type is None else f"rope parameters of {layer_type}"
     rope = {key: value for key, value in rope.items() if value is not None}
     kind = _type(config, rope, where)
-    unknown = [key for key in rope if key not in (*_EVERYWHERE, *_KEYS[kind])]
-    if unknown:
-        known = ", ".join((*_EVERYWHERE, *_KEYS[kind]))
+    _, required, optional = ROPE_TYPES[kind]
+    known = ("rope_type", "type", *_IN_EITHER_PLACE, *required, *optional)
+    if unknown := [key for key in rope if key not in known]:
         raise ValueError(
-            f"{unknown[0]}: is not used in {where} of type {kind}; they may have {known}"
+            f"{unknown[0]}: is not used in {where} of type {kind}; they may have {', '.join(known)}"
         )
     outside = config
     if layer_type is not None:  # top-level keys apply to layer types that lack them
@@ -255,8 +254,8 @@ def _type(config: Config, rope: Config, where: str) -> str:
     kind = kinds.pop() if kinds else "default"
     if kind == "yarn" and config.get("model_type") == "phi3":
         kind = "longrope"  # the name in the first versions of Phi-3's config
-    if kind not in _KEYS:
-        raise ValueError(f"rope_type: {kind!r} is not one of {', '.join(_KEYS)}")
+    if kind not in ROPE_TYPES:
+        raise ValueError(f"rope_type: {kind!r} is not one of {', '.join(ROPE_TYPES)}")
     return kind
 
 
@@ -264,15 +263,15 @@ def _settings(
     config: Config, rope: Config, kind: str, geometry: RotaryGeometry, share: float
 ) -> dict[str, Any]:
     """A strategy's settings from the keys of its type."""
-    own = {key: rope[key] for key in _KEYS[kind] if key in rope and key != LENGTH}
+    strategy, required, optional = ROPE_TYPES[kind]
+    own = {key: rope[key] for key in (*required, *optional) if key in rope and key != LENGTH}
     needs_factor = kind == "yarn" or (kind == "longrope" and "attention_factor" not in own)
     if needs_factor and "factor" not in own:
         longest = positive_int(config, "max_position_embeddings")
         # below 1 if a config has swapped the two lengths; the factor's own check rejects it
         own["factor"] = longest / geometry.train_length
-    for key in _REQUIRED.get(kind, ()):
-        if key not in own:
-            raise ValueError(f"{key}: is required for rope_type {kind} and was not given")
+    if missing := [key for key in required if key not in own]:
+        raise ValueError(f"{missing[0]}: is required for rope_type {kind} and was not given")
     if kind == "proportional":
         own["p"] = float(share)
     if kind == "longrope":
@@ -295,7 +294,7 @@ def _settings(
             # transformers ignores one without the other, and both if attention_factor is given
             idle += ["mscale", "mscale_all_dim"]
         own = {key: value for key, value in own.items() if key not in idle}
-    return {"type": _STRATEGIES.get(kind, kind), **own}
+    return {"type": strategy, **own}
 
 
 def _either(config: Config, rope: Config, key: str, other: str | None = None) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.hf.read import LENGTH
+from rope_jax.rope.hf.read import LENGTH, positive_int
 from rope_jax.rope.strategies import STRATEGIES, Scaling
 from rope_jax.rope.strategies.by_parts import ByParts
 from rope_jax.rope.strategies.explicit import LongRoPEScaling
@@ -68,13 +68,14 @@ def to_hf(
             )
         rope["llama_4_scaling_beta"] = scaling.query_scale.model_dump()["beta"]
     longest = max_position_embeddings
-    if scaling.type == "dynamic_ntk" and longest not in (None, geometry.train_length):
+    if longest is None:
+        longest = math.ceil((scaling.extension_factor or 1.0) * geometry.train_length)
+    longest = positive_int({"max_position_embeddings": longest}, "max_position_embeddings")
+    if scaling.type == "dynamic_ntk" and longest != geometry.train_length:
         raise ValueError(
             f"max_position_embeddings: is {longest}, but dynamic scaling grows from it, so it must "
             f"be train_length {geometry.train_length}"
         )
-    if longest is None:
-        longest = math.ceil((scaling.extension_factor or 1.0) * geometry.train_length)
     written: dict[str, Any] = {
         "rope_theta": base,
         "rope_scaling": rope or None,
