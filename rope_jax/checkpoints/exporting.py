@@ -1,7 +1,6 @@
 """Export a run as a directory that transformers loads."""
 
 import functools
-import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,8 +47,9 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     placement = Placement(mesh_for(training))
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     chosen = (config.step,) if config.step else None
-    warn = functools.partial(print_warning, console)
-    (step,), checkpoints = chosen_checkpoints(run, chosen, like, warn)
+    (step,), checkpoints = chosen_checkpoints(
+        run, chosen, like, functools.partial(print_warning, console)
+    )
     if config.step == 0 and step:  # only an imported run has a checkpoint of step 0
         raise UserError(f"steps: {run.checkpoints} has no step 0; its newest is {step}")
     sources = [(run, training)]  # and the runs that its weights come from, as far as they are here
@@ -242,16 +242,15 @@ def _position_keys(
     elif not all(rotates):
         raise ValueError("no layers without rotation")
     if not family.local:
-        rotated = list(itertools.compress(layers, rotates))
+        rotated = [layer for layer in layers if layer[1].type != "drope"]
         return keys | _rope_keys(rotated, family, head_dim, length)
     by_type = {}
     for name, slides in (("full_attention", False), ("sliding_attention", True)):
-        chosen = [(window is not None) == slides for window in windows]
-        if of_type := list(itertools.compress(layers, chosen)):
+        of_type = [x for x, w in zip(layers, windows, strict=True) if (w is not None) == slides]
+        if of_type:
             written = _rope_keys(of_type, family, head_dim, length)
             by_type[name] = written["rope_parameters"]
-            if not slides or "max_position_embeddings" not in keys:
-                keys["max_position_embeddings"] = written["max_position_embeddings"]
+            keys.setdefault("max_position_embeddings", written["max_position_embeddings"])
     return keys | {"rope_parameters": by_type}
 
 

@@ -10,7 +10,7 @@ from rope_jax.config.model import MOST_LAYERS
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.hf.layers import shortest_pattern
-from rope_jax.rope.hf.read import LENGTH
+from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES
 from rope_jax.rope.messages import show_value
 
 POSITION_KEYS = frozenset(
@@ -27,14 +27,11 @@ _ROPE = ("rope_scaling", "rope_parameters")
 # Keys of other rope types that may be left over beside `rope_type: default`, which does not scale;
 # and LongRoPE's that transformers reads for Phi-3.5-MoE only.
 _LEFT_OVER = {
-    "default": {
-        *("factor", "attention_factor", "original_max_position_embeddings", "low_freq_factor"),
-        *("high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
-        *("short_factor", "long_factor", "finetuned"),
-    },
-    "linear": {"original_max_position_embeddings"},
+    "default": {key for _, *keys in ROPE_TYPES.values() for part in keys for key in part},
+    "linear": {LENGTH},
     "longrope": {"short_mscale", "long_mscale"},
 }
+_SCALES = {"factor", "attention_factor", "short_factor", "long_factor", "llama_4_scaling_beta"}
 
 
 def _number(kind: Any, least: float, most: float) -> Callable[[Any], bool]:
@@ -205,13 +202,13 @@ def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -
     """
     kept = {}
     kind = rope.get("rope_type", rope.get("type")) or "default"
-    kind = {"su": "longrope"}.get(kind, kind)
+    kind = "longrope" if kind == "su" else kind
     for key, value in rope.items():
         if isinstance(value, Mapping):
             kept[key] = _without_left_over(value, f"{where}.{key}", unread)
         elif value is None or key not in _LEFT_OVER.get(kind, ()):
             kept[key] = value
-        elif key in ("factor", "attention_factor", "short_factor", "long_factor") and value != 1:
+        elif key in _SCALES and value != 1:
             raise ValueError(
                 f"{where}.{key}: is {show_value(value)}, but rope_type default does not scale; "
                 f"give the rope_type, or leave the key out with 'ignored_keys=[{key}]'"

@@ -23,7 +23,7 @@ from rope_jax.evaluation import sweep
 from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
-from tests.checkpoints.cases import FAMILIES, golden_weight, read_cases
+from tests.checkpoints.cases import FAMILIES, read_cases
 from tests.checkpoints.folders import EACH_FAMILY, config_of, golden_case, loaded, write_case
 
 # torch in float32 differs from float64 by up to 2.4e-5
@@ -55,11 +55,14 @@ def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
 
     Texts are padded, so that models that differ in frequencies alone share a program.
     """
-    functions: dict[str, Any] = {}
+    made: dict[str, Any] = {}
     for case in read_cases(family):
-        config, params = loaded(write_case(tmp_path / case.name, case))
+        config = config_of(read_description(json.loads(case.config), "config.json"))
         key = config.model.model_dump_json() + str(config.sliding_windows)
-        logits = functions.setdefault(key, logits_function(config))
+        if key not in made:
+            params = loaded(write_case(tmp_path / case.name, case))[1]
+            made[key] = logits_function(config), params
+        logits, params = made[key]
         longest = max(len(text.tokens) for text in case.texts)
         for text in case.texts:
             length = len(text.tokens)
@@ -107,30 +110,9 @@ def test_sliding_windows_agree_with_torch(family: str, tmp_path: Path) -> None:
     assert measured.sums.mean() == pytest.approx(NATS_ON_TORCH[family], abs=1e-5)
 
 
-# The golden files
-
-
-def test_weights_are_those_that_the_files_were_made_with() -> None:
-    """Checks the stream of random numbers, which must not depend on the version of numpy."""
-    query = golden_weight("model.layers.0.self_attn.q_proj.weight", (1, 4))
-    assert query.tolist() == [
-        [0.9060494899749756, -0.2393832951784134, -1.7856277227401733, 0.12364542484283447]
-    ]
-    norm = golden_weight("model.norm.weight", (3,))
-    assert norm.tolist() == [1.0236064195632935, 1.2856498956680298, 0.6525062322616577]
-    around_0 = golden_weight("model.norm.weight", (3,), norm_mean=0.0)
-    np.testing.assert_allclose(around_0, norm - 1, atol=1e-7)
-    bias = golden_weight("gpt_neox.layers.1.attention.dense.bias", (3,))
-    assert bias.tolist() == [0.40848660469055176, 0.33533111214637756, -0.08967359364032745]
-
-
 def test_every_family_has_a_file_and_texts_past_its_window() -> None:
     assert set(FAMILIES) == set(SUPPORTED)
     for family in FAMILIES:
         for case in read_cases(family):
-            vocabulary = json.loads(case.config)["vocab_size"]
-            for text in case.texts:
-                assert text.logits.shape == (len(text.places), vocabulary), case.name
-                assert np.isfinite(text.logits).all(), case.name
-                assert text.places[-1] == len(text.tokens) - 1, case.name
             assert max(len(text.tokens) for text in case.texts) >= 80, case.name
+            assert all(text.places[-1] == len(text.tokens) - 1 for text in case.texts), case.name

@@ -4,8 +4,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from tests.checkpoints.folders import (
     QUIET,
     assert_same,
     byte_checkpoint,
+    edit_config,
     edit_tensors,
     imported,
     loaded,
@@ -250,8 +249,6 @@ def test_a_sweep_of_a_checkpoint_imports_it_once(
     assert f"{folder}, LlamaForCausalLM" in shown
     assert "base 10000, scaling yarn, L 8, window 32 tokens" in shown
     assert "document start: <|begin_of_text|> (token 256)" in shown
-    said = says(sweep_run, run, training, SweepConfig(), QUIET)  # times 16, beyond most texts
-    assert said.startswith("lengths: none of the ")
     raw = {"lengths": [16, 32], "data": texts_in(tmp_path), "max_blocks": 1, "resamples": 10}
     printed = io.StringIO()
     config = validate(SweepConfig, raw, "test")
@@ -265,6 +262,15 @@ def test_a_sweep_of_a_checkpoint_imports_it_once(
         "scalings: auto is length / window, and the window is 4 times L = 8: pi-auto, ntk-auto, "
         "yarn-auto change nothing up to the window; give factors of length / L"
     ) in printed.getvalue()
+
+
+def test_default_lengths_beyond_the_texts_are_refused(folder: Path) -> None:
+    """Published windows times 16 are longer than most texts."""
+    edit_config(folder, max_position_embeddings=131_072)
+    run = imported(folder)
+    said = says(sweep_run, run, run.load_config(), SweepConfig(), QUIET)
+    assert said.startswith("lengths: none of the ")
+    assert "that length 2097152 needs; the longest possible length is " in said
 
 
 @pytest.mark.slow
@@ -299,20 +305,3 @@ def test_a_fit_of_an_import(run: RunDirectory) -> None:
         assert strategy["map"]["type"] == "fitted"
     finally:
         shutil.rmtree(run.fits)
-
-
-@pytest.mark.slow
-def test_the_command_sweeps_a_checkpoint(tmp_path: Path) -> None:
-    byte_checkpoint(tmp_path / "tiny", max_position_embeddings=32)
-    here = Path(__file__).parents[2]
-    sweep = {"lengths": [16, 32], "scalings": ["trained", "dynamic_ntk"], "max_blocks": 2}
-    sweep |= {"resamples": 10, "data": texts_in(tmp_path)}
-    (tmp_path / "sweep.yaml").write_text(json.dumps(sweep))
-    command = [sys.executable, str(here / "eval_ppl.py"), "tiny", "--sweep", "sweep.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert "import tiny" in done.stdout
-    assert (tmp_path / "runs" / "tiny" / "evals" / "sweep" / "results.csv").is_file()
-    twice = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert twice.returncode == 0, twice.stderr
-    assert "runs/tiny: already imported" in twice.stdout

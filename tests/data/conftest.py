@@ -1,12 +1,6 @@
-"""No network, a cache for each test, and the standard library read once per session."""
-
-import os
+"""A cache for each test, and the standard library read once per session."""
 
 import pytest
-
-# Read when Hugging Face's libraries are imported, so set before any test does.
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 from rope_jax.config.data import StdlibData
 from rope_jax.data.storage import Corpus, open_corpus
