@@ -41,7 +41,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.checkpoints.cases import FOLDER, Case, Text, write_cases
+from tests.checkpoints.cases import FOLDER, Case, Text
 
 Settings = dict[str, Any]
 
@@ -379,6 +379,34 @@ def make_case(family: str, case_name: str, settings: Settings, lengths: tuple[in
                 raise SystemExit(f"{family} {case_name}: the old config gives other logits")
             texts.append(Text(tokens, places, logits[places], mean_nll(logits, tokens)))
     return Case(case_name, text, old_text, tensors, tuple(texts))
+
+
+def write_cases(family: str, cases: Sequence[Case]) -> Path:
+    """Write a family's file and return its path. Texts of one length must have the same tokens."""
+    arrays: dict[str, NDArray] = {}
+    entries = []
+    for case in cases:
+        for text in case.texts:
+            length = len(text.tokens)
+            shared = {f"{length}/tokens": text.tokens, f"{length}/places": text.places}
+            for key, value in shared.items():
+                if not np.array_equal(arrays.setdefault(key, value), value):
+                    raise ValueError(f"{family} {case.name}: other {key} than the cases before")
+            arrays[f"{length}/{case.name}"] = text.logits
+        entries.append(
+            {
+                "name": case.name,
+                "config": case.config,
+                "old_config": case.old_config,
+                "tensors": case.tensors,
+                "texts": [(len(text.tokens), text.mean_nll) for text in case.texts],
+            }
+        )
+    FOLDER.mkdir(exist_ok=True)
+    path = FOLDER / f"{family}.npz"
+    everything: dict[str, Any] = {"cases": np.array(json.dumps(entries)), **arrays}
+    np.savez_compressed(path, **everything)
+    return path
 
 
 def write() -> None:

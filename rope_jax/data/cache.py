@@ -15,7 +15,7 @@ from typing import Any
 from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import matching_files
 from rope_jax.data.stdlib import source_files, stdlib_root
-from rope_jax.errors import UserError, printable
+from rope_jax.errors import UserError, errors_from, file_errors, printable
 from rope_jax.sealed import Damaged, is_complete, locked, replacing_folder, seal
 from rope_jax.user_cache import user_cache
 
@@ -38,14 +38,12 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
     elif not isinstance(data, HubData):
         by_split = matching_files(data)
     files = []
-    try:
+    with errors_from("data"), file_errors("files"):  # one may have been deleted just now
         for split, paths in by_split.items():
             for path in paths:
                 state = path.stat()
                 about = (os.path.abspath(path), state.st_size, state.st_mtime_ns)
                 files.append((split, str(path), *about))
-    except OSError as error:  # such as a file that was deleted just now
-        raise UserError(f"data: cannot read {error.filename}: {error.strerror}") from error
     settings = data.model_dump(exclude={"cache_dir", "streaming", "mix", "files"})
     identity = dict(recipe=RECIPE, data=settings, tokenizer=tokenizer, files=files, only=only)
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]

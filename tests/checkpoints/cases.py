@@ -7,10 +7,9 @@ are made from their names, so that the files need not store them.
 import json
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,34 +77,6 @@ def read_cases(family: str) -> list[Case]:
             )
             for case in json.loads(str(stored["cases"]))
         ]
-
-
-def write_cases(family: str, cases: Sequence[Case]) -> Path:
-    """Write a family's file and return its path. Texts of one length must have the same tokens."""
-    arrays: dict[str, NDArray] = {}
-    entries = []
-    for case in cases:
-        for text in case.texts:
-            length = len(text.tokens)
-            shared = {f"{length}/tokens": text.tokens, f"{length}/places": text.places}
-            for key, value in shared.items():
-                if not np.array_equal(arrays.setdefault(key, value), value):
-                    raise ValueError(f"{family} {case.name}: other {key} than the cases before")
-            arrays[f"{length}/{case.name}"] = text.logits
-        entries.append(
-            {
-                "name": case.name,
-                "config": case.config,
-                "old_config": case.old_config,
-                "tensors": case.tensors,
-                "texts": [(len(text.tokens), text.mean_nll) for text in case.texts],
-            }
-        )
-    FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{family}.npz"
-    everything: dict[str, Any] = {"cases": np.array(json.dumps(entries)), **arrays}
-    np.savez_compressed(path, **everything)
-    return path
 
 
 _EMBEDDINGS = ("embed_tokens", "embed_in", "lm_head", "embed_out")
