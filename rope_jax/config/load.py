@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import yaml
 from pydantic import BaseModel
 
-from rope_jax.config.explain import Model, validate
+from rope_jax.config.explain import validate
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
 from rope_jax.rope.keys import TAG_KEYS
-from rope_jax.rope.messages import show_value
+from rope_jax.rope.messages import Model, show_value
 
 _PACKAGE = Path(__file__).parents[1]
 _SUFFIX = ".yaml"

@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from rope_jax.config.types import Frozen
 from rope_jax.positions.maps import AnyMap
 from rope_jax.rope import AnyScaling, RotaryGeometry
 from rope_jax.rope.files import read_limited
 from rope_jax.rope.hf import to_hf
-from rope_jax.rope.messages import explain
+from rope_jax.rope.messages import validated
 
 __all__ = ["Strategy", "read_strategy", "strategy_to_hf", "write_strategy"]
 
@@ -34,11 +34,7 @@ def read_strategy(path: str) -> Strategy:
         raise ValueError(f"{path} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):  # also bad UTF-8 and NUL characters
         raise ValueError(f"{path} is not JSON") from None
-    try:
-        return Strategy.model_validate(content)
-    except ValidationError as error:
-        says = explain(error, content, Strategy)
-        raise ValueError(f"{path} is not a strategy written by scripts/fit.py: {says}") from None
+    return validated(Strategy, content, f"{path} is not a strategy written by scripts/fit.py: ")
 
 
 def strategy_to_hf(

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -13,6 +13,7 @@ from rope_jax.rope.keys import TAG_KEYS, is_list, models_in, sections, tag_key, 
 
 Schemas = Sequence[type[BaseModel]]
 Path = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
 
 _MAX_CHARACTERS = 60
 _REQUIREMENTS = {
@@ -30,6 +31,14 @@ _REQUIREMENTS = {
     "model_type": "should be a section with keys",
     "model_attributes_type": "should be a section with keys",
 }
+
+
+def validated(schema: type[Model], settings: Any, before: str = "") -> Model:
+    """Return the model with some settings. ValueError: the line of `explain`, after `before`."""
+    try:
+        return schema.model_validate(settings)
+    except ValidationError as error:
+        raise ValueError(f"{before}{explain(error, settings, schema)}") from None
 
 
 def explain(error: ValidationError, settings: Any, *schemas: type[BaseModel]) -> str:

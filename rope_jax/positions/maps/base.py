@@ -5,11 +5,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers, Scaling
-from rope_jax.rope.messages import explain
+from rope_jax.rope.messages import validated
 from rope_jax.rope.numbers import Settings, Whole, single_error
 
 # Of r(i, j): an automatic k is rounded to four digits, and r is the sum of two floats.
@@ -104,10 +104,9 @@ class PositionMap(Settings):
         settings, found = self.model_dump(), self.automatic(window, length)
         settings |= {name: x for name, x in found.items() if settings[name] == "auto"}
         try:
-            return type(self).model_validate(settings)
-        except ValidationError as error:
-            message = explain(error, settings, type(self))
-            raise ValueError(f"{message} (at a trained window of {window:,})") from None
+            return validated(type(self), settings)
+        except ValueError as error:
+            raise ValueError(f"{error} (at a trained window of {window:,})") from None
 
     def automatic(self, window: int, length: int) -> dict[str, Any]:
         """Return the number that each "auto" stands for, at L and n."""

@@ -9,11 +9,11 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from rope_jax.rope.frequencies import Frequencies, as_float, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.messages import explain
+from rope_jax.rope.messages import validated
 from rope_jax.rope.numbers import Factor, Settings
 from rope_jax.rope.query_scales import AnyQueryScale
 
@@ -147,11 +147,7 @@ class Scaling(Settings):
         """
         if not self.has_extension_factor():
             raise ValueError(f"factor: {self.type} has no extension factor")
-        settings = self.model_dump() | {"factor": float(factor)}
-        try:
-            return type(self).model_validate(settings)
-        except ValidationError as error:
-            raise ValueError(explain(error, settings, type(self))) from None
+        return validated(type(self), self.model_dump() | {"factor": float(factor)})
 
     def for_layer(self, layer: int, layers: int) -> "Scaling":
         """Return the strategy of one of `layers`; ValueError: it is for another number of them."""

@@ -5,11 +5,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 import numpy as np
-from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic import Field, create_model, model_validator
 
 from rope_jax.rope.frequencies import as_float
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.messages import explain
+from rope_jax.rope.messages import validated
 from rope_jax.rope.numbers import Factor
 from rope_jax.rope.strategies.base import Scaling
 from rope_jax.rope.strategies.pi import NoScaling
@@ -148,16 +148,13 @@ class BucketedScaling(Scaling):
         if self.inner.query_scale is not None:
             raise ValueError("inner.query_scale: has no effect there; move it up beside inner")
         for factor in self.factors:
-            try:
-                self.with_inner_factor(factor)
-            except ValidationError as error:
-                raise ValueError(f"inner.{explain(error, None, type(self.inner))}") from None
+            self.with_inner_factor(factor)
         return self
 
     def with_inner_factor(self, factor: float) -> Scaling:
-        """Return the inner strategy with an extension factor."""
+        """Return the inner strategy with an extension factor. ValueError: it does not fit."""
         settings = self.inner.model_dump() | {"factor": factor}
-        return _WITH_FACTOR[self.inner.type].model_validate(settings)
+        return validated(_WITH_FACTOR[self.inner.type], settings, "inner.")
 
     @property
     def longest_extension(self) -> float:
