@@ -22,8 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rope_jax.attention import AttentionName
+from rope_jax.config.model import ModelConfig
 from rope_jax.devices.malloc import keep_freed_memory
-from rope_jax.model.layers import LayerInputs, LayerKind, attend
+from rope_jax.model.layers import LayerContext, LayerInputs, LayerKind
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import ENCODINGS, Encoding, RoPE, Sizes
 from rope_jax.positions.mapping import with_map
@@ -67,14 +68,10 @@ def layer(
         pairs = rotary.frequencies.inv_freq.shape[-1]
         numbers = encoding.layer_params(parameters, positions, pairs)
         own = jax.tree.map(lambda leaf: leaf[0], (rotations(rotary, positions), numbers))
-        return attend(
-            *(q, k, v),
-            LayerInputs(own[0], jnp.ones((1, length), jnp.float32), own[1], None, None),
-            LayerKind(masks=band_masks(rotary)),
-            backend=attention,
-            encoding=encoding,
-            layout="half",
-        )
+        inputs = LayerInputs(own[0], jnp.ones((1, length), jnp.float32), own[1], None, None)
+        kind = LayerKind(masks=band_masks(rotary))
+        layer = LayerContext(ModelConfig(attention=attention), inputs, kind, encoding)
+        return layer.attend(q, k, v)
 
     shape = jax.ShapeDtypeStruct((1, length, HEADS, HEAD_DIM), jnp.float32)
     program = jax.jit(run).lower(rotary, parameters, shape, shape, shape).compile()

@@ -14,18 +14,18 @@ import yaml
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.inspection import KNOWN_MODELS, MapsConfig
 from rope_jax.config.load import load
+from rope_jax.config.model import ModelConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.model.layers import LayerInputs, LayerKind, attend
+from rope_jax.inspection.maps import shown_maps, write_map_rows
+from rope_jax.model.layers import LayerContext, LayerInputs, LayerKind
 from rope_jax.positions.bands import band_masks, rotations
-from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, relative_positions
 from rope_jax.rope import RotaryGeometry, RotaryLayers, cos_sin, parse_scaling
 from rope_jax.rope.decay import decay_scores, first_negative_distance, mean_and_peak_by_octave
 from rope_jax.rope.pairs import turns, wavelengths
 from rope_jax.rope.strategies import NoScaling
-from scripts import show_maps
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -64,37 +64,30 @@ def commands(text):
     """Yield the words of every command that begins with python in a page's indented blocks."""
     for found in re.finditer(r"^ +\S*python ((?:.*\\\n)*.*)", text, re.MULTILINE):
         command = re.sub(r" +#.*", "", found[1]).replace("\\\n", " ")
-        while command.count("'") % 2:  # an argument over several lines
-            rest = text[found.end() :].partition("'")[0]
-            command += rest + "'"
+        if command.count("'") % 2:  # an argument over several lines
+            command += text[found.end() :].partition("'")[0] + "'"
         yield shlex.split(command)
 
 
 # Of a command that cannot be read as it is; what a recipe adds is not there yet.
 PLACEHOLDER = re.compile(
-    r"[$<…]|CONFIG|\bRUN\b|half|recency|grouped|fused|soft_mixture|strategy.json"
+    r"[$<…]|CONFIG|\bRUN\b|half|recency|grouped|fused|soft_mixture|strategy.json|--help"
 )
+CONFIGS = {"train.py": Config, "eval_ppl.py": SweepConfig, "scripts/fit.py": FitConfig}
 
 
 def test_commands_have_valid_configs(monkeypatch):
     """Every config that a page names with overrides can be read, except those of its own making."""
     monkeypatch.chdir(ROOT)
     checked = 0
-    for text in PAGES.values():
-        for script, *words in commands(text):
-            model, option = {
-                "train.py": (Config, None),
-                "eval_ppl.py": (SweepConfig, "--sweep"),
-                "scripts/fit.py": (FitConfig, "--fit"),
-            }.get(script, (None, None))
-            if model is None or any(PLACEHOLDER.search(word) for word in words):
-                continue
-            positional = [word for word in words if "=" not in word and word != option]
-            path = positional[-1] if positional[-1:] and positional[-1].endswith(".yaml") else None
+    for script, *words in (words for text in PAGES.values() for words in commands(text)):
+        if script not in CONFIGS or any(PLACEHOLDER.search(word) for word in words):
+            continue
+        *_, path = [None, *(word for word in words if "=" not in word)]
+        path = path if path and path.endswith(".yaml") else None
+        if path is None or Path(path).exists():
             overrides = [word for word in words if "=" in word and not word.startswith("-")]
-            if "--help" in words or (path and not Path(path).exists()):
-                continue
-            load(model, path and Path(path), overrides)
+            load(CONFIGS[script], path and Path(path), overrides)
             checked += 1
     assert checked > 25
 
@@ -174,7 +167,7 @@ def test_the_attention_of_a_model_of_your_own_is_ours(map_):
         every = jax.tree.map(lambda leaf: leaf[0], rotations(rotary, jnp.asarray(positions)))
         inputs = LayerInputs(every, jnp.ones((1, 40), jnp.float32), {}, None, None)
         kind = LayerKind(masks=band_masks(rotary))
-        wanted = attend(q, k, v, inputs, kind, backend="xla", encoding=RoPE(), layout="half")
+        wanted = LayerContext(ModelConfig(attention="xla"), inputs, kind).attend(q, k, v)
         found, pull = jax.vjp(
             lambda v: page["attention"](q, k, v, rotary, jnp.asarray(positions))[0, -1], v
         )
@@ -186,12 +179,12 @@ def test_the_attention_of_a_model_of_your_own_is_ours(map_):
     np.testing.assert_array_equal(reached, wanted_keys[-1])
 
 
-def test_the_figure_of_the_maps_is_the_one_that_the_script_draws(tmp_path):
-    """By the last row of every panel, which the script writes to a file of its own."""
-    show_maps.main([f"output={tmp_path}/maps.png"])
-    drawn = (ROOT / "docs/figures/maps.csv").read_text()
-    assert (tmp_path / "maps.csv").read_text() == drawn
-    assert {map_.type for map_ in MapsConfig().maps} == set(MAPS) - {"fitted"}
+def test_the_figure_of_the_maps_is_that_of_the_config(tmp_path):
+    """By the last row of every panel, which is in a file of its own."""
+    asked = MapsConfig()
+    write_map_rows(tmp_path / "maps.csv", shown_maps(asked), asked.text_length)
+    assert (tmp_path / "maps.csv").read_text() == (ROOT / "docs/figures/maps.csv").read_text()
+    assert {map_.type for map_ in asked.maps} == set(MAPS) - {"fitted"}
 
 
 # The numbers of docs/rope.md

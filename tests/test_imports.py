@@ -8,12 +8,10 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rope_jax"
@@ -47,19 +45,6 @@ LAYERS = (
     ("__main__",),
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
-ROOT_MODULES = {
-    *(
-        "__main__",
-        "cli",
-        "console",
-        "errors",
-        "invocation",
-        "sealed",
-        "session",
-        "stopping",
-        "user_cache",
-    ),
-}
 # What answers --help and mistakes in a config, in less time than importing jax takes.
 WITHOUT_JAX = {
     *("__main__", "cli", "commands", "config", "errors", "invocation", "protocols", "stopping"),
@@ -68,14 +53,8 @@ WITHOUT_JAX = {
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 # Whoever uses one of these names the axes of a mesh.
 NAMES_MESH_AXES = {
-    "AbstractMesh",
-    "AxisType",
-    "Mesh",
-    "NamedSharding",
-    "PartitionSpec",
-    "make_mesh",
-    "pmap",
-    "shard_map",
+    *("AbstractMesh", "AxisType", "Mesh", "NamedSharding", "PartitionSpec"),
+    *("make_mesh", "pmap", "shard_map"),
 }
 
 
@@ -90,14 +69,15 @@ class Import(NamedTuple):
         return f"{self.file}:{self.line} imports {self.name}"
 
     @property
-    def package(self) -> str:
-        return self.name.partition(".")[0]
+    def importer(self) -> str:
+        """The part of the package that the file belongs to."""
+        return part_of(ROOT / self.file)
 
     @property
     def part(self) -> str | None:
         """Which part of the package is imported; None for other packages and the root itself."""
         package, *inside = self.name.split(".")
-        return inside[0] if package == "rope_jax" and inside and inside[0] in parts() else None
+        return inside[0] if package == "rope_jax" and inside and inside[0] in HEIGHT else None
 
 
 def part_of(path: Path) -> str:
@@ -105,118 +85,69 @@ def part_of(path: Path) -> str:
 
 
 @cache
-def parts() -> frozenset[str]:
-    """Folders and modules at the root of the package."""
-    return frozenset(part_of(path) for path in PACKAGE.rglob("*.py")) - {"__init__"}
-
-
-def imports_of(source: str, file: str) -> Iterator[Import]:
-    """Every import of a file; a relative one by its full name."""
-    folder = Path(file).parts[:-1]
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(file, node.lineno, alias.name)
-        elif isinstance(node, ast.ImportFrom):
-            above = folder[: len(folder) - node.level + 1] if node.level else ()
-            for alias in node.names:
-                name = [*above, *([node.module] if node.module else []), alias.name]
-                yield Import(file, node.lineno, ".".join(name))
+def trees() -> dict[str, list[ast.AST]]:
+    """The nodes of every file of the package."""
+    return {
+        str(path.relative_to(ROOT)): list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
 
 
 @cache
-def imports(part: str) -> tuple[Import, ...]:
-    """The imports of all files of a part."""
-    return tuple(
-        found
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if part_of(path) == part
-        for found in imports_of(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
-    )
+def imports() -> list[Import]:
+    """Every import of the package; a relative one by its full name."""
+    found = []
+    for file, nodes in trees().items():
+        folder = Path(file).parts[:-1]
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                found += [Import(file, node.lineno, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                above = folder[: len(folder) - node.level + 1] if node.level else ()
+                module = [*above, *([node.module] if node.module else [])]
+                names = (".".join([*module, alias.name]) for alias in node.names)
+                found += [Import(file, node.lineno, name) for name in names]
+    return found
 
 
-def is_type_checking(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.If)
-        and isinstance(node.test, ast.Name)
-        and (node.test.id == "TYPE_CHECKING")
-    )
-
-
-def assert_none(wrong: list[Import], rule: str) -> None:
-    assert not wrong, "\n".join([f"{rule}:", *map(str, wrong)])
+def assert_none(wrong: Iterable[object], rule: str) -> None:
+    found = [str(each) for each in wrong]
+    assert not found, "\n".join([f"{rule}:", *found])
 
 
 def test_every_part_has_a_layer() -> None:
-    assert parts() == set(HEIGHT), "LAYERS has to name every folder and module, and nothing else"
+    parts = {part_of(ROOT / file) for file in trees()} - {"__init__"}
+    assert parts == set(HEIGHT), "LAYERS has to name every folder and module, and nothing else"
 
 
-def test_only_these_modules_lie_at_the_root() -> None:
-    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
-    assert modules == ROOT_MODULES, "put a module into the folder of its subject"
-
-
-@pytest.mark.parametrize("part", sorted(HEIGHT))
-def test_a_part_imports_only_what_is_below_it(part: str) -> None:
-    wrong = [
-        found
-        for found in imports(part)
-        if found.part not in (None, part) and HEIGHT[found.part] >= HEIGHT[part]
-    ]
-    assert_none(wrong, f"{part}/ may import only the layers below it")
+def test_a_part_imports_only_what_is_below_it() -> None:
+    others = [i for i in imports() if i.part and i.part != i.importer and i.importer in HEIGHT]
+    assert len(others) > 200
+    wrong = (i for i in others if HEIGHT[i.part] >= HEIGHT[i.importer])
+    assert_none(wrong, "a part may import only the layers below it")
 
 
 def test_rope_imports_nothing_of_the_rest() -> None:
-    wrong = [i for i in imports("rope") if i.package == "rope_jax" and i.part != "rope"]
+    wrong = (i for i in imports() if i.importer == "rope" and i.part not in (None, "rope"))
     assert_none(wrong, "rope/ has to work without the rest of the package")
 
 
-def test_settings_of_positions_import_jax_only_inside_functions() -> None:
-    # the schema of a config contains them; the modules that compute may import it at the top
-    settings = [PACKAGE / "positions" / name for name in ("__init__.py", "mask.py")]
-    settings += [*PACKAGE.glob("positions/maps/*.py"), *PACKAGE.glob("positions/encodings/*.py")]
-    assert len(settings) > 10
-    computing = {f"rope_jax.positions.{name}" for name in ("bands", "mapping", "interaction")}
-    wrong = []
-    for path in settings:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) or is_type_checking(node):
-                node.body = [ast.Pass()]  # imported when called, or never
-        source = ast.unparse(ast.fix_missing_locations(tree))
-        for found in imports_of(source, str(path.relative_to(ROOT))):
-            module = ".".join(found.name.split(".")[:3])
-            if found.package in JAX or module in computing:
-                wrong.append(found)
-    assert_none(wrong, "settings of positions are read before jax is imported")
-
-
-@pytest.mark.parametrize("part", sorted(WITHOUT_JAX))
-def test_what_answers_help_does_not_name_jax(part: str) -> None:
-    wrong = [found for found in imports(part) if found.package in JAX]
-    assert_none(wrong, f"{part} is imported before anything that takes a second to load")
-
-
 def test_only_checkpoints_imports_orbax() -> None:
-    wrong = [
-        found
-        for part in parts()
-        for found in imports(part)
-        if found.package == "orbax" and found.file != "rope_jax/training/checkpoints.py"
-    ]
-    assert_none(wrong, "orbax belongs to training/checkpoints.py")
+    own = "rope_jax/training/checkpoints.py"
+    wrong = (i for i in imports() if i.name.startswith("orbax") and i.file != own)
+    assert_none(wrong, f"orbax belongs to {own}")
 
 
 def test_only_mesh_names_mesh_axes() -> None:
-    wrong = [
-        f"{path.relative_to(ROOT)}:{node.lineno} uses {name}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path not in {PACKAGE / "devices" / name for name in ("mesh.py", "collectives.py")}
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    wrong = (
+        f"{file}:{node.lineno} uses {name}"
+        for file, nodes in trees().items()
+        if file not in {f"rope_jax/devices/{name}.py" for name in ("mesh", "collectives")}
+        for node in nodes
         for name in (getattr(node, field, None) for field in ("id", "attr", "name"))
         if isinstance(name, str) and name.split(".")[-1] in NAMES_MESH_AXES
-    ]
-    assert not wrong, "\n".join(["only these files of devices/ name the axes of a mesh:", *wrong])
+    )
+    assert_none(wrong, "only these files of devices/ name the axes of a mesh")
 
 
 # Runs in a fresh interpreter: what each step has imported by its end. Later steps keep the
@@ -241,11 +172,9 @@ print(json.dumps(found), file=sys.stderr)
 
 
 def test_help_and_config_load_no_jax() -> None:
-    modules = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if part_of(path) in WITHOUT_JAX
-    ]
+    """Nor do the settings of positions, which a config contains."""
+    files = (Path(file) for file in trees() if part_of(ROOT / file) in WITHOUT_JAX)
+    modules = [".".join(file.with_suffix("").parts) for file in files]
     scripts = ["train.py", "eval_ppl.py"]
     done = subprocess.run(
         [sys.executable, "-c", STEPS, json.dumps([sorted(JAX), modules, scripts])],
@@ -264,4 +193,3 @@ def test_the_way_from_a_config_to_the_curve_exists():
     way = re.findall(r"\]\(([\w/]+\.py)\)", (ROOT / "CONTRIBUTING.md").read_text())
     assert way[0] == "eval_ppl.py"
     assert [path for path in way if not (ROOT / path).is_file()] == []
-    assert len(way) <= 25

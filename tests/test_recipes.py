@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -179,6 +180,25 @@ def run_command(command: str, copy: Path) -> str:
     return done.stdout
 
 
+# Runs Python's commands, lines of words, one after the other: modules are imported once.
+IN_ONE_PROCESS = """
+import json, runpy, sys
+for words in json.loads(sys.argv[1]):
+    sys.argv = words
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as stop:
+        assert not stop.code, words
+"""
+
+
+def run_together(commands: list[str], copy: Path) -> str:
+    """Run several commands of Python in one process; return what they print."""
+    words = [shlex.split(command.removeprefix(".venv/bin/python ")) for command in commands]
+    arguments = shlex.join(["-c", IN_ONE_PROCESS, json.dumps(words)])
+    return run_command(f".venv/bin/python {arguments}", copy)
+
+
 def losses(copy: Path, run: str) -> list[float]:
     lines = (copy / f"runs/{run}/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     values = [json.loads(line).get("train/loss") for line in lines]
@@ -211,11 +231,13 @@ def test_following_all_recipes_adds_what_works(copy: Path) -> None:
     assert int(re.search(r"(\d+) passed", found)[1]) > 20
 
     # Each page's training, with a smaller config.
-    run_command(".venv/bin/python train.py tiny.yaml", copy)
-    trainings = [c for r in (BACKEND, BLOCK, ENCODING) for c in r.commands if "train.py" in c]
-    assert len(trainings) == 4
-    for command in trainings:
-        run_command(command.replace("configs/demo.yaml", "tiny.yaml"), copy)
+    pages = [c for r in (BACKEND, BLOCK, ENCODING) for c in r.commands if "train.py" in c]
+    pages = [command.replace("configs/demo.yaml", "tiny.yaml") for command in pages]
+    (on_four,) = (command for command in pages if command.startswith("XLA_FLAGS"))
+    pages.remove(on_four)
+    assert len(pages) == 3
+    run_together([".venv/bin/python train.py tiny.yaml", *pages], copy)
+    run_command(on_four, copy)
     assert losses(copy, "fused") == pytest.approx(losses(copy, "demo"), rel=1e-5)
     assert losses(copy, "four") == pytest.approx(losses(copy, "one"), rel=1e-5)
     for run in ("one", "near"):
@@ -226,10 +248,12 @@ def test_following_all_recipes_adds_what_works(copy: Path) -> None:
     entries = [re.search(r"scalings=\[trained, (.*)\]'", r.commands[-1])[1] for r in (SCALING, MAP)]
     protocols = PROTOCOL.commands[-1].split(" ", 3)[3]
     scalings = f"'scalings=[trained, {', '.join(entries)}]'"
-    said = run_command(
-        f".venv/bin/python eval_ppl.py runs/demo {scalings} {protocols} 'lengths=[8, 16, 32]'", copy
-    )
-    assert "perplexity by length of windows that overlap by half" in " ".join(said.split())
+    sweep = f"eval_ppl.py runs/demo {scalings} {protocols} 'lengths=[8, 16, 32]'"
+    topics = ("rope.scaling half", "model.attention fused", "model.feed_forward soft_mixture")
+    helps = [f"train.py --help {topic.split()[0]}" for topic in topics]
+    said = " ".join(run_together([sweep, *helps], copy).split())
+    assert "perplexity by length of windows that overlap by half" in said
+    assert all(topic.split()[1] in said.partition("results.csv")[2] for topic in topics)
     with (copy / "runs/demo/evals/sweep/results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     same = {(row["name"], row["length"]): row for row in rows if row["protocol"] == "same_tokens"}
@@ -241,6 +265,3 @@ def test_following_all_recipes_adds_what_works(copy: Path) -> None:
     assert [same[half, n]["factor"] for n in ("8", "16", "32")] == ["1.0", "1.0", "2.0"]
     assert [same[grouped, n]["map"] for n in ("8", "16", "32")] == ["", "", "grouped+group=2"]
     assert len({same[name, "32"]["nll"] for name in (half, grouped, "trained")}) == 3
-    for topic in ("rope.scaling half", "model.attention fused", "model.feed_forward soft_mixture"):
-        key, name = topic.split()
-        assert name in run_command(f".venv/bin/python train.py --help {key}", copy)

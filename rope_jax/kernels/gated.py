@@ -68,7 +68,7 @@ def _hidden_layer(
     keep_factors: bool,
 ) -> tuple[Hidden, Float[Array, "_ F"], Float[Array, "_ F"]]:
     """silu(x·w_gate) · (x·w_up), and both factors, which are empty unless they are kept."""
-    kept, dtype = x.shape[0] if keep_factors else 0, _hidden_dtype(low_precision)
+    kept, dtype = x.shape[0] if keep_factors else 0, jnp.bfloat16 if low_precision else jnp.float32
 
     def plain(x: Array, w_gate: Array, w_up: Array) -> tuple[Array, ...]:
         gate, up = (plain_product(x, w, low_precision) for w in (w_gate, w_up))
@@ -89,7 +89,7 @@ def _hidden_layer_and_gradients(
     low_precision: bool,
 ) -> tuple[Hidden, Hidden, Hidden]:
     """Recompute the hidden layer h; gradients of y = h·w_down with respect to gate and up."""
-    dtype = _hidden_dtype(low_precision)
+    dtype = jnp.bfloat16 if low_precision else jnp.float32
 
     def plain(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, ...]:
         hidden, pull_back = jax.vjp(lambda gate, up: jax.nn.silu(gate) * up, gate, up)
@@ -99,7 +99,3 @@ def _hidden_layer_and_gradients(
     results = (jax.ShapeDtypeStruct(gate.shape, dtype),) * 3
     kernel = functools.partial(call_kernel, "gated_backward", results, rounded=low_precision)
     return tuple(with_kernel(kernel, plain, dy, w_down, gate, up))
-
-
-def _hidden_dtype(low_precision: bool) -> jnp.dtype:
-    return jnp.dtype(jnp.bfloat16 if low_precision else jnp.float32)

@@ -319,8 +319,8 @@ class LanguageModel:
         self, x: Float[Array, "tokens D"], params: Params, inputs: LayerInputs, kind: LayerKind
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
         layer = nnx.merge(self._layer_graph, self.mesh.whole(params, self.config.dtype))
-        how = self.config, self.encoding, self._layout, self.mesh
-        return layer(x, LayerContext(*how, inputs, kind))
+        how = self.encoding, self._layout, self.mesh
+        return layer(x, LayerContext(self.config, inputs, kind, *how))
 
 
 def _graph(new: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:

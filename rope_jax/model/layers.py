@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention import BACKENDS
 from rope_jax.blocks.attention import GroupedQueryAttention
 from rope_jax.blocks.base import Norm, Parameter, Parameters
 from rope_jax.config.model import ModelConfig
@@ -24,12 +23,13 @@ from rope_jax.devices.collectives import SINGLE_DEVICE, Collectives
 from rope_jax.kernels.projections import project, projected
 from rope_jax.model.norms import norm
 from rope_jax.positions.bands import Rotation
-from rope_jax.positions.encodings import Encoding
+from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.positions.interaction import Interaction, capped, plus_by_distance
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope.geometry import Layout
 
 _ATTENTION = GroupedQueryAttention()
+_ROPE = RoPE()
 
 
 class LayerInputs(NamedTuple):
@@ -73,71 +73,6 @@ class LayerKind:
     masks: tuple[BandMask, ...] = (BandMask(),)
 
 
-def attend(
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K V"],
-    inputs: LayerInputs,
-    kind: LayerKind,
-    *,
-    backend: str,
-    encoding: Encoding,
-    layout: Layout,
-    softcap: float | None = None,
-    low_precision: bool = False,
-    mesh: Collectives = SINGLE_DEVICE,
-) -> Float[Array, "B T N V"]:
-    """Rotate queries and keys (linear attention: their features), and attend to visible keys.
-
-    The queries are the last T of the S tokens. Where devices share each window, q, k, v and inputs
-    are of the S tokens of this device, except segment_ids; keys and values of the other devices are
-    gathered.
-
-    inputs:  without an axis of layers.
-    softcap: c, which bounds the logits to c·tanh(logits/c) before the mask.
-    low_precision: round the factors of the products of queries, keys, values and weights to
-        bfloat16; linear attention ignores it.
-    """
-    length, attention, params = q.shape[1], BACKENDS[backend], inputs.encoding
-
-    def rotate_queries(q: Float[Array, "B T N H"], rotation: Rotation) -> Float[Array, "B T N R"]:
-        cos, sin = rotation.query_cos[:, -length:], rotation.query_sin[:, -length:]
-        return encoding.rotate_queries(params, q, cos, sin, layout)
-
-    def rotate_keys(k: Float[Array, "B S K H"], rotation: Rotation) -> Float[Array, "B S K R"]:
-        return encoding.rotate_keys(params, k, rotation.key_cos, rotation.key_sin, layout)
-
-    if not attention.is_softmax:
-        (rotation,) = inputs.rotations
-        of_queries = functools.partial(rotate_queries, rotation=rotation)
-        of_keys = functools.partial(rotate_keys, rotation=rotation)
-        return attention.attend_features(q, k, v, of_queries, of_keys, inputs.segment_ids)
-    rotated = []
-    for rotation in inputs.rotations:
-        scale = inputs.query_scale[:, -length:, None]
-        if rotation.query_scale is not None:
-            scale = scale * rotation.query_scale[:, -length:]
-        # in float32: in bfloat16 the scale itself would be off by up to 0.4%
-        query = rotate_queries(q, rotation).astype(jnp.float32) * scale[..., None]
-        rotated.append((query.astype(q.dtype), mesh.all_tokens(rotate_keys(k, rotation), 1)))
-    v = mesh.all_tokens(v, 1)
-    scores = encoding.scores
-    if inputs.bias is not None:  # only beside plain dot products, see `check_map`
-        scores, params = plus_by_distance, {"by_distance": inputs.bias}
-    if softcap is not None:
-        scores, params = capped(scores), params | {"softcap": jnp.float32(softcap)}
-    queries, keys = zip(*rotated, strict=True)
-    arrays = queries, keys, v
-    attend_bands: Any = attention.attend_bands
-    if low_precision and attention.has_precision:
-        attend_bands = functools.partial(attend_bands, low_precision=True)
-    elif low_precision:
-        arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
-    interaction = Interaction(kind.masks, scores, encoding.values).within(kind.sliding_window)
-    out = attend_bands(*arrays, inputs.segment_ids, interaction, params, mesh.part)
-    return out.astype(v.dtype)
-
-
 class Weights(nnx.Module):
     """The parameters that a block declares: params["up_proj"]["kernel"], params["q_norm"](x)."""
 
@@ -169,14 +104,17 @@ class Weights(nnx.Module):
 
 @dataclass(frozen=True)
 class LayerContext:
-    """Inputs of a block besides its parameters and the residual stream."""
+    """Inputs of a block besides its parameters and the residual stream.
+
+    inputs: without an axis of layers.
+    """
 
     config: ModelConfig
-    encoding: Encoding
-    layout: Layout
-    mesh: Collectives
     inputs: LayerInputs
     kind: LayerKind
+    encoding: Encoding = _ROPE
+    layout: Layout = "half"
+    mesh: Collectives = SINGLE_DEVICE
 
     @property
     def low_precision(self) -> bool:
@@ -215,16 +153,54 @@ class LayerContext:
     def attend(
         self, q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], v: Float[Array, "B S K V"]
     ) -> Float[Array, "B T N V"]:
-        """Rotate queries and keys, and attend by the configured backend; see `attend`."""
-        return attend(
-            *(q, k, v, self.inputs, self.kind),
-            backend=self.config.attention,
-            encoding=self.encoding,
-            layout=self.layout,
-            softcap=self.config.attention_softcap,
-            low_precision=self.low_precision,
-            mesh=self.mesh,
-        )
+        """Rotate queries and keys (linear attention: their features), and attend to visible keys.
+
+        The queries are the last T of the S tokens. Where devices share each window, q, k, v and
+        inputs are of the S tokens of this device, except segment_ids; keys and values of the other
+        devices are gathered.
+        """
+        encoding, layout, inputs, mesh = self.encoding, self.layout, self.inputs, self.mesh
+        length, attention, params = q.shape[1], self.config.backend, inputs.encoding
+
+        def rotate_queries(
+            q: Float[Array, "B T N H"], rotation: Rotation
+        ) -> Float[Array, "B T N R"]:
+            cos, sin = rotation.query_cos[:, -length:], rotation.query_sin[:, -length:]
+            return encoding.rotate_queries(params, q, cos, sin, layout)
+
+        def rotate_keys(k: Float[Array, "B S K H"], rotation: Rotation) -> Float[Array, "B S K R"]:
+            return encoding.rotate_keys(params, k, rotation.key_cos, rotation.key_sin, layout)
+
+        if not attention.is_softmax:
+            (rotation,) = inputs.rotations
+            of_queries = functools.partial(rotate_queries, rotation=rotation)
+            of_keys = functools.partial(rotate_keys, rotation=rotation)
+            return attention.attend_features(q, k, v, of_queries, of_keys, inputs.segment_ids)
+        rotated = []
+        for rotation in inputs.rotations:
+            scale = inputs.query_scale[:, -length:, None]
+            if rotation.query_scale is not None:
+                scale = scale * rotation.query_scale[:, -length:]
+            # in float32: in bfloat16 the scale itself would be off by up to 0.4%
+            query = rotate_queries(q, rotation).astype(jnp.float32) * scale[..., None]
+            rotated.append((query.astype(q.dtype), mesh.all_tokens(rotate_keys(k, rotation), 1)))
+        v = mesh.all_tokens(v, 1)
+        scores = encoding.scores
+        if inputs.bias is not None:  # only beside plain dot products, see `check_map`
+            scores, params = plus_by_distance, {"by_distance": inputs.bias}
+        if (softcap := self.config.attention_softcap) is not None:
+            scores, params = capped(scores), params | {"softcap": jnp.float32(softcap)}
+        queries, keys = zip(*rotated, strict=True)
+        arrays = queries, keys, v
+        attend_bands: Any = attention.attend_bands
+        if self.low_precision and attention.has_precision:
+            attend_bands = functools.partial(attend_bands, low_precision=True)
+        elif self.low_precision:
+            arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
+        interaction = Interaction(self.kind.masks, scores, encoding.values)
+        interaction = interaction.within(self.kind.sliding_window)
+        out = attend_bands(*arrays, inputs.segment_ids, interaction, params, mesh.part)
+        return out.astype(v.dtype)
 
 
 class DecoderLayer(nnx.Module):

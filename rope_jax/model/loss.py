@@ -4,7 +4,8 @@ Shapes: D model, V vocabulary (this device's part of it), chunk: tokens per chun
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,9 +72,7 @@ def token_scores(
 
     if targets.size * kernel.shape[1] <= most_logits:
         return chunk((hidden, targets))
-    size = max(1, most_logits // kernel.shape[1])
-    chunks = jax.lax.map(chunk, (_cut(hidden, size), _cut(targets, size)))
-    return Scores(*(x.reshape(-1)[: targets.size] for x in chunks))
+    return Scores(*_by_chunk(chunk, max(1, most_logits // kernel.shape[1]), hidden, targets))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -97,8 +96,7 @@ def _forward(
         lse = _logsumexp(logits, mesh)
         return lse - _target_logits(logits, x[1], mesh), lse
 
-    chunks = _cut(hidden, size), _cut(targets, size)
-    nll, lse = (x.reshape(-1)[: targets.size] for x in jax.lax.map(chunk, chunks))
+    nll, lse = _by_chunk(chunk, size, hidden, targets)
     return nll, (hidden, kernel, targets, lse)
 
 
@@ -165,6 +163,12 @@ def _target_logits(
     own = targets - mesh.own_vocabulary(size)
     values = jnp.take_along_axis(logits, jnp.clip(own, 0, size - 1)[:, None], axis=-1)[:, 0]
     return mesh.sum_over_tensor(jnp.where((own >= 0) & (own < size), values, 0.0))
+
+
+def _by_chunk(chunk: Callable[..., Any], size: int, *arrays: Array) -> list[Array]:
+    """Return the results of chunk(arrays of `size` tokens), one after the other, of all tokens."""
+    results = jax.lax.map(chunk, tuple(_cut(x, size) for x in arrays))
+    return [x.reshape(-1)[: arrays[0].shape[0]] for x in results]
 
 
 def _cut(x: Array, size: int) -> Array:

@@ -146,14 +146,11 @@ class MemoryPlan:
 
     def check_weights(self) -> None:
         """UserError if not even the weights fit on a device."""
-        with_copy = (
-            ", with XLA's float32 copy of them," if is_host_memory(self.placement.device) else ""
+        copy = ", with XLA's float32 copy of them," if is_host_memory(self.placement.device) else ""
+        advice = (
+            "split them over more devices with mesh.fsdp, in the run's config.yaml or an import"
         )
-        check_fits(
-            f"mesh.fsdp: the weights{with_copy} take",
-            *(self.weights, self.available),
-            "split them over more devices with mesh.fsdp, in the run's config.yaml or an import",
-        )
+        check_fits(f"mesh.fsdp: the weights{copy} take", self.weights, self.available, advice)
 
     def check(self, lengths: Sequence[int]) -> None:
         """UserError, naming the key to change, if a window of the last length cannot fit.
@@ -169,18 +166,17 @@ class MemoryPlan:
         reading = f"a window of {lengths[-1]:,} tokens with attention {self.model.attention}"
         less = "attention=blockwise takes less" if self.model.backend.quadratic_memory else ""
         if self.memory_gib is not None:
-            allowed = self.memory_gib * 2**30
-            check_fits("memory_gib: it asks for", allowed, self.available, "lower it")
             advice = less or "give shorter lengths"
+            allowed = self.memory_gib * 2**30
             check_fits(f"memory_gib: {reading} takes{among}", window, allowed, advice)
         fitting = [length for length in lengths if self.sharing(length).fits(length)]
-        advice = f"give lengths shorter than {lengths[0]:,}"
+        shorter = f"give lengths shorter than {lengths[0]:,}"
         if fitting:
-            advice = f"the longest of the lengths that may fit is {fitting[-1]:,}"
+            shorter = f"the longest of the lengths that may fit is {fitting[-1]:,}"
         check_fits(
             f"lengths: {reading}, beside {in_gib(shared.weights)} GiB of weights, takes{among}",
             *(window / LARGEST_OVERESTIMATE, self.available - shared.weights),
-            less or advice,
+            less or shorter,
         )
 
     def describe(self, length: int) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.config.model import ModelConfig
 from rope_jax.model import layers
 from rope_jax.positions import bands
 from rope_jax.positions.encodings import ENCODINGS, Sizes
@@ -92,8 +93,8 @@ def attend(encoding, parameters, q, k, v, backend):
     in_blocks = functools.partial(banded_blockwise, block=7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BACKENDS["blockwise"], "attend_bands", in_blocks)
-        how = {"backend": backend, "encoding": encoding, "layout": "half"}
-        return layers.attend(q, k, v, inputs, layers.LayerKind(), **how)
+        config, kind = ModelConfig(attention=backend), layers.LayerKind()
+        return layers.LayerContext(config, inputs, kind, encoding).attend(q, k, v)
 
 
 def slow_logits(q, k):

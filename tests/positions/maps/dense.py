@@ -13,9 +13,9 @@ import pytest
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.model.layers import LayerInputs, LayerKind, attend
+from rope_jax.config.model import ModelConfig
+from rope_jax.model.layers import LayerContext, LayerInputs, LayerKind
 from rope_jax.positions.bands import band_masks, rotations
-from rope_jax.positions.encodings import RoPE
 from rope_jax.rope import RotaryGeometry
 
 # 8 of 12 dimensions rotate; 61 is no multiple of the blocks' 16 tokens
@@ -44,7 +44,7 @@ def layer_attention(rotary, backend, layer=0):
     in_blocks = functools.partial(banded_blockwise, block=16)  # which no border coincides with
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BACKENDS["blockwise"], "attend_bands", in_blocks)
-        return attend(q, k, v, inputs, kind, backend=backend, encoding=RoPE(), layout="half")
+        return LayerContext(ModelConfig(attention=backend), inputs, kind).attend(q, k, v)
 
 
 def dense_attention(angles, weight, scale, bias=0.0):
