@@ -260,7 +260,7 @@ class _Entry(NamedTuple):
             settings["strategies"] = [str(fit.folder / "strategy.json") for fit in fits]
         name, folder = settings["name"], made.run.folder / "evals" / settings["name"]
         title, needs = f"{made.run.folder.name}/sweep-{name}", _distinct(made, *fits)
-        return SweepJob(title, folder, overrides, needs, settings, file, made.run)
+        return SweepJob(title, folder, overrides, needs, file, made.run, settings=settings)
 
 
 def _filled(key: str, value: Any, variables: Values) -> Any:
@@ -302,4 +302,6 @@ def _comparison(config: CompareConfig, sweeps: Sequence[SweepJob]) -> CompareJob
         names = ", ".join(dict.fromkeys(sweep.folder.name for sweep in sweeps))
         raise UserError(f"compare.sweep: no sweep is called {config.sweep}; there are {names}")
     settings = config.model_dump(mode="json", exclude={"sweep"}, exclude_defaults=True)
-    return CompareJob("compare", Path(config.output), _arguments(settings), chosen, settings)
+    return CompareJob(
+        "compare", Path(config.output), _arguments(settings), chosen, settings=settings
+    )

@@ -9,7 +9,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,6 +33,8 @@ class Job:
     """One command of a grid. name: such as demo-s0/train, unique, and the path of its log.
 
     needs: the jobs whose results it reads; if `needs_all`, it runs only if all of them are done.
+    settings: everything but the inputs that decides the result, if it is replaced where they or the
+        inputs have changed; None: it is never replaced.
     result_name: the file that the command writes at its end, and that depends on all it did.
     """
 
@@ -40,6 +42,7 @@ class Job:
     folder: Path
     overrides: tuple[str, ...]
     needs: tuple["Job", ...]
+    settings: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     needs_all: ClassVar[bool] = True
     result_name: ClassVar[str] = "summary.json"
@@ -73,10 +76,13 @@ class Job:
         """Whether the job need not run again: its result is there, and its inputs are the same.
 
         A run or a fit made by hand counts, and is never replaced: UserError if the folder holds
-        one with other settings, or one made from inputs that have changed since.
+        one with other settings, or one made from inputs that have changed since. What is replaced
+        is done if its record still holds.
         """
         if not self.is_finished():
             return False
+        if self.settings is not None:
+            return self.recorded() == self._make_record()
         inputs = self.recorded().get("inputs", {})
         for job in self.needs:
             if inputs.get(job.name) not in (None, _digest(job.result)):
@@ -97,7 +103,8 @@ class Job:
 
     def _make_record(self) -> dict[str, Any]:
         inputs = {job.name: _digest(job.result) for job in self.needs}
-        return {"inputs": inputs, "result": _digest(self.result)}
+        record = {} if self.settings is None else {"settings": self.settings}
+        return record | {"inputs": inputs, "result": _digest(self.result)}
 
 
 @dataclass(frozen=True)
@@ -150,20 +157,7 @@ class FitJob(Job):
 
 
 @dataclass(frozen=True)
-class _ReplacedJob(Job):
-    """A job that runs again, and replaces its result, if its settings or inputs have changed."""
-
-    settings: Mapping[str, Any]  # everything that decides the result, except the inputs
-
-    def is_done(self) -> bool:
-        return self.is_finished() and self.recorded() == self._make_record()
-
-    def _make_record(self) -> dict[str, Any]:
-        return {"settings": self.settings} | super()._make_record()
-
-
-@dataclass(frozen=True)
-class SweepJob(_ReplacedJob):
+class SweepJob(Job):
     """A sweep of a run or a fit, made anew if its settings or its inputs have changed.
 
     A sweep made by hand counts as done if it has the same settings, including the values in the
@@ -191,7 +185,7 @@ class SweepJob(_ReplacedJob):
 
 
 @dataclass(frozen=True)
-class CompareJob(_ReplacedJob):
+class CompareJob(Job):
     """The comparison of all sweeps, or of those that are done if some failed."""
 
     needs_all: ClassVar[bool] = False

@@ -64,27 +64,13 @@ def starts() -> dict[str, int]:
     }
 
 
-def test_all_jobs_run_once_and_in_order(run):
+def test_jobs_run_once_and_in_order_and_then_only_what_changed(run):
     assert run() == dict.fromkeys(NAMES, "done now")
     assert run() == dict.fromkeys(NAMES, "already done")
     assert starts() == dict.fromkeys(NAMES, 1)
     places = Path("compared/comparison.csv").read_text().split()
     assert places == [f"runs/tiny-s{seed}/evals/short" for seed in (0, 1)]
-
-
-def test_a_changed_grid_runs_only_what_changed(run):
-    run()
-    Path("sweep.yaml").write_text("name: short\nlengths: [64, 128, 256]\n")
-    again = dict.fromkeys(NAMES, "done now") | dict.fromkeys(NAMES[0:3:2], "already done")
-    assert run() == again
-    # a third seed: its run, its sweep, and the comparison
-    outcome = run("runs.0.axes.seed=[0,1,2]")
-    new = [name for name, text in outcome.items() if text == "done now"]
-    assert new == ["tiny-s2/train", "tiny-s2/sweep-short", "compare"]
-
-
-def test_a_sweep_that_was_replaced_or_deleted_is_made_again(run):
-    run()
+    # a sweep that was deleted or replaced is made again
     summary = Path("runs/tiny-s0/evals/short/summary.json")
     content = summary.read_text()
     for replacement in (None, content + "\n"):
@@ -95,6 +81,13 @@ def test_a_sweep_that_was_replaced_or_deleted_is_made_again(run):
         assert outcome["tiny-s0/sweep-short"] == "done now"
         assert outcome["tiny-s1/sweep-short"] == "already done"
         assert summary.read_text() == content
+    Path("sweep.yaml").write_text("name: short\nlengths: [64, 128, 256]\n")
+    again = dict.fromkeys(NAMES, "done now") | dict.fromkeys(NAMES[0:3:2], "already done")
+    assert run() == again
+    # a third seed: its run, its sweep, and the comparison
+    outcome = run("runs.0.axes.seed=[0,1,2]")
+    new = [name for name, text in outcome.items() if text == "done now"]
+    assert new == ["tiny-s2/train", "tiny-s2/sweep-short", "compare"]
 
 
 def test_what_was_made_by_hand_counts(run):

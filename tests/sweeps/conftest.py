@@ -36,7 +36,7 @@ def growing_step(
     def step(state: TrainState, batch: Batch, rotary: Any) -> tuple[TrainState, StepMetrics]:
         params = jax.tree.map(lambda x: np.float32(1.1) * x, state.params)
         sums = no_loss(model, params, batch, rotary)
-        return state._replace(params=params), StepMetrics(sums, np.float32(1) * sums.nll[0])
+        return state._replace(params=params), StepMetrics(sums, sums.nll[0])
 
     return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
 
@@ -62,10 +62,15 @@ def trained(
     raw = {"name": "tiny", "runs_dir": str(folder / "runs"), "model": SMALL, "data": data}
     raw |= {"optim": {"warmup_steps": 0}, "stages": stages or [STAGE]}
     config = Config.model_validate(raw | settings)
+    return train_nothing(config), config
+
+
+def train_nothing(config: Config, **console: Any) -> RunDirectory:
+    """Make a run whose checkpoints differ, without compiling what learns."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rope_jax.training.program.make_train_step", growing_step)
         patch.setattr("rope_jax.training.program.loss_sums", no_loss)
-        return train(config, plain_console(quiet=True)), config
+        return train(config, plain_console(**console or {"quiet": True}))
 
 
 def swept(run: Run, again: bool = False, **settings: object) -> tuple[Path, str]:

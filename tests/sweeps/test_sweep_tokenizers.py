@@ -1,6 +1,5 @@
 """Runs whose tokenizer is not the bytes, and sweeps of texts that are not the run's own."""
 
-import io
 import json
 import math
 import shutil
@@ -26,7 +25,7 @@ from rope_jax.protocols.same_tokens import SameTokens
 from rope_jax.protocols.windows import make_streams
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.run import train
-from tests.sweeps.conftest import SMALL, STAGE, Run, trained
+from tests.sweeps.conftest import SMALL, STAGE, Run, train_nothing, trained
 from tests.sweeps.conftest import swept as swept_to
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -147,7 +146,9 @@ def test_a_sweep_may_read_other_texts_without_those_of_the_run(bpe, tmp_path):
     written = load(SweepConfig, run.evals / "books" / "sweep.yaml")
     corpus = open_corpus(written.data, run.open_tokenizer(config), only="test")
     assert {row.corpus for row in rows} == {corpus.fingerprint[:16]}
-    assert [tokenizer_text(bpe, t) for t in corpus.test.texts()] == texts(7, 9)[:8]
+    assert [run.open_tokenizer(config).decode(text) for text in corpus.test.texts()] == texts(7, 9)[
+        :8
+    ]
     assert (len(corpus.train), len(corpus.validation), rows[0].documents) == (0, 0, 8)
     assert "test" in printed
     assert f"data: whether {run.path} was trained on these texts cannot be checked" in printed
@@ -175,10 +176,6 @@ def test_bits_per_byte_are_of_the_tokens_that_are_scored(bpe, tmp_path):
         assert f"{row.bpb:.3f}" in printed
 
 
-def tokenizer_text(run, tokens):
-    return run[0].open_tokenizer(run[1]).decode(tokens)
-
-
 def test_the_runs_own_corpus_is_not_read_whole(bpe):
     data = bpe[1].data.model_dump(mode="json", exclude={"validation_fraction", "test_fraction"})
     with pytest.raises(UserError, match=r"^test: data\.test_fraction: a sweep reads all of"):
@@ -199,8 +196,7 @@ def test_a_run_that_starts_from_another_has_its_tokenizer(bpe, tmp_path):
     more = load_training(tmp_path / "more.yaml")
     copy = run.path / "tokenizer.json"
     assert more.tokenizer == FileTokenizerConfig(path=str(copy), bos=START_TOKEN)
-    printed = io.StringIO()
-    child = train(more, plain_console(file=printed, width=300))
+    child = train_nothing(more)
     assert child.tokenizer_file.read_text() == copy.read_text()
     assert child.open_tokenizer(more).name == run.open_tokenizer(config).name
     # the same settings on other texts would be another tokenizer
