@@ -152,40 +152,72 @@ def test_a_factor_that_does_not_fit_is_refused():
 # Golden values
 
 
-@pytest.mark.parametrize(
-    ("settings", "geometry", "golden"),
-    [
-        ({"type": "none"}, (8, 1e4, 128), {0: 1.0, 1: 0.1, 2: 0.01, 3: 0.001}),
-        ({"type": "none"}, (128, 1e4, 4096), {16: 0.1, 32: 0.01, 63: 1.154781985e-4}),
-        ({"type": "pi", "factor": 4.0}, (8, 1e4, 128), {0: 0.25, 1: 0.025, 2: 0.0025, 3: 0.00025}),
-        ({"type": "ntk", "factor": 8.0}, (64, 1e4, 2048), {0: 1.0, 1: 85550.3759 ** (-1 / 32),
-            8: 0.0584715383, 16: 0.00341892079, 24: 0.000199909558, 31: 1.66690179e-05}),
-        ({"type": "dynamic_ntk"}, (64, 1e4, 2048),
-            {8: 0.0699245499, 16: 0.00488944268, 31: 3.33380358e-05}),
-        ({"type": "dynamic_ntk", "factor": 4.0}, (64, 1e4, 2048),
-            {8: 0.0515858686, 16: 0.00266110184, 31: 1.02578572e-05}),
-        ({"type": "llama3"}, (128, 5e5, 8192),
-            {21: 0.0134904199, 32: 0.000524846161, 63: 3.06892599e-07}),
-        ({"type": "mixed_base", "factor": 8.0}, (64, 1e4, 2048),
-            {0: 0.85679601, 16: 0.00274182808, 31: 1.66690179e-05}),
-        # 0.75 of 8 pairs turn, with exponents over the whole head: θ_5 = 1e4^(−10/16)
-        ({"type": "p_rope", "p": 0.75}, (16, 1e4, 128),
-            {0: 1.0, 1: 0.316227766, 5: 3.16227766e-3, 6: 0.0, 7: 0.0}),
-        ({"type": "p_rope", "p": 0.75, "factor": 2.0}, (16, 1e4, 128),
-            {0: 0.5, 5: 1.58113883e-3, 6: 0.0}),
-        ({"type": "abf", "base": 1e8}, (8, 1e4, 128), {0: 1.0, 1: 0.01, 2: 1e-4, 3: 1e-6}),
-        # wavelengths 2π·1e4^(i/4) = 6.28, 62.8, 628.3, 6283.2
-        ({"type": "resonance"}, (8, 1e4, 128),
-            {i: 2 * math.pi / n for i, n in enumerate((6, 63, 628, 6283))}),
-        ({"type": "resonance", "inner": {"type": "pi", "factor": 2.0}}, (8, 1e4, 128),
-            {i: 2 * math.pi / n for i, n in enumerate((13, 126, 1257, 12566))}),
-    ],
-)  # fmt: skip
-def test_golden_frequencies(settings, geometry, golden):
-    """At 8,192 tokens."""
+# settings, (d, b, L), inv_freq by pair at 8,192 tokens, and m where it is not 1
+GOLDEN = [
+    ({"type": "none"}, (8, 1e4, 128), {0: 1.0, 1: 0.1, 2: 0.01, 3: 0.001}),
+    ({"type": "none"}, (128, 1e4, 4096), {16: 0.1, 32: 0.01, 63: 1.154781985e-4}),
+    ({"type": "pi", "factor": 4.0}, (8, 1e4, 128), {0: 0.25, 1: 0.025, 2: 0.0025, 3: 0.00025}),
+    ({"type": "ntk", "factor": 8.0}, (64, 1e4, 2048), {0: 1.0, 1: 85550.3759 ** (-1 / 32),
+        8: 0.0584715383, 16: 0.00341892079, 24: 0.000199909558, 31: 1.66690179e-05}),
+    ({"type": "dynamic_ntk"}, (64, 1e4, 2048),
+        {8: 0.0699245499, 16: 0.00488944268, 31: 3.33380358e-05}),
+    ({"type": "dynamic_ntk", "factor": 4.0}, (64, 1e4, 2048),
+        {8: 0.0515858686, 16: 0.00266110184, 31: 1.02578572e-05}),
+    ({"type": "yarn", "factor": 16.0}, (128, 1e4, 4096),
+        {21: 0.04694086, 32: 0.005673076923, 45: 1.517716047e-4, 63: 7.217387404e-6}, 1.2772588722),
+    ({"type": "yarn", "factor": 4.0}, (32, 1e4, 128),
+        {4: 0.05, 5: 0.0210877997, 8: 0.0025, 15: 4.44569853e-05}, 1.1386294361),
+    # the ramp is (63 − 40)/(65 − 40) = 0.92 at the last pair, where θ = 1e4^(−126/128)
+    ({"type": "yarn", "factor": 16.0}, (128, 1e4, 65536),
+        {63: 1e4 ** (-126 / 128) * (0.08 + 0.92 / 16)}, 1.2772588722),
+    ({"type": "yarn", "factor": 32.0, "truncate": False}, (64, 1.5e5, 4096),
+        {16: 4.564839192e-4}, 1.3465735903),
+    # DeepSeek: (0.1·0.707·ln 40 + 1)/(0.1·0.5·ln 40 + 1), and where one of the two is off
+    ({"type": "yarn", "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 0.5}, (64, 1e4, 2048),
+        {0: 1.0}, 1.0644684474),
+    ({"type": "yarn", "factor": 40.0, "mscale": 0.0, "mscale_all_dim": 1.0}, (64, 1e4, 2048),
+        {0: 1.0}, 1.3688879454),
+    ({"type": "yarn", "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.0}, (64, 1e4, 2048),
+        {0: 1.0}, 1.3688879454),
+    ({"type": "llama3"}, (128, 5e5, 8192),
+        {21: 0.0134904199, 32: 0.000524846161, 63: 3.06892599e-07}),
+    ({"type": "mixed_base", "factor": 8.0}, (64, 1e4, 2048),
+        {0: 0.85679601, 16: 0.00274182808, 31: 1.66690179e-05}),
+    # 0.75 of 8 pairs turn, with exponents over the whole head: θ_5 = 1e4^(−10/16)
+    ({"type": "p_rope", "p": 0.75}, (16, 1e4, 128),
+        {0: 1.0, 1: 0.316227766, 5: 3.16227766e-3, 6: 0.0, 7: 0.0}),
+    ({"type": "p_rope", "p": 0.75, "factor": 2.0}, (16, 1e4, 128),
+        {0: 0.5, 5: 1.58113883e-3, 6: 0.0}),
+    ({"type": "abf", "base": 1e8}, (8, 1e4, 128), {0: 1.0, 1: 0.01, 2: 1e-4, 3: 1e-6}),
+    # 10 of 32 pairs: ½(1 + cos(πk/9)) for k = 0 … 9
+    ({"type": "cope"}, (64, 1e4, 128), {21: 1e4 ** (-42 / 64)} | {
+        22 + k: 1e4 ** (-(44 + 2 * k) / 64) * taper
+        for k, taper in {0: 1.0, 1: 0.969846310, 3: 0.75, 6: 0.25, 9: 0.0}.items()}),
+    # the same 10 of 32 pairs, all at 0
+    ({"type": "cope", "cut": "hard"}, (64, 1e4, 128),
+        {0: 1.0, 21: 1e4 ** (-42 / 64)} | dict.fromkeys(range(22, 32), 0.0)),
+    # at the smallest dimension, one of two pairs, where the taper takes both
+    ({"type": "cope", "cut": "hard"}, (4, 100.0, 32), {0: 1.0, 1: 0.0}),
+    ({"type": "cope", "cut": "hard", "c": 1}, (4, 100.0, 32), {0: 1.0, 1: 0.0}),
+    ({"type": "cope", "cut": "hard", "c": 2}, (4, 100.0, 32), {0: 0.0, 1: 0.0}),
+    # m² = 1 + 0.412·ln 8
+    ({"type": "drope", "factor": 8.0, "c": 0.412}, (64, 1e4, 128),
+        dict.fromkeys(range(32), 0.0), 1.3626187702),
+    ({"type": "resonance", "inner": {"type": "drope", "factor": 8.0, "c": 0.412}}, (64, 1e4, 2048),
+        dict.fromkeys(range(32), 0.0), 1.3626187702),
+    # wavelengths 2π·1e4^(i/4) = 6.28, 62.8, 628.3, 6283.2
+    ({"type": "resonance"}, (8, 1e4, 128),
+        {i: 2 * math.pi / n for i, n in enumerate((6, 63, 628, 6283))}),
+    ({"type": "resonance", "inner": {"type": "pi", "factor": 2.0}}, (8, 1e4, 128),
+        {i: 2 * math.pi / n for i, n in enumerate((13, 126, 1257, 12566))}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "geometry", "golden", "m"), [(*x, 1.0)[:4] for x in GOLDEN])
+def test_golden_values(settings, geometry, golden, m):
     frequencies = parse_scaling(settings).frequencies(RotaryGeometry(*geometry), 8192)
     assert_golden(frequencies, golden)
-    assert frequencies.attention_factor == 1
+    assert frequencies.attention_factor == pytest.approx(m, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -196,44 +228,12 @@ def test_golden_frequencies(settings, geometry, golden):
         (RotaryGeometry(64, 1e4, 256), (0, 13)),
         (RotaryGeometry(32, 1e4, 128), (0, 6)),
         (RotaryGeometry(128, 1e4, 65536), (40, 65)),
+        (RotaryGeometry(64, 1.5e5, 4096), (8.0927791, 17.3980245)),
     ],
 )
 def test_yarn_ramp_ends_golden(geometry, ends):
-    assert scaling("yarn").ramp_ends(geometry) == ends
-
-
-def test_yarn_untruncated_golden():
-    geometry = RotaryGeometry(64, 1.5e5, 4096)
-    yarn = scaling("yarn", 32, truncate=False)
-    assert yarn.ramp_ends(geometry) == pytest.approx((8.0927791, 17.3980245), rel=1e-6)
-    frequencies = yarn.frequencies(geometry)
-    assert_golden(frequencies, {16: 4.564839192e-4})
-    assert frequencies.attention_factor == pytest.approx(1.3465735903, rel=1e-6)
-
-
-# (d, b, L, s), golden inv_freq by pair, golden m
-YARN_GOLDEN = [
-    (
-        (128, 1e4, 4096, 16),
-        {21: 0.04694086, 32: 0.005673076923, 45: 1.517716047e-4, 63: 7.217387404e-6},
-        1.2772588722,
-    ),
-    (
-        (32, 1e4, 128, 4),
-        {4: 0.05, 5: 0.0210877997, 8: 0.0025, 15: 4.44569853e-05},
-        1.1386294361,
-    ),
-    # The ramp is (63 − 40)/(65 − 40) = 0.92 at the last pair, where θ = 1e4^(−126/128).
-    ((128, 1e4, 65536, 16), {63: 1e4 ** (-126 / 128) * (0.08 + 0.92 / 16)}, 1.2772588722),
-]
-
-
-@pytest.mark.parametrize(("setting", "golden", "m"), YARN_GOLDEN)
-def test_yarn_golden(setting, golden, m):
-    d, base, length, factor = setting
-    frequencies = scaling("yarn", factor).frequencies(RotaryGeometry(d, base, length))
-    assert_golden(frequencies, golden)
-    assert frequencies.attention_factor == pytest.approx(m, rel=1e-6)
+    yarn = scaling("yarn", truncate=isinstance(ends[0], int))
+    assert yarn.ramp_ends(geometry) == pytest.approx(ends, rel=1e-6)
 
 
 def test_llama3_without_a_ramp_is_a_step():
@@ -262,27 +262,6 @@ def test_longrope_with_equal_lists_needs_no_length():
     frequencies = made.frequencies(RotaryGeometry(4, 1e4, 4096))
     assert_golden(frequencies, {0: 0.5, 1: 0.0025})
     assert frequencies.attention_factor == 1.25
-
-
-def test_cope_golden():
-    # 10 of 32 pairs: ½(1 + cos(πk/9)) for k = 0 … 9
-    frequencies = scaling("cope").frequencies(RotaryGeometry(64, 1e4, 128))
-    taper = {0: 1.0, 1: 0.969846310, 3: 0.75, 6: 0.25, 9: 0.0}
-    assert_golden(frequencies, {21: 1e4 ** (-42 / 64)})
-    assert_golden(frequencies, {22 + k: 1e4 ** (-(44 + 2 * k) / 64) * t for k, t in taper.items()})
-
-
-def test_cope_hard_golden():
-    # the same 10 of 32 pairs, all at 0
-    frequencies = scaling("cope", cut="hard").frequencies(RotaryGeometry(64, 1e4, 128))
-    assert_golden(frequencies, {0: 1.0, 21: 1e4 ** (-42 / 64)})
-    np.testing.assert_array_equal(in_float64(frequencies)[22:], np.zeros(10))
-    # at the smallest dimension, one of two pairs, where the taper takes both
-    for c in (None, 1):
-        smallest = scaling("cope", cut="hard", c=c).frequencies(RotaryGeometry(4, 100.0, 32))
-        assert_golden(smallest, {0: 1.0, 1: 0.0})
-    whole = scaling("cope", cut="hard", c=2).frequencies(RotaryGeometry(4, 100.0, 32))
-    assert not in_float64(whole).any()
 
 
 # θ_i = b^(−φ_i), φ_i = 1 − asinh((1 − (2i + 1)/d)·sinh τ)/τ, computed with 60 digits or more.
@@ -319,27 +298,3 @@ def test_bucketed_golden():
     yarn = parse_scaling({"type": "bucketed", "factors": [4, 16], "inner": {"type": "yarn"}})
     m = yarn.frequencies(RotaryGeometry(128, 1e4, 4096), [1, 16384, 16385]).attention_factor
     np.testing.assert_allclose(m, [1.1386294361, 1.1386294361, 1.2772588722], rtol=1e-7)
-
-
-def test_drope_golden():
-    frequencies = scaling("drope", 8.0, c=0.412).frequencies(RotaryGeometry(64, 1e4, 128))
-    assert not in_float64(frequencies).any()
-    # m² = 1 + 0.412·ln 8
-    assert float(frequencies.attention_factor) ** 2 == pytest.approx(1.8567299134, rel=1e-6)
-
-
-def test_resonance_keeps_pairs_at_frequency_0_and_m():
-    inner = {"type": "drope", "factor": 8.0, "c": 0.412}
-    frequencies = parse_scaling({"type": "resonance", "inner": inner}).frequencies(GEOMETRIES[0])
-    assert not in_float64(frequencies).any()
-    assert frequencies.attention_factor == pytest.approx(1.3626187702, rel=1e-6)
-
-
-def test_yarn_mscale_golden():
-    # DeepSeek: (0.1·0.707·ln 40 + 1)/(0.1·0.5·ln 40 + 1)
-    made = scaling("yarn", 40.0, mscale=0.707, mscale_all_dim=0.5)
-    m = made.frequencies(GEOMETRIES[0]).attention_factor
-    assert m == pytest.approx(1.0644684474, rel=1e-6)
-    for off in ({"mscale": 0.0, "mscale_all_dim": 1.0}, {"mscale": 1.0, "mscale_all_dim": 0.0}):
-        m = scaling("yarn", 40.0, **off).frequencies(GEOMETRIES[0]).attention_factor
-        assert m == pytest.approx(1.3688879454, rel=1e-6)  # 0.1·ln 40 + 1

@@ -56,18 +56,14 @@ class FIREEncoding(Encoding):
 
         shapes = self.parameter_shapes(sizes)
         keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
-
-        def uniform(name: str, fan_in: int) -> Any:
-            limit = 1 / math.sqrt(fan_in)
-            return jax.random.uniform(keys[name], shapes[name], minval=-limit, maxval=limit)
-
-        return {
-            "c": jnp.full(shapes["c"], _INITIAL_C, jnp.float32),
-            "multiplier": jnp.ones(shapes["multiplier"], jnp.float32),
-            "hidden_kernel": uniform("hidden_kernel", 1),
-            "hidden_bias": uniform("hidden_bias", 1),
-            "output_kernel": uniform("output_kernel", _HIDDEN),
+        inputs = {"hidden_kernel": 1, "hidden_bias": 1, "output_kernel": _HIDDEN}
+        limits = {name: 1 / math.sqrt(count) for name, count in inputs.items()}
+        drawn = {
+            name: jax.random.uniform(keys[name], shapes[name], minval=-limit, maxval=limit)
+            for name, limit in limits.items()
         }
+        ones = jnp.ones(shapes["c"], jnp.float32)
+        return {"c": _INITIAL_C * ones, "multiplier": ones} | drawn
 
     def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
         import jax.numpy as jnp
