@@ -90,7 +90,7 @@ class PositionMap(Settings):
     @property
     def is_auto(self) -> bool:
         """Whether any setting follows from the trained window and the length."""
-        return "auto" in self.model_dump().values()
+        return any(value == "auto" for _, value in self)
 
     def at(self, window: int, length: int) -> "PositionMap | None":
         """Return the map with every "auto" resolved at L and n; None if it has one and n ≤ L.

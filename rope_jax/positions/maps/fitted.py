@@ -87,12 +87,11 @@ class FittedMap(PositionMap):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.borders):
                 raise ValueError(f"{name}: {len(values)} bands for {len(self.borders)} borders")
-        if (self.far_inv_freq is None) != (self.far_phase is None):
-            raise ValueError("far_inv_freq, far_phase: give both or neither")
+        for pair in (("far_inv_freq", "far_phase"), ("scale_s", "scale_p")):
+            if len({getattr(self, name) is None for name in pair}) > 1:
+                raise ValueError(f"{', '.join(pair)}: give both or neither")
         if self.borders and self.far_inv_freq is None:
             raise ValueError("borders: far_inv_freq and far_phase are missing")
-        if (self.scale_s is None) != (self.scale_p is None):
-            raise ValueError("scale_s, scale_p: give both or neither")
         if self.bias is not None and not self.borders:
             raise ValueError("bias: needs borders, at the first of which it begins")
         for name in _NUMBERS:
@@ -112,10 +111,6 @@ class FittedMap(PositionMap):
     def _by_layer(self) -> dict[str, np.ndarray]:
         """Return the numbers with the axis of layers first; of the far bands, those of one."""
         return {name: x[0] if name in _OF_FAR else x for name, x in self.params.items()}
-
-    @property
-    def is_auto(self) -> bool:
-        return False
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         """Return the bands without their params."""
