@@ -101,15 +101,15 @@ class PositionMap(Settings):
             return self
         if length <= window and not self.acts_inside:
             return None
-        settings, found = self.model_dump(), self.automatic(window, length)
+        settings, found = self.model_dump(), self.resolved(window, length)
         settings |= {name: x for name, x in found.items() if settings[name] == "auto"}
         try:
             return validated(type(self), settings)
         except ValueError as error:
             raise ValueError(f"{error} (at a trained window of {window:,})") from None
 
-    def automatic(self, window: int, length: int) -> dict[str, Any]:
-        """Return the number that each "auto" stands for, at L and n."""
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
+        """Return what "auto" stands for at L and n, by setting; those that are given stay."""
         return {}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:

@@ -23,7 +23,7 @@ class ReRoPE(PositionMap):
     type: Literal["rerope"] = "rerope"
     window: AutoTokens = Field("auto", description="w, at most L − 1; auto: 3L/4")
 
-    def automatic(self, window: int, length: int) -> dict[str, Any]:
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
         return {"window": max(1, 3 * window // 4)}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
@@ -53,7 +53,7 @@ class LeakyReRoPE(PositionMap):
         "keeps n tokens inside the window, (n − 1 − w)/(L − 1 − w)",
     )
 
-    def automatic(self, window: int, length: int) -> dict[str, Any]:
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
         largest = window - 2
         w = max(1, min(3 * window // 4, largest)) if self.window == "auto" else self.window
         if self.k != "auto":
@@ -90,7 +90,7 @@ class FarFrequencies(PositionMap):
             raise ValueError("far.query_scale: has no effect there; give it beside the map")
         return self
 
-    def automatic(self, window: int, length: int) -> dict[str, Any]:
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
         return {"window": max(1, window // 2)}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:

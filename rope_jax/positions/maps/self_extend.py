@@ -38,7 +38,7 @@ class SelfExtend(PositionMap):
                 )
         return self
 
-    def automatic(self, window: int, length: int) -> dict[str, Any]:
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
         half, g = max(1, window // 2), self.group
         if g != "auto":
             return {"window": max(g, half // g * g)}
@@ -98,7 +98,7 @@ class DualChunk(PositionMap):
                 raise ValueError(f"local: {w:,} leaves no chunk of {s:,}; give at most {s - 1:,}")
         return self
 
-    def automatic(self, window: int, length: int) -> dict[str, Any]:
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
         s = max(2, 3 * window // 4) if self.chunk == "auto" else self.chunk
         return {"chunk": s, "local": max(1, min(window // 8, s - 1))}
 
@@ -142,7 +142,7 @@ class STRING(PositionMap):
                 raise ValueError(f"local: {w:,} is more than shift {s:,}; give at most {s:,}")
         return self
 
-    def automatic(self, window: int, length: int) -> dict[str, Any]:
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
         s = max(1, window // 3) if self.shift == "auto" else self.shift
         return {"shift": s, "local": max(1, min(window // 32, s))}
 

@@ -23,7 +23,7 @@ class Streaming(PositionMap):
     sinks: Sinks = Field(4, description="S, first tokens that stay visible")
     recent: AutoTokens = Field("auto", description="R, tokens before the query; auto: L − S − 1")
 
-    def automatic(self, window: int, length: int) -> dict[str, Any]:
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
         return {"recent": max(1, window - self.sinks - 1)}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
@@ -48,7 +48,7 @@ class LMInfinite(PositionMap):
         "auto", description="B, tokens up to the query's own, at most L − 1; auto: L − 1"
     )
 
-    def automatic(self, window: int, length: int) -> dict[str, Any]:
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
         return {"recent": max(1, window - 1)}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
