@@ -1,53 +1,19 @@
 """Configs that the tests of this folder share."""
 
-from rope_jax.rope import STRATEGIES
+from tests.rope.test_strategies import scaling
 
-# The types whose factor is how many times longer the context becomes; in a sweep, it may be auto.
-EXTENDING = [
-    name
-    for name, strategy in STRATEGIES.items()
-    if "factor" in strategy.model_fields and name != "dynamic_ntk"
-]
+
+def settings_of(kind):
+    """Return settings of a scaling of this type, for a model of 4 layers and 16 pairs per head."""
+    query_scale = {"type": "power", "s": 1.5}
+    return scaling(kind, 2.0, pairs=16, query_scale=query_scale).model_dump(mode="json")
+
 
 PLAIN = """\
 name: plain
 stages:
   - {steps: 200, seq_len: 128, batch_size: 16}
 """
-
-# Settings other than an extension factor, for the model of PLAIN: 4 layers, 16 pairs per head. A
-# type not listed here is given its factor alone.
-EXAMPLES = {
-    "none": {"query_scale": {"type": "logn"}},
-    "pi": {"query_scale": {"type": "llama4", "attn_scale": 0.2, "floor_scale": 64}},
-    "ntk": {"query_scale": {"type": "ministral", "beta": 0.3}},
-    "dynamic_ntk": {"factor": 3.0},
-    "dynamic_pi": {},
-    "ntk_by_parts": {"ramp": "rotations"},
-    "yarn": {"beta_fast": 16.0, "mscale": 0.7, "mscale_all_dim": 0.5},
-    "dynamic_yarn": {"attention_factor": 1.5, "truncate": False},
-    "longrope": {"short_factor": [1.0] * 16, "long_factor": [1 + n / 8 for n in range(16)]},
-    "llama3": {"low_freq_factor": 0.5},
-    "abf": {"base": 2e6},
-    "mixed_base": {"e": 0.5},
-    "p_rope": {"p": 0.25},
-    "evq_cosh": {"tau": 1.5},
-    "cope": {"c": 5, "cut": "hard"},
-    "drope": {"c": 0.103},
-    "explicit": {
-        "inv_freq": [[0.5**n / layer for n in range(16)] for layer in (1, 2, 3, 4)],
-        "attention_factor": [1.0, 1.25, 1.5, 2.0],
-    },
-    "resonance": {"inner": {"type": "llama3", "factor": 4.0}},
-    "bucketed": {"factors": [1.0, 4.0, 16.0], "inner": {"type": "yarn", "beta_fast": 16.0}},
-}
-
-
-def example(kind, **settings):
-    """Return the settings of a scaling of this type, with a factor of 2 if it has an extension."""
-    factor = {"factor": 2.0} if kind in EXTENDING else {}
-    return {"type": kind} | factor | EXAMPLES.get(kind, {}) | settings
-
 
 # Every section, both kinds of list, every union, with every key.
 FULL = """\

@@ -10,7 +10,14 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.positions.maps.rerope import LeakyReRoPE
 from rope_jax.rope import STRATEGIES, parse_scaling
 from rope_jax.rope.strategies import NoScaling, PIScaling, YaRNScaling
-from tests.config.examples import EXTENDING, example
+from tests.config.examples import settings_of
+
+# The types whose factor is how many times longer the context becomes; in a sweep, it may be auto.
+EXTENDING = [
+    name
+    for name, strategy in STRATEGIES.items()
+    if "factor" in strategy.model_fields and name != "dynamic_ntk"
+]
 
 
 @pytest.fixture
@@ -82,10 +89,9 @@ def test_default_scalings_are_trained_and_three_automatic_ones():
 def test_every_extension_factor_may_be_automatic(entries):
     """It is length / window, at least 1."""
     for kind in EXTENDING:
-        settings = example(kind, factor="auto")
+        settings = settings_of(kind) | {"factor": "auto"}
         (entry,) = entries(f"[{json.dumps(settings)}]")
-        parts = (kind, "auto", settings.get("query_scale", {}).get("type"))
-        assert entry.label == "-".join(filter(None, parts))
+        assert entry.label == f"{kind}-auto-power"
         for length, factor in [(32, 1.0), (128, 1.0), (192, 1.5), (4096, 32.0)]:
             wanted = parse_scaling(settings | {"factor": factor})
             assert entry.at(length, 128, PIScaling(factor=3)) == wanted
@@ -155,6 +161,6 @@ def test_the_json_schema_offers_auto_a_name_and_bare_words_that_are_complete():
 
 def test_an_entry_of_every_type_is_read_and_dumped(read):
     for kind in STRATEGIES:
-        sweep = read("{}", f"scalings=[{json.dumps(example(kind))}]", schema=SweepConfig)
-        assert sweep.scalings[0].at(512, 128, NoScaling()) == parse_scaling(example(kind))
+        sweep = read("{}", f"scalings=[{json.dumps(settings_of(kind))}]", schema=SweepConfig)
+        assert sweep.scalings[0].at(512, 128, NoScaling()) == parse_scaling(settings_of(kind))
         assert read(dump(sweep), schema=SweepConfig) == sweep

@@ -15,14 +15,14 @@ from rope_jax.rope.strategies import (
     PIScaling,
     YaRNScaling,
 )
-from tests.config.examples import PLAIN, example
+from tests.config.examples import PLAIN, settings_of
 
 
 def test_a_scaling_of_every_type_is_read_and_dumped(read):
     for kind in STRATEGIES:
-        written = json.dumps(example(kind))
+        written = json.dumps(settings_of(kind))
         config = read(PLAIN, f"rope.scaling={written}", f"stages.0.scaling={written}")
-        assert config.rope.scaling == config.stages[0].scaling == parse_scaling(example(kind))
+        assert config.rope.scaling == config.stages[0].scaling == parse_scaling(settings_of(kind))
         assert read(dump(config)) == config
 
 
