@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rope_jax.config.explain import validate
-from rope_jax.config.keys import at
+from rope_jax.config.keys import at, flat
 from rope_jax.config.load import load, read_raw
 from rope_jax.config.sections import AnyInitFrom, InitFrom
 from rope_jax.config.tokenizer import ByteTokenizerConfig, FileTokenizerConfig
@@ -18,9 +18,7 @@ from rope_jax.errors import UserError, errors_from
 from rope_jax.rope.messages import show_value
 
 # Fields of `model` that change how it is computed or initialized, but not what its parameters mean.
-_EXECUTION = frozenset(
-    ["dtype", "product_dtype", "param_dtype", "layers", "remat", "initializer_range", "attention"]
-)
+_EXECUTION = {"dtype", "product_dtype", "param_dtype", "layers", "remat", "initializer_range"}
 
 
 @dataclass(frozen=True)
@@ -167,16 +165,14 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
 
 def _meaning(config: Config) -> dict[str, Any]:
     """Return the fields that decide the shapes or the meaning of parameters, by dotted key."""
-    model = config.model
-    values = model.model_dump(mode="json", exclude={*_EXECUTION, "position"})
-    values |= {"num_key_value_heads": model.kv_heads, "head_dim": model.heads_width}
-    fields = {f"model.{name}": value for name, value in values.items()}
-    fields["model.attention"] = "softmax" if model.backend.is_softmax else model.attention
+    model, is_rotary = config.model, config.model.position.is_rotary
+    values = model.model_dump(mode="json", exclude=_EXECUTION) | {
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.heads_width,
+        "attention": "softmax" if model.backend.is_softmax else model.attention,
+        "position": config.encoding.model_dump(mode="json"),
+    }
     # whether two files are equal is checked when they are read
-    fields["tokenizer.type"] = "bytes" if config.tokenizer.type == "bytes" else "bpe or file"
-    for name, value in config.encoding.model_dump(mode="json").items():
-        fields[f"model.position.{name}"] = value
-    if model.position.is_rotary:
-        fields["rope.rotary_dim"] = config.geometry.rotary_dim
-        fields["rope.layout"] = config.rope.layout
-    return fields
+    tokenizer = {"type": "bytes" if config.tokenizer.type == "bytes" else "bpe or file"}
+    rope = {"rotary_dim": config.geometry.rotary_dim, "layout": config.rope.layout}
+    return flat({"model": values, "tokenizer": tokenizer, "rope": rope if is_rotary else {}})
