@@ -45,11 +45,13 @@ def open_run(
 
     Errors of files become one line, and a lack of memory the line `out_of_memory`.
     """
-    with processes.joined(distributed):
-        if not processes.is_first():
-            console = plain_console(quiet=True)
-        with shortage_as(out_of_memory), file_errors_as_one_line(run.path):
-            yield Session(run, config, console, attention)
+    with (
+        processes.joined(distributed),
+        shortage_as(out_of_memory),
+        file_errors_as_one_line(run.path),
+    ):
+        shown = console if processes.is_first() else plain_console(quiet=True)
+        yield Session(run, config, shown, attention)
 
 
 @contextlib.contextmanager

@@ -53,9 +53,8 @@ def reached_flops(peak: float) -> float:
 
 def nominal_flops() -> float:
     """Return `reached_flops` without measuring it: the same each time and in every process."""
-    chip = chip_of(jax.devices()[0].device_kind)
-    if chip is not None:
-        return chip.flops * len(jax.devices()) * _REACHED_OF_DATA_SHEET
+    if chip_of(jax.devices()[0].device_kind) is not None:
+        return reached_flops(peak_flops()[0])
     return _NOMINAL_FLOPS_OF_CORE * (os.cpu_count() or 1)
 
 

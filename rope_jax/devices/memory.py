@@ -78,12 +78,7 @@ def least_available(device: Any = None) -> float | int:
 
 
 def check_fits(
-    what: str,
-    needed: float | int,
-    available: float | int,
-    advice: str,
-    *,
-    where: str = "per device",
+    what: str, needed: float | int, available: float | int, advice: str, where: str = "per device"
 ) -> None:
     """UserError if `what`, such as "lengths: 64 tokens take", needs more bytes than available."""
     if needed > available:
@@ -121,19 +116,15 @@ def _cgroup_limits(root: Path) -> Iterator[int]:
 
     In a container this path may be that of the host, of which only the root is there.
     """
-
-    def read(path: Path) -> str:
-        with contextlib.suppress(OSError):
-            return path.read_text(encoding="utf-8", errors="replace")
-        return ""
-
-    for line in read(root / "proc/self/cgroup").splitlines():
+    lines: list[str] = []
+    with contextlib.suppress(OSError):  # not Linux
+        lines = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
+    for line in lines:
         controllers, _, path = line.partition(":")[2].partition(":")
         top, name = root / "sys/fs/cgroup", "memory.max"
         if "memory" in controllers.split(","):  # version 1
             top, name = top / "memory", "memory.limit_in_bytes"
         inside = PurePosixPath(path.lstrip("/"))
         for folder in (inside, *inside.parents):
-            limit = read(top / folder / name).strip()
-            if limit.isdigit():  # not "max"
-                yield int(limit)
+            with contextlib.suppress(OSError, ValueError):  # absent, or "max"
+                yield int((top / folder / name).read_text())

@@ -54,8 +54,7 @@ class Placement:
                 f"mesh: {product or 'data 1'} takes {math.prod(sizes.values())} devices, and "
                 f"{there_are}; make the product of its axes equal to that"
             )
-        mesh = jax.make_mesh(tuple(sizes.values()), AXES, axis_types=_AUTO, devices=devices)
-        self._set(mesh)
+        self._set(jax.make_mesh(tuple(sizes.values()), AXES, axis_types=_AUTO, devices=devices))
 
     def _set(self, mesh: Mesh) -> None:
         self.mesh, self.config = mesh, MeshConfig(**mesh.shape)

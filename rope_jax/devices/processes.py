@@ -139,8 +139,8 @@ def _connect(config: DistributedConfig) -> None:
                 "distributed.timeout higher"
             )
         thread.join(0.1)
-    if failures:
-        reason = " ".join(str(failures[0]).split())[:300] or type(failures[0]).__name__
+    for error in failures:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         advice = "" if config.coordinator else "; give coordinator, num_processes and process_id"
         raise UserError(f"distributed: cannot join the processes at {where}: {reason}{advice}")
 
@@ -153,11 +153,9 @@ def _bind_address(config: DistributedConfig) -> str:
     """
     host, _, port = (config.coordinator or "").rpartition(":")
     host = host.strip("[]")
+    how: Any = {"type": socket.SOCK_STREAM, "flags": socket.AI_ADDRCONFIG}  # IPv6 if there is any
     try:
-        # the flag leaves IPv6 out where there is none
-        (family, _, _, _, address), *_ = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
-        )
+        (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, **how)
         if config.process_id == 0:  # JAX would share a port with process 0 of another run
             socket.create_server(address[:2], family=family).close()
     except OSError as error:
@@ -165,8 +163,7 @@ def _bind_address(config: DistributedConfig) -> str:
             f"distributed.coordinator: {config.coordinator}: {error.strerror or error}; "
             "it must be an address of process 0's host, with a free port"
         ) from None
-    only_here = ipaddress.ip_address(address[0]).is_loopback
-    if only_here and host not in ("localhost", address[0]):
+    if ipaddress.ip_address(address[0]).is_loopback and host not in ("localhost", address[0]):
         return f"[::]:{port}"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -182,10 +179,9 @@ def _ending_together() -> Iterator[None]:
 
     def lost() -> UserError | None:
         """Return the error that another process has reported, if any."""
-        try:
+        with contextlib.suppress(Exception):  # none has, or process 0 is gone and JAX ends this one
             return UserError(_LOST.format(store.key_value_try_get(_FAILED)))
-        except Exception:  # nobody has stored it, or process 0 is gone and JAX ends this one
-            return None
+        return None
 
     def exit_with_others() -> None:
         while not left.wait(1):

@@ -113,10 +113,8 @@ class Target:
 
         extra, *modules = ("tpu", "libtpu") if self.chip.gpu is None else _GPU_COMPILERS
         if not any(map(_is_installed, modules)):
-            raise UserError(
-                f"target: {self.text}: its compiler is not installed; pip install 'jax[{extra}]', "
-                f"or this package with the extra {extra}"
-            )
+            advice = f"pip install 'jax[{extra}]', or this package with the extra {extra}"
+            raise UserError(f"target: {self.text}: its compiler is not installed; {advice}")
         platform, how = "tpu", dict[str, Any]()
         if self.chip.gpu is not None:
             gpu = _GPU.format(*self.chip.gpu, kind=self.chip.kinds[0], memory=self.chip.memory)
@@ -129,11 +127,9 @@ class Target:
         try:
             return topologies.get_topology_desc(self.text, platform, **how).devices
         except jax.errors.JaxRuntimeError as error:
-            raise UserError(
-                f"target: {self.text}: the compiler refuses this slice "
-                f"({str(error).splitlines()[0]}); another is {self.text.partition(':')[0]}:"
-                f"{_EXAMPLES[self.chip.axes]}"
-            ) from error
+            what = f"the compiler refuses this slice ({str(error).splitlines()[0]})"
+            other = f"{self.text.partition(':')[0]}:{_EXAMPLES[self.chip.axes]}"
+            raise UserError(f"target: {self.text}: {what}; another is {other}") from error
 
 
 _GPU_COMPILERS = "cuda12", "jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"
@@ -151,19 +147,19 @@ def parse_target(text: str) -> Target:
     if name not in CHIPS:
         raise UserError(f"target: {explain_type(name, tuple(CHIPS))}; as in v5e:4x4 or h100:8")
     chip = CHIPS[name]
-    size = size if colon else _SMALLEST[chip.axes]
-    numbers = re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", size)
-    if not numbers or size.count("x") != max(0, chip.axes - 1):
+    full = f"{name}:{size if colon else _SMALLEST[chip.axes]}"
+    axes = max(1, chip.axes)
+    if not re.fullmatch(rf"\w+:[1-9]\d{{0,3}}(x[1-9]\d{{0,3}}){{{axes - 1}}}", full):
         is_like = f"a slice has {chip.axes} axes" if chip.axes else "it is a number of GPUs"
-        raise UserError(f"target: {name}:{size}: {is_like}, as in {name}:{_EXAMPLES[chip.axes]}")
-    shape = tuple(map(int, size.split("x")))
+        raise UserError(f"target: {full}: {is_like}, as in {name}:{_EXAMPLES[chip.axes]}")
+    shape = tuple(map(int, full.partition(":")[2].split("x")))
     if not chip.axes:
         per_host = min(shape[0], _HOST_GPUS)
         if shape[0] % per_host:
             more = f"a host has {_HOST_GPUS} GPUs, so more are a multiple of that"
-            raise UserError(f"target: {name}:{size}: {more}")
+            raise UserError(f"target: {full}: {more}")
         shape = (shape[0] // per_host, per_host)
-    return Target(f"{name}:{size}", chip, shape)
+    return Target(full, chip, shape)
 
 
 def prepare() -> None:

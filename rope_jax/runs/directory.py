@@ -23,8 +23,6 @@ RUN_CONFIG = "run.yaml"
 """In a sweep's folder: the config of the run that was swept."""
 # Left by a process killed before it had written the config.
 _BEFORE_CONFIG = {".lock", ".config.tmp.yaml"}
-_OTHER = "give this one another name, or delete that folder"
-_MOST_BYTES = 2**24  # of environment.json
 _PACKAGES = (
     *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint"),
     *("datasets", "tokenizers", "numpy", "scipy"),
@@ -53,16 +51,15 @@ class RunDirectory:
 
         explain_other: returns what is wrong with going on from another config; None: nothing is.
         """
+        explain = explain_other or (lambda _: "give this one another name, or delete that folder")
         with _reading(self.path):
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(f"{self.path}: is a file; choose another name")
             if self.config_file.exists():
                 old = self.load_config()
-                different = different_keys(config, old)
-                if different and (reason := explain_other(old) if explain_other else _OTHER):
-                    raise UserError(
-                        f"{self.path}: holds a run with another {', '.join(different)}; {reason}"
-                    )
+                different = ", ".join(different_keys(config, old))
+                if different and (reason := explain(old)):
+                    raise UserError(f"{self.path}: holds a run with another {different}; {reason}")
             elif self.path.exists() and {f.name for f in self.path.iterdir()} - _BEFORE_CONFIG:
                 raise UserError(f"{self.path}: is neither empty nor a run; choose another name")
 
@@ -86,16 +83,14 @@ class RunDirectory:
     @contextlib.contextmanager
     def lock_sweep(self, name: str) -> Iterator[None]:
         """Lock a sweep until the context exits, which leaves nothing if nothing was written."""
-        folder = self.evals / name
-        advice = "choose another name with name="
+        folder, advice = self.evals / name, "choose another name with name="
         busy = f"{folder}: another process is sweeping under this name; wait for it, or {advice}"
         try:
             with locked(self.evals / f".{name}.lock", busy):
                 finish_replacing(folder)
-                if folder.exists() and not folder.is_dir():
-                    raise UserError(f"{folder}: is a file; {advice}")
-                if folder.exists() and not os.access(folder, os.W_OK):
-                    raise UserError(f"{folder}: is read-only; {advice}")
+                if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
+                    what = "read-only" if folder.is_dir() else "a file"
+                    raise UserError(f"{folder}: is {what}; {advice}")
                 yield
         finally:
             with contextlib.suppress(OSError):  # it is not empty
@@ -138,7 +133,7 @@ class RunDirectory:
     def _recorded(self, *keys: str) -> str | None:
         """Return a text in environment.json; None if it is not there or the file is damaged."""
         try:
-            content = json.loads(read_limited(self.environment_file, _MOST_BYTES))
+            content = json.loads(read_limited(self.environment_file, 2**24))
             for key in keys:
                 content = content[key]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -181,10 +176,8 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _commit() -> str | None:
     """Return the commit of this package's repository; None outside one."""
-    here = str(Path(__file__).parent)
-    command = ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    how: Any = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "timeout": 10}
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, **how).stdout.strip() or None
+    return None

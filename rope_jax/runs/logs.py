@@ -1,5 +1,6 @@
 """Metrics on disk: JSON lines, and event files for TensorBoard."""
 
+import contextlib
 import itertools
 import json
 import math
@@ -71,25 +72,23 @@ class TensorBoardWriter:
     def scalars(self, step: int, values: Scalars) -> None:
         """Record values at a step."""
         for name, value in values.items():
-            self._write(step, summary=summary.scalar(_grouped(name), value))
+            self.add(step, summary.scalar(_grouped(name), value))
 
     def histogram(self, step: int, name: str, edges: Sequence[int], counts: Sequence[int]) -> None:
         """Write how many values lie in each bucket: from edges[i] up to edges[i + 1] − 1."""
         middle = (np.array(edges[:-1]) + np.array(edges[1:]) - 1) / 2
         number = np.array(counts, np.float64)
-        self._write(
-            step,
-            summary=summary.histogram_raw(
-                _grouped(name),
-                min=edges[0],
-                max=edges[-1] - 1,
-                num=number.sum(),
-                sum=(number * middle).sum(),
-                sum_squares=(number * middle**2).sum(),
-                bucket_limits=[float(edge) for edge in edges[1:]],
-                bucket_counts=number.tolist(),
-            ),
+        histogram = summary.histogram_raw(
+            _grouped(name),
+            min=edges[0],
+            max=edges[-1] - 1,
+            num=number.sum(),
+            sum=(number * middle).sum(),
+            sum_squares=(number * middle**2).sum(),
+            bucket_limits=[float(edge) for edge in edges[1:]],
+            bucket_counts=number.tolist(),
         )
+        self.add(step, histogram)
 
     def hparams(
         self, settings: Mapping[str, str], outcome: Mapping[str, float], metrics: Sequence[str]
@@ -100,7 +99,7 @@ class TensorBoardWriter:
         the same `metrics`. tensorboardX's own add_hparams would create a separate run for it.
         """
         for part in summary.hparams(settings, dict.fromkeys(metrics)):
-            self._write(0, summary=part)
+            self.add(0, part)
         self.scalars(0, outcome)
 
     def add(self, step: int, content: Summary) -> None:
@@ -108,7 +107,6 @@ class TensorBoardWriter:
         self._write(step, summary=content)
 
     def flush(self) -> None:
-        """Hand all records to the operating system, so that they survive a kill."""
         self._file.flush()
 
     def close(self) -> None:
@@ -123,34 +121,29 @@ class Log:
 
     def __init__(self) -> None:
         self._lines: dict[str, JsonLinesWriter] = {}
-        self._events: TensorBoardWriter | None = None
+        self.events: TensorBoardWriter | None = None
 
     def open(self, folder: Path, resume_step: int) -> TensorBoardWriter:
         """Continue the files in a folder after `resume_step`; return the event file's writer."""
-        self._events = TensorBoardWriter(folder, resume_step)
+        self.events = TensorBoardWriter(folder, resume_step)
         for name in ("metrics", "throughput"):
             self._lines[name] = JsonLinesWriter(folder / f"{name}.jsonl", resume_step)
-        return self._events
+        return self.events
 
     def write(self, step: int, values: Scalars, file: str = "metrics") -> None:
         """Record values. "throughput": those that a resumed run does not reproduce bit for bit."""
-        if self._events is not None:
+        if self.events is not None:
             self._lines[file].scalars(step, values)
-            self._events.scalars(step, values)
-
-    def write_histogram(self, *histogram: Any) -> None:
-        """See `TensorBoardWriter.histogram`."""
-        if self._events is not None:
-            self._events.histogram(*histogram)
+            self.events.scalars(step, values)
 
     def flush(self) -> None:
-        """See `TensorBoardWriter.flush`."""
-        if self._events is not None:
-            self._events.flush()
+        """Hand all records to the operating system, so that they survive a kill."""
+        if self.events is not None:
+            self.events.flush()
 
     def close(self) -> None:
-        if self._events is not None:
-            self._events.close()
+        if self.events is not None:
+            self.events.close()
 
 
 def _grouped(name: str) -> str:
@@ -170,16 +163,14 @@ def logged_steps(path: Path, name: str = "step") -> set[int]:
 
 
 def _complete_lines(path: Path) -> list[str]:
-    if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _step(line: str) -> float | int:
     """Return the step of a line; infinity if it has none."""
-    try:
+    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
         step = json.loads(line)["step"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return math.inf
-    return step if isinstance(step, int) and 0 <= step < 2**63 else math.inf
+        if isinstance(step, int) and 0 <= step < 2**63:
+            return step
+    return math.inf

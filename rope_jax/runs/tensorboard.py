@@ -16,14 +16,11 @@ _ADDRESS = "http://localhost:6006/?smoothing=0"
 def describe_tensorboard(folder: Path) -> list[str]:
     """Return lines on what to open, unsmoothed, and what to show if there are too many runs."""
     count = len({path.parent for path in folder.rglob("*tfevents*")})
-    lines = [
-        f"Open {_ADDRESS}",
-        f"All scalings on one chart: {_ADDRESS}#custom_scalars&_smoothingWeight=0",
-    ]
+    shown = f"all of {folder}; for one run: make tensorboard RUNS={folder}/NAME"
     if (folder / "config.yaml").exists():
-        lines.append(f"Shown: the run {folder} and its sweeps")
-    else:
-        lines.append(f"Shown: all of {folder}; for one run: make tensorboard RUNS={folder}/NAME")
+        shown = f"the run {folder} and its sweeps"
+    charts = f"All scalings on one chart: {_ADDRESS}#custom_scalars&_smoothingWeight=0"
+    lines = [f"Open {_ADDRESS}", charts, f"Shown: {shown}"]
     if not count:
         lines.append(f"{folder} holds nothing to show yet")
     elif count > MOST_TICKED:

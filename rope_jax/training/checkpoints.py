@@ -66,7 +66,13 @@ class Checkpoints:
         """
         policy = keep and ocp.checkpoint_managers.LatestN(n=keep)
         options = ocp.CheckpointManagerOptions(preservation_policy=policy, create=bool(keep))
-        handlers: dict[str, Any] = {name: _handler(like) for name in TrainState._fields}
+        # few bytes in flight, as Orbax's own limit is 96 GB, but below an array's size it fails
+        largest = max((x.size * x.dtype.itemsize for x in jax.tree.leaves(like)), default=0)
+        most: Any = max(_IN_FLIGHT, 1.01 * largest) / 1e9
+        limits = {"save_concurrent_gb": most, "restore_concurrent_gb": most}
+        handlers: dict[str, Any] = {
+            name: ocp.StandardCheckpointHandler(**limits) for name in TrainState._fields
+        }
         handlers["fingerprint"] = ocp.JsonCheckpointHandler()
         silence_leftovers()
         self.directory, self._provenance = directory, provenance
@@ -88,15 +94,13 @@ class Checkpoints:
         """Start saving; return once the arrays are off the device. UserError: the last failed."""
         if step in self._manager.all_steps():
             return
-        chunks = ocp.SaveArgs(chunk_byte_size=_CHUNK)
         args: dict[str, Any] = {}
         content: Record = {"step": step, **(self._provenance or {})}
         for name, part in _parts(state).items():
             content[name] = _fingerprints(part)
-            save_args = jax.tree.map(lambda _: chunks, part)
-            args[name] = ocp.args.StandardSave(part, save_args=save_args)
-        record = sealed_record(content)
-        args["fingerprint"] = ocp.args.JsonSave(record)
+            chunks = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=_CHUNK), part)
+            args[name] = ocp.args.StandardSave(part, save_args=chunks)
+        args["fingerprint"] = ocp.args.JsonSave(sealed_record(content))
         self._write(lambda: self._manager.save(step, args=ocp.args.Composite(**args)))
 
     def wait(self) -> None:
@@ -192,14 +196,6 @@ def _parts(state: TrainState) -> dict[str, Any]:
     return {name: part for name, part in state._asdict().items() if part is not None}
 
 
-def _handler(like: Any) -> ocp.StandardCheckpointHandler:
-    """Return a handler with few bytes in flight; Orbax's own limit is 96 GB, a second copy."""
-    sizes = (leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like))
-    # below an array's size, Orbax would fail
-    most: Any = max(_IN_FLIGHT, 1.01 * max(sizes, default=0)) / 1e9
-    return ocp.StandardCheckpointHandler(save_concurrent_gb=most, restore_concurrent_gb=most)
-
-
 def newest_params(
     directory: Path, abstract: Params, warn: Callable[[str], None]
 ) -> tuple[int, Params]:
@@ -246,7 +242,7 @@ def _path_for_orbax(directory: Path) -> Iterator[Path]:
 
 
 def _entries(directory: Path) -> list[Path]:
-    """Return what is where a checkpoint should be: anything with a step's name."""
+    """Return whatever has the name of a step."""
     return [path for path in directory.glob("*") if path.name.isascii() and path.name.isdecimal()]
 
 

@@ -60,9 +60,8 @@ def start_from(
         opt_state = jax.jit(with_new_schedule, out_shardings=shardings)(state.opt_state)
     else:
         opt_state = jax.jit(program.optimizer.init, out_shardings=shardings)(params)
-    fingerprint = params_fingerprint(state.params)
-    origin = init_from.model_dump() | {"step": source.step, "parameters": fingerprint}
-    return Start(TrainState(params, opt_state), origin)
+    found = {"step": source.step, "parameters": params_fingerprint(state.params)}
+    return Start(TrainState(params, opt_state), init_from.model_dump() | found)
 
 
 def _as_stored(program: Program, source: Source) -> TrainState:
@@ -95,13 +94,12 @@ def _check(
             f"init_from: the tokenizer of {source.run} is another one; leave the section tokenizer "
             "out, so that it is inherited"
         )
-    record = recorded_provenance(source.checkpoint)
-    if record is not None:
+    trained_on = None
+    if (record := recorded_provenance(source.checkpoint)) is not None:
         check_config(record, source.config, source.step, f"init_from: {source.run / 'config.yaml'}")
-    trained_on = None if record is None else record["corpus"]
+        trained_on = record["corpus"]
     if trained_on != corpus.fingerprint:
-        known = trained_on is not None
-        trained = "was trained on another corpus" if known else "does not record its corpus"
+        trained = "was trained on another corpus" if trained_on else "does not record its corpus"
         warn(
             f"init_from: {source.run} {trained}: what it has read may hold this run's test split, "
             "so that perplexities on it come out too low"

@@ -3,6 +3,7 @@
 import functools
 import signal
 import time
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
@@ -41,38 +42,37 @@ from rope_jax.training.sweep import TrainingSweep
 from rope_jax.training.terminal import TrainingProgress
 
 
+@dataclass
 class Trainer:
-    """Trains one run: its stages in order, with validation, logging and checkpoints."""
+    """Trains one run: its stages in order, with validation, logging and checkpoints.
 
-    def __init__(
-        self,
-        program: Program,
-        corpus: Corpus,
-        checkpoints: Checkpoints,
-        log: Log,
-        progress: TrainingProgress,
-        peak_flops: float,
-        sweep: TrainingSweep | None = None,
-    ) -> None:
-        """peak_flops: FLOP/s of all devices together, the reference for MFU."""
-        self.config, self.placement = program.config, program.placement
-        self.validation_loss: float | None = None
-        """Nats per token at the last validation."""
-        self._program, self._corpus, self._checkpoints = program, corpus, checkpoints
-        self._log, self._progress, self._peak_flops = log, progress, peak_flops
-        self._sweep = sweep
-        self._mix = mix_of(self.config.data.mix, corpus.tokenizer)
+    peak_flops: FLOP/s of all devices together, the reference for MFU.
+    validation_loss: nats per token at the last validation.
+    """
+
+    program: Program
+    corpus: Corpus
+    checkpoints: Checkpoints
+    log: Log
+    progress: TrainingProgress
+    peak_flops: float
+    sweep: TrainingSweep | None = None
+    validation_loss: float | None = None
+    # when the step under way began, unless it is the first one, which is not timed
+    _began: float | None = None
+    # times of the steps since the last one that was logged
+    _seconds: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.config, self.placement = self.program.config, self.program.placement
+        self._mix = mix_of(self.config.data.mix, self.corpus.tokenizer)
         # one program: computed operation by operation, each would be compiled by itself
         self._learning_rate = jax.jit(learning_rate(self.config))
         self._spans = self.config.spans
-        self._began: float | None = None
-        """When the step under way began; None: it is the first one, and is not timed."""
-        self._seconds: list[float] = []
-        """Times of the steps since the last one that was logged."""
 
     def run(self, done: int, state: TrainState) -> TrainState:
         """Train after step `done`; return the last state. UserError: a loss is not finite."""
-        with self._progress.bar:
+        with self.progress.bar:
             if not done:
                 self._measure(0, self._spans[0], state.params)
             for span in self._spans:
@@ -82,9 +82,10 @@ class Trainer:
         return state
 
     def _train_stage(self, span: Span, done: int, state: TrainState) -> TrainState:
-        program = self._program.stages[span.number]
+        program = self.program.stages[span.number]
         self._began, self._seconds = None, []
         unread: tuple[int, StepMetrics] | None = None
+        sweep = self.config.sweep
         for step in range(done + 1, span.end + 1):
             build = functools.partial(self._training_rows, span, step)
             batch = self.placement.batch(build, span.stage.batch_size)
@@ -95,7 +96,6 @@ class Trainer:
             unread = (step, metrics)
             stop_signal = self._stop_signal(step)
             validates = span.is_due(step, self.config.validation.every_steps)
-            sweep = self.config.sweep
             sweeps = sweep is not None and span.is_due(step, sweep.every_steps)
             saves = span.is_due(step, self.config.checkpoint.every_steps)
             if validates or sweeps or saves or stop_signal:
@@ -107,11 +107,11 @@ class Trainer:
                 if sweeps:
                     self._measure(step, span, state.params)
                 if saves or stop_signal:
-                    self._log.flush()
-                    self._checkpoints.save(step, state)
+                    self.log.flush()
+                    self.checkpoints.save(step, state)
                 self._began = time.perf_counter()
             if stop_signal and step < self.config.last_step:
-                self._checkpoints.wait()
+                self.checkpoints.wait()
                 raise Stopped(
                     f"stopped after step {step} of {self.config.last_step}, which is saved; the "
                     "same command continues from there",
@@ -143,7 +143,7 @@ class Trainer:
             self._log_step(span, step, metrics)
 
     def _diverged(self, step: int, what: str, advice: str) -> UserError:
-        saved = self._checkpoints.steps()
+        saved = self.checkpoints.steps()
         kept = f"the checkpoint of step {saved[0]} is kept" if saved else "nothing was saved yet"
         return UserError(
             f"step {step}: {what}; training stops, and {kept}. Lower optim.learning_rate or "
@@ -151,7 +151,6 @@ class Trainer:
         )
 
     def _log_step(self, span: Span, step: int, metrics: StepMetrics) -> None:
-        """Log and show a step."""
         earlier = sum(s.stage.steps * s.tokens_per_step for s in self._spans[: span.number])
         scalars = training_scalars(
             metrics,
@@ -162,26 +161,27 @@ class Trainer:
         speed = None
         if self._seconds:
             speed, self._seconds = span.tokens_per_step / float(np.mean(self._seconds)), []
-            about = self.config.model, self._program.vocab_size, span.stage.seq_len
-            mfu = speed * flops_per_token(*about) / self._peak_flops
+            about = self.config.model, self.program.vocab_size, span.stage.seq_len
+            mfu = speed * flops_per_token(*about) / self.peak_flops
             speeds = {"throughput/tokens_per_second": speed, "throughput/mfu": mfu}
-            self._log.write(step, speeds, "throughput")
+            self.log.write(step, speeds, "throughput")
         if processes.is_first():  # which built only its own rows of the batch
             rows, length = slice(0, span.stage.batch_size), span.stage.length
             pairs = count_distances(self._training_rows(span, step, rows), length)
             scalars = {**scalars, **distance_scalars(pairs, length)}
-            edges = [*distance_edges(length), length]
-            self._log.write_histogram(step, "distances", edges, pairs[1:].tolist())
-        self._log.write(step, scalars)
-        self._progress.trained(step, scalars["train/loss"], speed)
+            if self.log.events is not None:
+                edges = [*distance_edges(length), length]
+                self.log.events.histogram(step, "distances", edges, pairs[1:].tolist())
+        self.log.write(step, scalars)
+        self.progress.trained(step, scalars["train/loss"], speed)
 
     def _validate(self, span: Span, step: int, params: Params) -> None:
         """Measure, log and show the validation loss, if the validation split has any text."""
-        stage, program = span.stage, self._program.stages[span.number]
-        if not len(self._corpus.validation):
+        stage, program = span.stage, self.program.stages[span.number]
+        if not len(self.corpus.validation):
             return
         batches = validation_batches(
-            self._corpus.validation,
+            self.corpus.validation,
             seq_len=stage.seq_len,
             batch_size=stage.batch_size,
             batches=self.config.validation.batches,
@@ -200,24 +200,24 @@ class Trainer:
         if not np.isfinite(self.validation_loss):  # the last update, which no training loss shows
             what = f"the validation loss is {self.validation_loss:g}"
             raise self._diverged(step, what, "optim.weight_decay")
-        self._log.write(step, scalars)
-        self._progress.validated(step, self.validation_loss)
+        self.log.write(step, scalars)
+        self.progress.validated(step, self.validation_loss)
 
     def _measure(self, step: int, span: Span, params: Params) -> None:
         """Log and show the sweep, if the config asks for one."""
-        if self._sweep is None:
+        if self.sweep is None:
             return
         with shortage_as("sweep: there is not enough memory; lower sweep.memory_gib"):
-            scalars = self._sweep.measure(span.number, params)
-        self._log.write(step, scalars)
-        self._progress.swept(step, scalars)
+            scalars = self.sweep.measure(span.number, params)
+        self.log.write(step, scalars)
+        self.progress.swept(step, scalars)
 
     def _training_rows(self, span: Span, step: int, rows: slice) -> Batch:
         short, mixed = None, span.stage.mixed
         if mixed is not None:
             short = ShortRows(mixed.seq_len, mixed.rows_of(span.stage.batch_size))
         return training_batch(
-            self._corpus.train,
+            self.corpus.train,
             seed=self.config.seed,
             stage=span.number,
             step=step - 1 - span.begin,

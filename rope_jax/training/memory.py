@@ -54,10 +54,7 @@ def _saving_bytes(program: Program) -> int:
 
 
 def check_size(program: Program) -> None:
-    """UserError, naming the key to change, if a run surely takes too much memory or compile time.
-
-    All processes must call this together.
-    """
+    """UserError, naming the key, if a run surely takes too much; for all processes together."""
     check_compile_time(program.config)
     available = least_available(program.placement.device)
     for number in range(len(program.config.stages)):

@@ -27,18 +27,10 @@ def learning_rate(config: Config) -> optax.Schedule:
 
 def optimizer(config: Config) -> optax.GradientTransformation:
     """Return AdamW (arXiv 1711.05101) on gradients clipped by their global norm."""
-    optim = config.optim
-    return optax.chain(
-        optax.clip_by_global_norm(optim.clip_norm),
-        optax.adamw(
-            learning_rate(config),
-            b1=optim.b1,
-            b2=optim.b2,
-            eps=optim.eps,
-            weight_decay=optim.weight_decay,
-            mask=decayed,
-        ),
-    )
+    optim, rate = config.optim, learning_rate(config)
+    how: Any = {"weight_decay": optim.weight_decay, "mask": decayed}
+    adamw = optax.adamw(rate, optim.b1, optim.b2, optim.eps, **how)
+    return optax.chain(optax.clip_by_global_norm(optim.clip_norm), adamw)
 
 
 def with_new_schedule(opt_state: optax.OptState) -> optax.OptState:

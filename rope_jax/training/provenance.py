@@ -24,7 +24,6 @@ from rope_jax.training.sweep import sweep_tag
 # choose another implementation of attention.
 _FREE = ("name", "log_every_steps", "checkpoint.", "validation.", "sweep", "model.attention")
 _RECORD = Path("fingerprint", "metadata")  # where Orbax puts the JSON item of a checkpoint
-_MOST_BYTES = 2**24
 # Keys that say how long the stages are and which learning rate they have.
 _PLANNED = re.compile(r"optim\.warmup_steps|stages\..*")
 _STEPS = re.compile(r"stages\.\d+\.steps")
@@ -90,7 +89,7 @@ def check_provenance(
 def recorded_provenance(checkpoint: Path) -> Record | None:
     """Return what a checkpoint's folder records; None if it is damaged or records nothing."""
     try:
-        record: Record = json.loads(read_limited(checkpoint / _RECORD, _MOST_BYTES))
+        record: Record = json.loads(read_limited(checkpoint / _RECORD, 2**24))
         check_record(record, int(checkpoint.name))
         is_valid = isinstance(record["corpus"], str | None) and "config" in record
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -128,11 +127,11 @@ def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] 
         ]
 
     different = (key for key in _different(new, old) if not key.startswith(but_for))
-    is_planned = all(map(_PLANNED.fullmatch, different))
-    if not is_planned or new.last_step < step or begun(new) != begun(old):
+    if new.last_step < step or not all(map(_PLANNED.fullmatch, different)):
         return False
     steps = np.arange(step, dtype=np.float32)
-    return bool(np.array_equal(*(jax.vmap(learning_rate(c))(steps) for c in (new, old))))
+    rates = (jax.vmap(learning_rate(config))(steps) for config in (new, old))
+    return begun(new) == begun(old) and bool(np.array_equal(*rates))
 
 
 def _different(new: Config, old: Config) -> list[str]:

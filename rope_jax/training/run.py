@@ -1,6 +1,7 @@
 """Training a run, from its config to a run directory with checkpoints and metrics."""
 
 import contextlib
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tensorboardX.summary import text
 from rope_jax import stopping
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
+from rope_jax.console import print_message
 from rope_jax.data.batches import training_batch, validation_batches
 from rope_jax.data.mix import mix_of
 from rope_jax.data.storage import Corpus
@@ -51,10 +53,8 @@ def train(config: Config, console: Console) -> RunDirectory:
         f"{run.path}: there is not enough memory; end other programs, and the same command "
         "continues from the newest checkpoint; or make the model smaller, under another name"
     )
-    opened = open_run(
-        *(run, config, console), distributed=config.distributed, out_of_memory=out_of_memory
-    )
-    with opened as session:
+    how: Any = {"distributed": config.distributed, "out_of_memory": out_of_memory}
+    with open_run(run, config, console, **how) as session:
         _train(session)
     return run
 
@@ -63,10 +63,7 @@ def _train(session: Session) -> None:
     """Check everything that can be refused; only then create the run's folder, and train."""
     run, config = session.run, session.config
     newest = int(processes.from_first(lambda: str(newest_step(run.checkpoints))))
-
-    def explain(old: Config) -> str | None:
-        return explain_other(session.recorded, old, newest)
-
+    explain = functools.partial(explain_other, session.recorded, step=newest)
     processes.on_first(lambda: run.check_available(session.recorded, explain))
     placement = Placement(config.mesh)
     placement.check_stages(config.stages)
@@ -92,24 +89,20 @@ def _train(session: Session) -> None:
         processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done, start))
         if gaps := describe_gaps(run, config, done, len(corpus.validation) > 0):
             session.warn(gaps)
+        if done >= config.last_step:
+            already = f"{run.path}: already trained to step {config.last_step}"
+            print_message(session.console, already)
+            return
         peak, source = peak_flops()
         facts = {
             "devices": f"{session.describe_devices()}; peak {peak / 1e9:,.0f} GFLOP/s ({source})",
             "tokenizer": session.describe_tokenizer(),
             "corpus": corpus.report,
         }
-        announce(
-            *(session.console, config),
-            run_directory=str(run.path),
-            parameters=parameter_count(program.model),
-            facts=facts,
-            seconds=flops_after(done, config, program.vocab_size) / reached_flops(peak),
-            done=done,
-        )
-        if done >= config.last_step:
-            return
-        log = Log()
-        stack.callback(log.close)
+        seconds = flops_after(done, config, program.vocab_size) / reached_flops(peak)
+        about = str(run.path), parameter_count(program.model), facts
+        announce(session.console, config, *about, done=done, seconds=seconds)
+        log = stack.enter_context(contextlib.closing(Log()))
         shown = yaml_block(dump(config))
         # a run that starts again repeats what was logged before its first step
         processes.on_first(lambda: log.open(run.path, done or -1).add(0, text("config", shown)))
@@ -126,7 +119,7 @@ def _train(session: Session) -> None:
 
 
 def _check_config(config: Config) -> None:
-    """UserError for what cannot be trained: an imported checkpoint, bfloat16, no training texts.
+    """UserError for what cannot be trained: an imported checkpoint, or one in bfloat16.
 
     AdamW's steps are a thousandth of a weight or less, and bfloat16 would round them away.
     """

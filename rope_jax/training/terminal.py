@@ -10,7 +10,6 @@ from rope_jax.config.sections import DocumentsConfig
 from rope_jax.config.training import Config
 from rope_jax.console import (
     describe_duration,
-    print_message,
     print_overview,
     print_warning,
     progress_bar,
@@ -22,10 +21,10 @@ from rope_jax.runs.logs import Scalars
 def announce(
     console: Console,
     config: Config,
-    *,
-    run_directory: str,
+    folder: str,
     parameters: int,
     facts: Mapping[str, str | Sequence[str]],
+    *,
     done: int,
     seconds: float,
 ) -> None:
@@ -34,10 +33,6 @@ def announce(
     seconds: for the steps that are left.
     """
     model, geometry, stages = config.model, config.geometry, config.stages
-    last = config.last_step
-    if done >= last:
-        print_message(console, f"{run_directory}: already trained to step {last}")
-        return
     longest, first = 0, geometry.train_length
     positions: str = model.position.type
     if model.position.is_rotary:
@@ -45,7 +40,7 @@ def announce(
         positions += f": {pairs} pairs, base {geometry.base:,g}, trained window L {first:,}"
     layers = f"{model.num_hidden_layers} layer{'s' * (model.num_hidden_layers != 1)}"
     rows: dict[str, str | Sequence[str]] = {
-        "run": run_directory,
+        "run": folder,
         "model": f"{parameters:,} parameters: {layers}, width {model.hidden_size}, "
         f"{model.num_attention_heads} heads of {model.heads_width}",
         "positions": positions,
@@ -81,7 +76,7 @@ def announce(
         rows["training" if len(stages) == 1 else f"stage {number}"] = lines
     rows["time"] = f"{describe_duration(seconds)}, compiling and validation not counted"
     if done:
-        rows["resumes"] = f"after step {done:,} of {last:,}"
+        rows["resumes"] = f"after step {done:,} of {config.last_step:,}"
     print_overview(console, f"training {config.name}", rows)
     if model.position.is_rotary and config.rope.train_length is None and longest > first:
         print_warning(
@@ -110,14 +105,12 @@ class TrainingProgress(StepProgress):
         self._training, self._validation = "", ""
 
     def trained(self, step: int, loss: float, tokens_per_second: float | None) -> None:
-        """Show the loss of a step, and the speed if it is known yet."""
         self._training = f"loss {loss:.3f}"
         if tokens_per_second is not None:
             self._training += f", {tokens_per_second / 1e3:.1f}k tokens/s"
         self._show(step, self._training)
 
     def validated(self, step: int, loss: float) -> None:
-        """Show the validation loss after a step."""
         self._validation = f"validation {loss:.3f}"
         self._show(step, self._validation)
 
