@@ -9,7 +9,6 @@ import ctypes
 import fcntl
 import hashlib
 import importlib
-import io
 import logging
 import multiprocessing
 import os
@@ -19,7 +18,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,20 +34,27 @@ stages:
   - {steps: 10, seq_len: 64, batch_size: 2, scaling: {type: pi, factor: 2}}
 validation: {every_steps: 5, batches: 2}
 checkpoint: {every_steps: 4, keep: 2}
-data:
-  type: text
-  files: [texts/*.txt]
-  validation_fraction: 0.2
-  test_fraction: 0.4
-  cache_dir: cache
+data: {type: text, files: [texts/*.txt], validation_fraction: 0.2, test_fraction: 0.4,
+       cache_dir: cache}
 """
 LAST_STEP = "20"
-SCRIPTS = ("train.py", "eval_ppl.py", "scripts/compare.py", "scripts/show_scaling.py")
+TRAIN, SWEEP, COMPARE, SHOW = "train", "sweep", "compare", "show"
+# The arguments of each command, on the run below "copy".
+COMMANDS = {
+    TRAIN: ["run.yaml", "runs_dir=copy"],
+    SWEEP: ["copy/run", "name=swept", "lengths=[16,64,128]", "resamples=200",
+            "scalings=[trained,none]"],
+    COMPARE: ["copy/run", "output=copy/compared", "resamples=200"],
+    SHOW: ["output=copy/scaling.png", "length=512"],
+}  # fmt: skip
 # Longer than the 5 seconds after which a signal ends a process, and than a slow machine's delays.
 PATIENCE = 120
 _MOST_OUTPUT = 2**20  # bytes that a pipe holds: nobody need read while a command runs
 # What the commands import, some of it only when they need it.
-_IMPORTED = ("training.run", "sweeps.run", "report.comparison", "inspection.curves")
+_IMPORTED = (
+    *("commands.main", "training.run", "sweeps.run"),
+    *("report.comparison", "inspection.curves"),
+)
 
 
 class Outcome(NamedTuple):
@@ -73,15 +79,20 @@ class Outcome(NamedTuple):
 
 
 class Command:
-    """A process that calls run(outputs); outputs: its standard output and error."""
+    """A process that calls run() with pipes as its standard output and error."""
 
-    def __init__(self, run: Callable[[list[int]], None]) -> None:
-        self._readable, writable = map(list, zip(os.pipe(), os.pipe(), strict=True))
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._readable, writable = zip(os.pipe(), os.pipe(), strict=True)
         for number in self._readable:
             fcntl.fcntl(number, fcntl.F_SETPIPE_SZ, _MOST_OUTPUT)
             os.set_blocking(number, False)
-        forking = multiprocessing.get_context("fork")
-        self._process = forking.Process(target=run, args=(writable,))
+
+        def piped() -> None:
+            for target, number in enumerate(writable, 1):
+                os.dup2(number, target)
+            run()
+
+        self._process = multiprocessing.get_context("fork").Process(target=piped)
         self._process.start()
         for number in writable:
             os.close(number)
@@ -90,14 +101,11 @@ class Command:
     def is_alive(self) -> bool:
         return self._process.is_alive()
 
-    def hears(self, *signals: int) -> bool:
-        """Whether the process has handlers of these signals yet."""
-        try:
-            text = Path(f"/proc/{self._process.pid}/status").read_text()
-        except OSError:
-            return False
-        caught = int(text.partition("SigCgt:")[2].split()[0], 16)
-        return all(caught >> (number - 1) & 1 for number in signals)
+    def hears_signals(self) -> bool:
+        """Whether the process has handlers of Ctrl-C and SIGTERM yet, or has ended."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text() if self.is_alive else ""
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16) if "SigCgt" in status else -1
+        return all(caught >> (number - 1) & 1 for number in (signal.SIGINT, signal.SIGTERM))
 
     def send(self, number: int) -> None:
         if self.is_alive:
@@ -109,28 +117,26 @@ class Command:
         status = self._process.exitcode
         self.send(signal.SIGKILL)
         self._process.join()
-        return Outcome(status, *map(_rest_of, self._readable))
-
-
-def _rest_of(readable: int) -> str:
-    try:
-        return os.read(readable, _MOST_OUTPUT).decode(errors="replace")
-    except BlockingIOError:  # nothing was written, and a process outlives the one that it began in
-        return ""
-    finally:
-        os.close(readable)
+        said = []
+        for number in self._readable:
+            try:
+                said.append(os.read(number, _MOST_OUTPUT).decode(errors="replace"))
+            except BlockingIOError:  # nothing was written, and a process that it began still runs
+                said.append("")
+            os.close(number)
+        return Outcome(status, *said)
 
 
 class Bench:
-    """A folder in which commands run: on the run below "copy", of the undisturbed one in "whole".
+    """A folder in which commands run, on a copy of an undisturbed run.
 
-    run_folder: the copied run. cache: tokens of its texts.
+    run: the copied run. cache: the tokens of its texts. seconds: how long each command takes when
+    nothing disturbs it and no program is compiled yet.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
-        """Train, sweep and compare without any disturbance, twice; exit if anything differs."""
-        self.folder, self.cache = folder, folder / "cache"
-        self.run_folder, self._whole = folder / "copy" / "run", folder / "whole" / "run"
+        """Train, sweep and compare without any disturbance; exit if that fails."""
+        self.folder, self.cache, self.run = folder, folder / "cache", folder / "copy" / "run"
         (folder / "run.yaml").write_text(CONFIG)
         (folder / "texts").mkdir()
         words = random.Random(seed)
@@ -139,18 +145,14 @@ class Bench:
             (folder / "texts" / f"{index}.txt").write_text("".join(text))
         self._import_commands()
         self.seconds: dict[str, float] = {}
-        """How long each command takes when nothing disturbs it."""
-        for runs in ("whole", "copy"):
-            for script in SCRIPTS:
-                start = time.perf_counter()
-                if problem := self.start_with(script, self.words(script, runs)).end().problem(0):
-                    sys.exit(f"{script} fails without any attack: {problem}")
-                self.seconds[script] = time.perf_counter() - start
-        shutil.copytree(self.cache, folder / "intact cache")
-        self._state = self._state_hash(self._whole)
-        for script in SCRIPTS:
-            if problem := self.difference(script, logs=True):
-                sys.exit(f"two undisturbed runs differ: {problem}")
+        for script in COMMANDS:
+            start = time.perf_counter()
+            if problem := self.start(script).end().problem(0):
+                sys.exit(f"{script} fails without any attack: {problem}")
+            self.seconds[script] = time.perf_counter() - start
+        for name in ("copy", "cache"):
+            shutil.copytree(folder / name, folder / "whole" / name)
+        self._results = {script: self._result(script) for script in COMMANDS}
 
     def _import_commands(self) -> None:
         home = self.folder / "home"
@@ -170,67 +172,34 @@ class Bench:
         keep_compiled_programs()
         for name in _IMPORTED:
             importlib.import_module(f"rope_jax.{name}")
-        modules = {script: script.removesuffix(".py").replace("/", ".") for script in SCRIPTS}
-        self._mains = {name: importlib.import_module(of).main for name, of in modules.items()}
-        self._warm_up()
-
-    def _warm_up(self) -> None:
-        """Have pydantic build its validators and Matplotlib read its fonts, once for all forks."""
-        from matplotlib.figure import Figure
-
-        from rope_jax.config.inherit import load_training
-        from rope_jax.config.sweep import SweepConfig
-
-        load_training(self.folder / "run.yaml")
-        SweepConfig()
-        figure = Figure()
-        figure.subplots().plot([0, 1], label="a")
-        figure.savefig(io.BytesIO())
-
-    def words(self, script: str, runs: str = "copy") -> list[str]:
-        """Return the arguments of a command, for the run below a folder."""
-        return {
-            "train.py": ["run.yaml", f"runs_dir={runs}"],
-            "eval_ppl.py": [f"{runs}/run", "name=swept", "lengths=[16,64,128]", "resamples=200",
-                            "scalings=[trained,none]"],
-            "scripts/compare.py": [f"{runs}/run", f"output={runs}/compared", "resamples=200"],
-            "scripts/show_scaling.py": [f"output={runs}/scaling.png", "length=512"],
-        }[script]  # fmt: skip
 
     def copy(self) -> Path:
         """Copy the undisturbed run and its tokens anew; return the run's folder."""
-        for source, folder in (("whole", self.run_folder.parent), ("intact cache", self.cache)):
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(self.folder / source, folder, symlinks=True)
-        return self.run_folder
+        for name in ("copy", "cache"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            shutil.copytree(self.folder / "whole" / name, self.folder / name, symlinks=True)
+        return self.run
 
-    def start(self, script: str, **how: Any) -> Command:
-        return self.start_with(script, self.words(script), **how)
-
-    def run(self, script: str, **how: Any) -> Outcome:
-        return self.start(script, **how).end()
-
-    def start_with(
+    def start(
         self,
         script: str,
-        words: list[str],
+        words: Sequence[str] | None = None,
         *,
         fresh: bool = False,
         compiles: bool = False,
         file_bytes: int | None = None,
         heeds_permissions: bool = False,
     ) -> Command:
-        """Start a command.
+        """Start a command, by default with its words in `COMMANDS`.
 
         fresh: start Python anew, as a shell would. compiles: without the cache of programs.
         file_bytes: how large a file may become, as if the disk were then full.
         heeds_permissions: also if this is root's process.
         """
+        words = COMMANDS[script] if words is None else words
 
-        def run(outputs: list[int]) -> None:
+        def run() -> None:
             os.chdir(self.folder)
-            for target, number in enumerate(outputs, 1):
-                os.dup2(number, target)
             if file_bytes is not None:
                 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, hard))
@@ -239,14 +208,15 @@ class Bench:
             if fresh:
                 del os.environ["JAX_COMPILATION_CACHE_DIR"]  # it finds the same by itself
                 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = str(not compiles)
-                os.execv(sys.executable, [sys.executable, str(ROOT / script), *words])
+                os.environ["PYTHONPATH"] = str(ROOT)
+                os.execv(sys.executable, [sys.executable, "-m", "rope_jax", script, *words])
             import jax
 
-            from rope_jax import cli
+            from rope_jax.commands import main
 
             jax.config.update("jax_enable_compilation_cache", not compiles)
-            sys.argv = [script, *words]
-            cli.run(self._mains[script])
+            sys.argv = ["rope-jax", script, *words]
+            main.run()
 
         return Command(run)
 
@@ -255,27 +225,25 @@ class Bench:
 
         logs: compare all that training logs, too.
         """
-        whole, run = self._whole, self.run_folder
-        if script == "train.py":
-            if self._state_hash(run) != self._state:
-                return "the trained state differs"
-            return "what training logged differs" if logs and _logs(run) != _logs(whole) else None
-        files = {
-            "eval_ppl.py": ("evals/swept/results.csv", "seconds"),
-            "scripts/compare.py": ("../compared/comparison.csv", "run"),
-        }
-        if script not in files:
+        pairs = zip(self._result(script), self._results[script], strict=True)
+        same, same_logs = (now == before for now, before in pairs)
+        if same and (same_logs or not logs):
             return None
-        name, without = files[script]
-        same = _rows(run / name, without) == _rows(whole / name, without)
-        return None if same else f"{Path(name).name} differs without a word"
+        return f"{'what is logged' if same else 'the result'} of {script} differs without a word"
 
-    def _state_hash(self, run: Path) -> str:
-        """Return a hash of the newest checkpoint's parameters and optimizer state."""
-        return Command(lambda outputs: _print_state_hash(run, outputs[0])).end().out
+    def _result(self, script: str) -> tuple[Any, Any]:
+        """Return a command's result in the copied run, and what it has logged."""
+        if script == TRAIN:
+            return Command(lambda: _print_state_hash(self.run)).end().out, _logs(self.run)
+        if script == SWEEP:
+            return _rows(self.run / "evals/swept/results.csv", "seconds"), None
+        if script == COMPARE:
+            return _rows(self.run.parent / "compared/comparison.csv", "run"), None
+        return None, None
 
 
-def _print_state_hash(run: Path, output: int) -> None:
+def _print_state_hash(run: Path) -> None:
+    """Print a hash of the newest checkpoint's parameters and optimizer state."""
     import jax
     import numpy as np
 
@@ -290,7 +258,7 @@ def _print_state_hash(run: Path, output: int) -> None:
     like = Program(resolve_run(config), 257, Placement(config.mesh)).abstract_state
     step, state = Checkpoints(run / "checkpoints").restore_newest(like, sys.exit)
     leaves = (np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state))
-    os.write(output, f"{step} {hashlib.sha256(b''.join(leaves)).hexdigest()}".encode())
+    print(step, hashlib.sha256(b"".join(leaves)).hexdigest(), flush=True)
 
 
 def _logs(run: Path) -> list[Any]:
