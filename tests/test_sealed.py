@@ -115,15 +115,6 @@ def test_what_is_half_deleted_is_never_put_back(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["sweep"]
 
 
-def test_a_failure_leaves_the_old_folder_and_no_other(tmp_path):
-    folder = tmp_path / "sweep"
-    write(folder, "old")
-    with pytest.raises(TypeError):
-        write(folder, None)
-    assert read(folder) == {"old"}
-    assert [path.name for path in tmp_path.iterdir()] == ["sweep"]
-
-
 def test_links_are_replaced_and_their_targets_stay(tmp_path):
     target, folder = tmp_path / "elsewhere", tmp_path / "sweep"
     write(target, "old")
@@ -139,14 +130,17 @@ def test_links_are_replaced_and_their_targets_stay(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_file_is_replaced_as_a_whole_or_not(tmp_path):
-    path = tmp_path / "a.csv"
+def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path):
+    path, folder = tmp_path / "a.csv", tmp_path / "sweep"
     (tmp_path / ".a.tmp.csv").write_text("half")  # of a killed writer
     write_text(path, "whole")
+    write(folder, "old")
     with pytest.raises(TypeError), replacing(path) as temporary:
         temporary.write_text(None)
-    assert path.read_text() == "whole"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+    with pytest.raises(TypeError):
+        write(folder, None)
+    assert (path.read_text(), read(folder)) == ("whole", {"old"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "sweep"]
 
 
 def test_a_read_only_sweep_is_not_replaced(tmp_path, monkeypatch):
@@ -174,12 +168,9 @@ def test_a_sealed_folder_is_read_by_sha256sum(tmp_path):
     check_content(folder / "a", b"abc", read_checksums(folder))
 
 
-def as_a_link_to(target):
-    def replace(path):
-        path.unlink()
-        path.symlink_to(target)
-
-    return replace
+def endless(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +178,7 @@ def as_a_link_to(target):
     [
         (lambda path: path.write_bytes(b"abb"), "a", "is damaged"),
         (Path.unlink, "b", "is missing"),
-        (as_a_link_to("/dev/zero"), "b", "is missing"),
+        (endless, "b", "is missing"),
         (lambda path: path.write_bytes(b""), "SHA256SUMS", "is damaged"),
         (lambda path: path.write_bytes(b"\xff"), "SHA256SUMS", "is damaged"),
         (lambda path: path.write_text("0" * 64 + "  a"), "SHA256SUMS", None),
@@ -198,9 +189,8 @@ def as_a_link_to(target):
 def test_damage_is_named(tmp_path, damage, name, reason):
     folder = sealed(tmp_path / "sealed")
     damage(folder / name)
-    with pytest.raises(
-        Damaged, match=f"/{name}: {reason}" if reason else "/[ab]: is (damaged|not in)"
-    ):
+    named = f"/{name}: {reason}" if reason else "/[ab]: is (damaged|not in)"
+    with pytest.raises(Damaged, match=named):
         is_complete(folder)
     assert is_complete(sealed(folder))
 
@@ -217,15 +207,18 @@ def test_a_flipped_bit_in_any_byte_of_the_checksums_is_noticed(tmp_path):
             is_complete(path.parent)
 
 
-@pytest.mark.parametrize("kind", ["nothing", "file", "dangling link", "folder"])
-def test_a_folder_without_checksums_is_not_complete(tmp_path, kind):
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path,  # nothing is there
+        lambda path: path.write_text("in the way"),
+        lambda path: path.symlink_to("nowhere"),
+        Path.mkdir,
+    ],
+)
+def test_a_folder_without_checksums_is_not_complete(tmp_path, make):
     folder = tmp_path / "sealed"
-    if kind == "file":
-        folder.write_text("in the way")
-    elif kind == "dangling link":
-        folder.symlink_to(tmp_path / "nowhere")
-    elif kind == "folder":
-        folder.mkdir()
+    make(folder)
     assert not is_complete(folder)
     assert is_complete(sealed(folder))
 

@@ -49,102 +49,63 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def end(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Wait for the process; return its status and what it wrote to stderr."""
-    _, err = process.communicate(timeout=20)
-    return process.returncode, err
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_work_that_looks_at_the_flag_ends_in_one_line(
-    start: Start, number: int, status: int
-) -> None:
-    process = start("say('working')\nwhile True:\n    time.sleep(0.01)\n    stopping.check()")
-    process.send_signal(number)
-    assert end(process) == (status, "-c: stopped; run the same command again to resume\n")
-
-
-def test_no_exception_is_raised_in_work_that_does_not_look(start: Start) -> None:
-    process = start("say('working')\ntime.sleep(0.3)\nsay('done')")
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (0, "done\n", "")
+STOPPED = "-c: stopped; run the same command again to resume\n"
+LATE = "-c: stopped in the middle of a long step; run the same command again to resume\n"
+LOOKS = "say('working')\nwhile True:\n    time.sleep(0.01)\n    stopping.check()"
+WAITS = "say('working')\ntime.sleep(60)"
+# In compiled code no handler of Python's runs, as while XLA compiles.
+COMPILES = "import threading; lock = threading.Lock(); lock.acquire(); say(1); lock.acquire()"
+SWALLOWS = "say('working')\ntry:\n    while True: pass\nexcept BaseException: say('swallowed')"
+LOOKS_OFTEN = """say('working')
+for _ in range(20):
+    time.sleep(0.1)
+    stopping.requested()
+assert stopping.requested() == signal.SIGTERM"""
+UNIT = f"time.sleep({1.5 * GRACE})\n"
+TWICE_AS_LONG = f"stopping.requested()\n{UNIT}stopping.requested()\nsay('working')\n{UNIT}"
+CAPPED = f"stopping._LONGEST_GRACE = 1\nstopping._request.unit = 50\n{WAITS}"
+SAVES = "with stopping.uninterrupted():\n    say('saving')\n    time.sleep({})\nstopping.check()"
 
 
 @pytest.mark.parametrize(
-    "work",
+    ("work", "status", "err"),
     [
-        "time.sleep(60)",
-        # In compiled code no handler runs, as while XLA compiles.
-        "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()",
-        "try:\n    while True: pass\nexcept BaseException: say('swallowed')",
+        (LOOKS, 130, STOPPED),
+        (LOOKS, 143, STOPPED),
+        # no exception is raised in work that does not look
+        ("say('working')\ntime.sleep(0.3)", 0, ""),
+        *((work, 143, LATE) for work in (WAITS, COMPILES, SWALLOWS)),
+        # each look puts off the end, and a unit of work may take twice as long as the one before
+        (LOOKS_OFTEN, 0, ""),
+        (TWICE_AS_LONG, 0, ""),
+        # but no longer than schedulers wait; and the first look does not end a unit
+        (CAPPED, 143, LATE),
+        (f"stopping.requested()\n{WAITS}", 143, LATE),
+        # what must not be cut off has no deadline
+        (SAVES.format(2 * GRACE), 143, STOPPED),
     ],
 )
-def test_work_that_never_looks_is_ended_after_a_few_seconds(start: Start, work: str) -> None:
-    process = start(f"say('working')\n{work}")
-    began = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    status, err = end(process)
-    assert GRACE <= time.monotonic() - began < GRACE + 10
-    assert status == 143
-    assert err == "-c: stopped in the middle of a long step; run the same command again to resume\n"
-
-
-def test_each_look_puts_off_the_end(start: Start) -> None:
-    process = start(
-        "say('working')\n"
-        "for _ in range(20):\n    time.sleep(0.1)\n    stopping.requested()\n"
-        "say(stopping.requested())"
-    )
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out.split(), err) == (0, [str(int(signal.SIGTERM))], "")
-
-
-def test_a_unit_of_work_may_take_twice_as_long_as_the_one_before(start: Start) -> None:
-    unit = 1.5 * GRACE
-    process = start(
-        f"stopping.requested()\ntime.sleep({unit})\nstopping.requested()\n"
-        f"say('working')\ntime.sleep({unit})\nsay('done')"
-    )
-    process.send_signal(signal.SIGTERM)
-    assert end(process)[0] == 0
-
-
-@pytest.mark.parametrize("unit", [0, 2 * GRACE])
-def test_no_unit_of_work_is_waited_for_longer_than_schedulers_wait(
-    start: Start, unit: float
+def test_a_signal_ends_work_between_two_units_or_after_a_few_seconds(
+    start: Start, work: str, status: int, err: str
 ) -> None:
-    """And the first look does not count as the end of a unit."""
-    looks = f"stopping.requested()\ntime.sleep({unit})\n" * bool(unit)
-    process = start(
-        f"stopping._LONGEST_GRACE = {2 * GRACE}\n{looks}stopping.requested()\n"
-        "say('working')\ntime.sleep(60)"
-    )
-    process.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    assert end(process)[0] == 143
-    assert time.monotonic() - began < 3 * GRACE + 5
+    process, began = start(work), time.monotonic()
+    process.send_signal(signal.SIGINT if status == 130 else signal.SIGTERM)
+    assert process.communicate(timeout=20)[1] == err
+    assert process.returncode == status
+    assert err != LATE or GRACE <= time.monotonic() - began < GRACE + 10
 
 
-def test_what_must_not_be_cut_off_has_no_deadline_but_yields_to_a_second_signal(
-    start: Start,
-) -> None:
-    body = "with stopping.uninterrupted():\n    say('saving')\n    time.sleep({})\nstopping.check()"
-    process = start(body.format(2 * GRACE))
-    process.send_signal(signal.SIGTERM)
-    assert end(process) == (143, "-c: stopped; run the same command again to resume\n")
-
-    process = start(body.format(60))
+def test_what_must_not_be_cut_off_yields_to_a_second_signal(start: Start) -> None:
+    process = start(SAVES.format(60))
     process.send_signal(signal.SIGINT)
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)  # what some launchers do: the same one twice
     time.sleep(2 * GRACE)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    status, err = end(process)
-    assert status == 130
-    assert err == "-c: stopped at once, by a second signal; run the same command again to resume\n"
+    err = process.communicate(timeout=20)[1]
+    assert process.returncode == 130
+    assert err == STOPPED.replace("stopped", "stopped at once, by a second signal")
 
 
 def test_a_signal_that_the_parent_ignores_stays_ignored() -> None:

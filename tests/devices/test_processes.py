@@ -5,15 +5,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from rope_jax import stopping
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.devices import processes
-from rope_jax.errors import UserError
+from rope_jax.errors import Stopped, UserError
 
 ROOT = Path(__file__).parents[2]
 # argv: the config of the processes, and what this one does once it has joined.
@@ -112,31 +114,19 @@ def test_process_0_listens_at_the_address_given_only(
 
 
 def test_a_process_that_waits_for_others_ends_at_the_timeout_or_by_a_signal(
-    port: int, members: list[subprocess.Popen[str]]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    members.append(member(port, 3, 0, MEET, timeout=4))
-    members.append(member(port + 1, 2, 0, MEET))
-    while not listens(port + 1):
-        assert members[1].poll() is None
-        time.sleep(0.1)
-    members[1].send_signal(signal.SIGINT)
-    assert ended(members[1]) == (130, "", "-c: stopped; run the same command again to resume\n")
-    status, out, err = ended(members[0])
-    assert (status, out) == (2, "")
-    assert err.startswith(
-        f"-c: distributed: after 4 s not all processes of 3 have met at localhost:{port}; "
-    )
-    assert err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_a_cluster_that_jax_does_not_know_is_refused(members: list[subprocess.Popen[str]]) -> None:
-    members.append(start("{}", MEET))
-    status, _, err = ended(members[0])
-    assert status == 2
-    assert err.startswith("-c: distributed: cannot join the processes at the address that the clus")
-    assert err.endswith("; give coordinator, num_processes and process_id\n")
-    assert err.count("\n") == 1
+    met = threading.Event()
+    monkeypatch.setattr("jax.distributed.initialize", lambda **_: met.wait())
+    alone = DistributedConfig(num_processes=3, process_id=1, coordinator="[::1]:9", timeout=1)
+    with pytest.raises(
+        UserError, match=r"after 1 s not all processes of 3 have met at \[::1\]:9; "
+    ):
+        processes._connect(alone)
+    monkeypatch.setattr(stopping._request, "signal", signal.SIGINT)
+    with pytest.raises(Stopped):
+        processes._connect(alone.model_copy(update={"timeout": 100}))
+    met.set()
 
 
 def test_the_variables_of_a_cluster_say_which_process_is_which(
@@ -158,68 +148,62 @@ def test_the_variables_of_a_cluster_say_which_process_is_which(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("failing", "how", "status"),
-    [
-        (0, "raise UserError('no texts')", 2),
-        (1, "os.kill(os.getpid(), signal.SIGTERM)\nwhile True: stopping.check()", 143),
-    ],
-)
-def test_a_process_that_fails_or_is_stopped_alone_ends_the_others(
-    failing: int, how: str, status: int, port: int, members: list[subprocess.Popen[str]]
+def test_processes_that_do_not_meet_are_told_so(
+    port: int, members: list[subprocess.Popen[str]]
 ) -> None:
-    actions = [TOGETHER, ALONE, ALONE]
-    actions[failing] = how
-    members += [member(port, 3, number, action) for number, action in enumerate(actions)]
-    for number, process in enumerate(members):
+    members += [member(port, 3, 0, MEET, timeout=4), member(port + 1, 2, 0, MEET)]
+    members.append(start("{}", MEET))  # of a cluster that JAX does not know
+    while not listens(port + 1):
+        assert members[1].poll() is None
+        time.sleep(0.1)
+    members[1].send_signal(signal.SIGINT)
+    (late, _, err), stopped, (unknown, _, other) = map(ended, members)
+    assert (late, unknown) == (2, 2)
+    assert stopped == (130, "", "-c: stopped; run the same command again to resume\n")
+    assert err.startswith("-c: distributed: after 4 s not all processes of 3 have met at localhost")
+    assert other.startswith("-c: distributed: cannot join the processes at the address that the cl")
+    assert other.endswith("; give coordinator, num_processes and process_id\n")
+    assert err.count("\n") == other.count("\n") == 1
+
+
+KILL = "processes.any_of(False); os.kill(os.getpid(), signal.SIGKILL)"
+STOP = "os.kill(os.getpid(), signal.SIGTERM)\nwhile True: stopping.check()"
+# the first process waits for the second one, whose error is the same
+FAIL = "time.sleep(2 * (1 - int(sys.argv[1].find('id: 0') > 0))); raise UserError('no texts')"
+JOINED = f"processes.any_of(False)\n{ALONE}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("actions", "ends"),
+    [
+        # a process that fails or is stopped alone ends the others, whatever these do
+        (["raise UserError('no texts')", ALONE], [(2, "no texts"), (2, f"process 0 of 2 {LOSS}")]),
+        (
+            [TOGETHER, STOP, ALONE],
+            [(2, f"process 1 of 3 {LOSS}"), (143, "stopped"), (2, f"process 1 of 3 {LOSS}")],
+        ),
+        ([FAIL, FAIL], [(2, "-c: no texts\n"), (2, "-c: no texts\n")]),
+        # one that is killed fails the operation that the others are in
+        ([TOGETHER, KILL], [(2, LOSS), (-signal.SIGKILL, "")]),
+        # JAX ends those that work alone
+        ([KILL, JOINED], [(-signal.SIGKILL, ""), (-signal.SIGABRT, "service detected fatal err")]),
+        ([JOINED, KILL], [(-signal.SIGABRT, "stopped sending heartbeats"), (-signal.SIGKILL, "")]),
+    ],
+    ids=["fails", "stopped", "common", "killed", "first killed", "killed while others work"],
+)
+def test_if_one_process_ends_so_do_the_others(
+    actions: list[str],
+    ends: list[tuple[int, str]],
+    port: int,
+    members: list[subprocess.Popen[str]],
+) -> None:
+    count, began = len(actions), time.monotonic()
+    members += [member(port, count, number, action) for number, action in enumerate(actions)]
+    for process, (status, message) in zip(members, ends, strict=True):
         found, _, err = ended(process)
-        assert found == (status if number == failing else 2), err
-        assert number == failing or f"process {failing} of 3 {LOSS}" in err
-        assert "Traceback" not in err
-
-
-@pytest.mark.slow
-def test_an_error_common_to_all_is_printed_by_all(
-    port: int, members: list[subprocess.Popen[str]]
-) -> None:
-    action = "time.sleep(2 * (1 - int(sys.argv[1].find('id: 0') > 0))); raise UserError('no texts')"
-    members += [member(port, 2, number, action) for number in (0, 1)]
-    assert [ended(process) for process in members] == [(2, "", "-c: no texts\n")] * 2
-
-
-KILLED = "processes.any_of(False); os.kill(os.getpid(), signal.SIGKILL)"
-
-
-@pytest.mark.slow
-def test_a_killed_process_fails_the_operation_that_the_others_are_in(
-    port: int, members: list[subprocess.Popen[str]]
-) -> None:
-    actions = [TOGETHER, KILLED, TOGETHER]
-    members += [member(port, 3, number, action) for number, action in enumerate(actions)]
-    for number in (0, 2):
-        status, _, err = ended(members[number])
-        assert status == 2, err
-        assert LOSS in err
-        assert "Traceback" not in err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("killed", "message"),
-    [
-        (0, "the JAX distributed service detected fatal errors"),
-        (1, "stopped sending heartbeats"),
-    ],
-)
-def test_jax_ends_a_process_that_works_alone_while_another_is_killed(
-    killed: int, message: str, port: int, members: list[subprocess.Popen[str]]
-) -> None:
-    actions = [f"processes.any_of(False)\n{ALONE}"] * 2
-    actions[killed] = KILLED
-    members += [member(port, 2, number, action) for number, action in enumerate(actions)]
-    assert ended(members[killed])[0] == -signal.SIGKILL
-    began = time.monotonic()
-    status, _, err = ended(members[1 - killed])
-    assert status == -signal.SIGABRT
-    assert message in err
-    assert time.monotonic() - began < processes._HEARTBEAT + 20
+        assert found == status, err
+        assert message in err
+        assert found == -signal.SIGABRT or "Traceback" not in err
+        assert actions != [FAIL, FAIL] or err == message
+    assert time.monotonic() - began < processes._HEARTBEAT + 40

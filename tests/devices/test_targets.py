@@ -36,34 +36,26 @@ def test_a_target_is_a_chip_and_the_shape_of_a_slice(text, full, shape):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "v5",
-            r"^target: 'v5' is not one of v4, v5e, .*; did you mean v5e or v5p\?; as in v5e:4x4",
-        ),
-        ("tpu", r"^target: 'tpu' is not one of .*; as in v5e:4x4 or h100:8$"),
-        ("v5e:16", r"^target: v5e:16: a slice has 2 axes, as in v5e:4x4$"),
-        ("v5p:4x4", r"^target: v5p:4x4: a slice has 3 axes, as in v5p:2x2x4$"),
-        ("h100:2x4", r"^target: h100:2x4: it is a number of GPUs, as in h100:8$"),
-        ("h100:12", r"^target: h100:12: a host has 8 GPUs, so more are a multiple of that$"),
-        ("h100:0", r"^target: h100:0: it is a number of GPUs"),
-        ("v5e:", r"^target: v5e:: a slice has 2 axes"),
+        ("v5", r"'v5' is not one of v4, v5e, .*; did you mean v5e or v5p\?; as in v5e:4x4"),
+        ("tpu", r"'tpu' is not one of .*; as in v5e:4x4 or h100:8$"),
+        ("v5e:16", r"v5e:16: a slice has 2 axes, as in v5e:4x4$"),
+        ("v5p:4x4", r"v5p:4x4: a slice has 3 axes, as in v5p:2x2x4$"),
+        ("h100:2x4", r"h100:2x4: it is a number of GPUs, as in h100:8$"),
+        ("h100:12", r"h100:12: a host has 8 GPUs, so more are a multiple of that$"),
+        ("h100:0", r"h100:0: it is a number of GPUs"),
+        ("v5e:", r"v5e:: a slice has 2 axes"),
     ],
 )
 def test_a_target_that_does_not_exist_is_answered_with_those_that_do(text, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"^target: {message}"):
         parse_target(text)
 
 
 def test_jax_names_of_devices_belong_to_chips():
-    for kind, name in (
-        ("TPU v5 lite", "v5e"),
-        ("TPU v5", "v5p"),
-        ("TPU v5p", "v5p"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-    ):
-        assert chip_of(kind) is CHIPS[name]
-    for kind in ("cpu", "NVIDIA GeForce RTX 3090"):
-        assert chip_of(kind) is None
+    kinds = {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p"}
+    kinds |= {"NVIDIA H100 80GB HBM3": "h100", "cpu": None, "NVIDIA GeForce RTX 3090": None}
+    for kind, name in kinds.items():
+        assert chip_of(kind) is CHIPS.get(name)
 
 
 def test_jax_uses_three_quarters_of_a_gpu_unless_told_otherwise(monkeypatch):

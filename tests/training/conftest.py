@@ -1,15 +1,28 @@
 """A tiny run of two stages, and one such run that was trained without interruption."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.run import train
+
+Run = tuple[Config, RunDirectory]
+STAGES = [
+    {"steps": 5, "seq_len": 16, "batch_size": 4},
+    {"steps": 4, "seq_len": 32, "batch_size": 2, "scaling": {"type": "pi", "factor": 2}}
+    | {"learning_rate": 1e-3},
+]
+
+
+def quiet() -> Console:
+    return plain_console(quiet=True)
 
 
 def tiny(folder: Path, **changes: object) -> Config:
@@ -39,10 +52,7 @@ def tiny(folder: Path, **changes: object) -> Config:
             "cache_dir": str(folder / "cache"),
         },
         "optim": {"warmup_steps": 2},
-        "stages": [
-            {"steps": 5, "seq_len": 16, "batch_size": 4},
-            {"steps": 4, "seq_len": 32, "batch_size": 2, "scaling": {"type": "pi", "factor": 2}},
-        ],
+        "stages": STAGES,
         "validation": {"every_steps": 3, "batches": 2},
         "checkpoint": {"every_steps": 2, "keep": 2},
     }
@@ -56,7 +66,21 @@ def config() -> Callable[..., Config]:
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, RunDirectory]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return a run that was not interrupted, which tests must leave as it is."""
     config = tiny(tmp_path_factory.mktemp("whole"))
-    return config, train(config, plain_console(quiet=True))
+    return config, train(config, quiet())
+
+
+@pytest.fixture
+def copied(whole: Run, tmp_path: Path) -> Run:
+    """Return a copy of that run."""
+    config = whole[0].model_copy(update={"runs_dir": str(tmp_path / "runs")})
+    return config, RunDirectory(Path(shutil.copytree(whole[1].path, tmp_path / "runs" / "tiny")))
+
+
+@pytest.fixture
+def resumed(copied: Run) -> Run:
+    """Return a copy of that run of which the last step is left."""
+    shutil.rmtree(copied[1].checkpoints / "9")
+    return copied

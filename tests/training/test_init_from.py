@@ -1,7 +1,9 @@
 """A run that starts from another run's checkpoint: what it takes, and what is refused."""
 
+import contextlib
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +16,19 @@ from rope_jax.config.devices import MeshConfig
 from rope_jax.config.inherit import load_training, training_config
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
-from rope_jax.console import plain_console
-from rope_jax.data.storage import Corpus, open_corpus
+from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
-from rope_jax.training.init_from import start_from
+from rope_jax.training.init_from import Start, start_from
 from rope_jax.training.program import Program
 from rope_jax.training.run import train
 from rope_jax.training.step import TrainState
 from tests.rounded import rounded_copy
-
-Run = tuple[Config, RunDirectory]
-
-
-def quiet() -> Any:
-    return plain_console(quiet=True)
+from tests.training.conftest import Run, quiet
 
 
 @pytest.fixture
@@ -56,16 +52,16 @@ def extended(source: RunDirectory, start: Any = "", **changes: Any) -> Config:
     return training_config(raw | changes, "C.yaml")
 
 
-def prepared(config: Config) -> tuple[Program, Corpus]:
+def begun(config: Config, warn: Callable[[str], Any] = pytest.fail) -> tuple[Start, Program]:
+    assert config.init_from is not None
     program = Program(resolve_run(config), ByteTokenizer.vocab_size, Placement(MeshConfig()))
-    return program, open_corpus(config.data, ByteTokenizer())
+    corpus = open_corpus(config.data, ByteTokenizer())
+    return start_from(config.init_from, program, corpus, warn), program
 
 
 def restored(folder: Path, step: int, like: TrainState) -> TrainState:
-    checkpoints = Checkpoints(folder)
-    state = checkpoints.restore(step, like)
-    checkpoints.close()
-    return state
+    with contextlib.closing(Checkpoints(folder)) as checkpoints:
+        return checkpoints.restore(step, like)
 
 
 def assert_equal(one: Any, other: Any) -> None:
@@ -76,9 +72,7 @@ def assert_equal(one: Any, other: Any) -> None:
 def test_weights_alone_or_with_the_optimizers_moments_are_taken(source: RunDirectory) -> None:
     config = extended(source, f"{source.path}@8")
     assert config.rope.scaling.type == "pi"
-    assert config.init_from is not None
-    program, corpus = prepared(config)
-    start = start_from(config.init_from, program, corpus, pytest.fail)
+    start, program = begun(config)
     saved = restored(source.checkpoints, 8, program.abstract_state)
     assert_equal(start.state.params, saved.params)
     assert_equal(start.state.opt_state, program.optimizer.init(saved.params))
@@ -86,9 +80,7 @@ def test_weights_alone_or_with_the_optimizers_moments_are_taken(source: RunDirec
     shardings = jax.tree.map(lambda leaf: leaf.sharding, start.state)
     assert jax.tree.leaves(shardings) == jax.tree.leaves(program.state_shardings())
 
-    config = extended(source, {"run": str(source.path), "optimizer": True})
-    assert config.init_from is not None
-    state = start_from(config.init_from, program, corpus, pytest.fail).state
+    (state, _), _ = begun(extended(source, {"run": str(source.path), "optimizer": True}))
     saved = restored(source.checkpoints, 9, program.abstract_state)
     assert_equal(state.params, saved.params)
 
@@ -110,10 +102,9 @@ def test_weights_kept_in_bfloat16_become_float32(whole: Run, tmp_path: Path) -> 
     source, kept, params = rounded_copy(whole[1], whole[0], tmp_path / "runs")
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(jax.numpy.bfloat16)}
     config = extended(source)
-    assert config.init_from is not None
-    assert (config.init_from.step, config.model.param_dtype) == (0, "float32")
-    program, corpus = prepared(config)
-    start = start_from(config.init_from, program, corpus, pytest.fail)
+    assert config.model.param_dtype == "float32"
+    start, program = begun(config)
+    assert start.origin["step"] == 0
     exact = jax.tree.map(lambda leaf: leaf.astype(np.float32), params)
     assert_equal(start.state.params, exact)
     types = jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), start.state)
@@ -122,15 +113,11 @@ def test_weights_kept_in_bfloat16_become_float32(whole: Run, tmp_path: Path) -> 
 
     # the fingerprint is that of the stored bits: the same numbers in float32 have another
     twin, _, _ = rounded_copy(whole[1], whole[0], tmp_path / "twin", dtype="float32")
-    other = extended(twin)
-    assert other.init_from is not None
-    again = start_from(other.init_from, program, corpus, pytest.fail)
+    again, _ = begun(extended(twin))
     assert_equal(again.state.params, start.state.params)
     assert again.origin["parameters"] != start.origin["parameters"]
 
-    with pytest.raises(
-        UserError, match=r"^model\.param_dtype: bfloat16 is for models that are not"
-    ):
+    with pytest.raises(UserError, match=r"^model\.param_dtype: bfloat16 is for models that"):
         train(kept, quiet())
 
 
@@ -170,11 +157,9 @@ def test_a_run_starts_where_its_source_ended_and_goes_on_without_it(
 def test_a_damaged_checkpoint_is_refused_and_stays(source: RunDirectory) -> None:
     config = extended(source)
     shutil.rmtree(source.checkpoints / "9" / "fingerprint")
-    with pytest.raises(UserError) as caught:
+    damaged = rf"^init_from: {source.checkpoints}: the .* step 9 is damaged .*another step \(8\)$"
+    with pytest.raises(UserError, match=damaged):
         train(config, quiet())
-    said = str(caught.value)
-    assert said.startswith(f"init_from: {source.checkpoints}: the checkpoint of step 9 is damaged")
-    assert said.endswith("; name another step (8)")
     assert (source.checkpoints / "9").exists()
     assert not (source.path / "damaged").exists()
     assert not (source.path.parent / "more").exists()
@@ -196,10 +181,8 @@ def test_other_texts_than_the_sources_are_warned_of(source: RunDirectory, tmp_pa
     for index in range(6):
         (tmp_path / "texts" / f"{index}.txt").write_text(f"{index} other text " * 40)
     data = {"files": [str(tmp_path / "texts" / "*.txt")]}
-    config = extended(source, data=data)
-    assert config.init_from is not None
     said: list[str] = []
-    start_from(config.init_from, *prepared(config), said.append)
+    begun(extended(source, data=data), said.append)
     assert said[0].startswith(f"init_from: {source.path} was trained on another corpus: what it")
 
 

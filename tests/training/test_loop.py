@@ -1,5 +1,6 @@
 """The training loop on a tiny model: what it logs and saves, and that resuming is exact."""
 
+import contextlib
 import io
 import json
 import os
@@ -11,7 +12,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rope_jax import stopping
@@ -24,28 +24,22 @@ from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter
 from rope_jax.training import loop as train_loop
-from rope_jax.training.checkpoints import params_at
+from rope_jax.training.checkpoints import Checkpoints, newest_step, saved_steps
 from rope_jax.training.program import Program, StageProgram
 from rope_jax.training.run import train
-
-Run = tuple[Config, RunDirectory]
-
-
-def quiet() -> Console:
-    return plain_console(quiet=True)
+from tests.training.conftest import STAGES, Run, quiet
 
 
 def lines(run: RunDirectory) -> list[dict]:
     return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
 
 
-def saved_steps(run: RunDirectory) -> list[int]:
-    return sorted(int(path.name) for path in run.checkpoints.iterdir())
-
-
 def assert_same_end(one: Run, other: Run) -> None:
-    like = Program(resolve_run(one[0]), 257, Placement(one[0].mesh)).abstract_state.params
-    ends = [jax.tree.leaves(params_at(run.checkpoints, 9, like)) for _, run in (one, other)]
+    like = Program(resolve_run(one[0]), 257, Placement(one[0].mesh)).abstract_state
+    ends = []
+    for _, run in (one, other):
+        with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
+            ends.append(jax.tree.leaves(checkpoints.restore(9, like)))
     for a, b in zip(*ends, strict=True):
         np.testing.assert_array_equal(a, b)
     assert one[1].metrics_file.read_bytes() == other[1].metrics_file.read_bytes()
@@ -57,7 +51,7 @@ def test_a_run_directory_has_its_config_environment_and_checkpoints(whole: Run) 
     environment = json.loads(run.environment_file.read_text())
     assert environment["packages"]["jax"] == jax.__version__
     assert len(environment["corpus"]["fingerprint"]) == 64
-    assert saved_steps(run) == [8, 9]
+    assert saved_steps(run.checkpoints) == [8, 9]
     speeds = [json.loads(line) for line in run.throughput_file.read_text().splitlines()]
     assert all(line["throughput/tokens_per_second"] > 0 for line in speeds)
 
@@ -94,58 +88,56 @@ def test_metrics_are_logged_at_the_configured_steps(whole: Run) -> None:
     np.testing.assert_allclose(counts / counts.sum(), list(distances.values()))
 
 
-@pytest.mark.parametrize(
-    ("number", "at"),
-    [(signal.SIGTERM, 2), pytest.param(signal.SIGINT, 6, marks=pytest.mark.slow)],
-)
-def test_a_signal_saves_and_stops_and_the_same_call_continues(
-    config: Callable[..., Config],
-    whole: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    at: int,
+def test_a_run_that_a_signal_stops_and_that_gets_another_stage_is_like_any_other(
+    config: Callable[..., Config], whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config_ = config(tmp_path)
-    write = JsonLinesWriter.scalars
+    first, write = config(tmp_path, stages=STAGES[:1]), JsonLinesWriter.scalars
 
     def write_then_signal(self: JsonLinesWriter, step: int, values: dict) -> None:
         write(self, step, values)
-        if step == at and "train/loss" in values:
-            os.kill(os.getpid(), number)
+        if step == 2 and "train/loss" in values:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
         patch.setattr(JsonLinesWriter, "scalars", write_then_signal)
-        expected = r"stopped after step \d of 9, which is saved"
+        expected = r"stopped after step \d of 5, which is saved"
         with stopping.listening(), pytest.raises(Stopped, match=expected) as stop:
-            train(config_, quiet())
-    assert stop.value.signal == number
-    newest = saved_steps(RunDirectory(Path(config_.runs_dir) / config_.name))[-1]
+            train(first, quiet())
+    assert stop.value.signal == signal.SIGTERM
+    newest = newest_step(Path(first.runs_dir) / first.name / "checkpoints")
     assert f"step {newest} of" in str(stop.value)
-    assert newest in (at, at + 1)  # the step in progress is not thrown away
-    assert_same_end(whole, (config_, train(config_, quiet())))
+    assert newest in (2, 3)  # the step in progress is not thrown away
+    run = train(first, quiet())
+    assert lines(run)[-1]["step"] == 5
+
+    before = run.config_file.read_bytes()
+    longer = config(tmp_path, stages=[STAGES[0] | {"steps": 8}])
+    planned = r"another stages\.0\.steps; its learning rate is planned for 5 steps"
+    with pytest.raises(UserError, match=rf"{planned}.*name=NEW init_from={run.path}$"):
+        train(longer, quiet())
+    with pytest.raises(UserError, match=r"another seed; give this one another name, or delete"):
+        train(first.model_copy(update={"seed": 1}), quiet())
+    assert run.config_file.read_bytes() == before
+    both = config(tmp_path)
+    assert_same_end(whole, (both, train(both, quiet())))
+    assert run.load_config() == both
 
 
-def test_steps_since_the_last_intact_checkpoint_are_trained_again(
-    whole: Run, tmp_path: Path
-) -> None:
-    shutil.copytree(whole[1].path.parent, tmp_path / "runs")
-    config_ = whole[0].model_copy(update={"runs_dir": str(tmp_path / "runs")})
-    shutil.rmtree(tmp_path / "runs" / "tiny" / "checkpoints" / "9" / "opt_state")
+def test_steps_since_the_last_intact_checkpoint_are_trained_again(whole: Run, copied: Run) -> None:
+    config_, run = copied
+    shutil.rmtree(run.checkpoints / "9" / "opt_state")
     said = io.StringIO()
-    run = train(config_, plain_console(file=said, width=300))
-    assert_same_end(whole, (config_, run))
+    train(config_, plain_console(file=said, width=300))
+    assert_same_end(whole, copied)
     assert "the checkpoint of step 9 is damaged (" in said.getvalue()
     assert "using step 8" in said.getvalue()
     assert [path.name for path in (run.path / "damaged").iterdir()] == ["9-0"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(
-    config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    resumed: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stages = [{"steps": 9, "seq_len": 16, "batch_size": 4}]
-    config_ = config(tmp_path, stages=stages)
-    run = RunDirectory(Path(config_.runs_dir) / config_.name)
+    config_, run = resumed
     loss_sums, batch = StageProgram.loss_sums, train_loop.training_batch
 
     def without_numbers(*arguments: object) -> object:
@@ -154,22 +146,20 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 
     def poisoned(*args: object, **settings: int) -> object:
         made = batch(*args, **settings)  # type: ignore[arg-type]
-        return made._replace(weights=made.weights * np.float32(np.nan if settings["step"] else 1))
+        return made._replace(weights=made.weights * np.float32(np.nan))
 
     with monkeypatch.context() as patch:
         patch.setattr(StageProgram, "loss_sums", without_numbers)
-        expected = r"step 3: the validation loss is nan.*of step 2 is kept"
+        expected = r"step 9: the validation loss is nan.*of step 8 is kept"
         with pytest.raises(UserError, match=expected):
             train(config_, quiet())
-    assert saved_steps(run) == [2]
+    assert saved_steps(run.checkpoints) == [8]
     monkeypatch.setattr(train_loop, "training_batch", poisoned)
-    with pytest.raises(UserError) as error:  # resumed after step 2
+    expected = r"^step 9: the loss is nan and the gradient's norm nan; .*of step 8 is kept"
+    with pytest.raises(UserError, match=expected):
         train(config_, quiet())
-    said = str(error.value)
-    assert said.startswith("step 3: the loss is nan and the gradient's norm nan; training stops")
-    assert "the checkpoint of step 2 is kept" in said
-    assert saved_steps(run) == [2]
-    assert max(line["step"] for line in lines(run)) == 2
+    assert saved_steps(run.checkpoints) == [8]
+    assert max(line["step"] for line in lines(run)) == 8
 
 
 def test_a_checkpoint_belongs_to_the_stage_it_was_saved_in(

@@ -2,7 +2,7 @@
 
 import io
 import json
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,36 +14,26 @@ from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.training.provenance import check_provenance, describe_gaps
+from rope_jax.training.provenance import check_provenance, describe_gaps, same_until
 from rope_jax.training.run import train
+from tests.training.conftest import Run
 
-Run = tuple[Config, RunDirectory, Corpus]
+OpenedRun = tuple[Config, RunDirectory, Corpus]
 
 
 @pytest.fixture
-def run(whole: tuple[Config, RunDirectory], tmp_path: Path) -> Run:
-    """A copy of a finished run."""
-    config, run = whole
-    copy = shutil.copytree(run.path, tmp_path / "runs" / config.name)
-    config = config.model_copy(update={"runs_dir": str(tmp_path / "runs")})
-    return config, RunDirectory(copy), open_corpus(config.data, ByteTokenizer())
+def run(copied: Run) -> OpenedRun:
+    return *copied, open_corpus(copied[0].data, ByteTokenizer())
 
 
-def without_records(folder: RunDirectory) -> None:
-    """Rewrite the checkpoints' records as an early version wrote them."""
-    for checkpoint in folder.checkpoints.iterdir():
-        record = checkpoint / "fingerprint" / "metadata"
-        content = json.loads(record.read_text())
-        record.write_text(json.dumps({k: content[k] for k in ("params", "opt_state")}))
+OTHER_CORPUS = json.dumps({"corpus": {"fingerprint": "0" * 64}})
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", "", None, "another corpus"])
+@pytest.mark.parametrize("damage", ["{", "[]", "", None, OTHER_CORPUS])
 def test_a_damaged_environment_does_not_condemn_the_checkpoints(
-    run: Run, damage: str | None
+    run: OpenedRun, damage: str | None
 ) -> None:
     config, folder, corpus = run
-    if damage == "another corpus":
-        damage = json.dumps({"corpus": {"fingerprint": "0" * 64}})
     folder.environment_file.unlink()
     if damage is not None:
         folder.environment_file.write_text(damage)
@@ -51,36 +41,31 @@ def test_a_damaged_environment_does_not_condemn_the_checkpoints(
     check_provenance(folder, config, corpus, warnings.append)
     (warning,) = warnings
     assert "environment.json: missing or damaged; the checkpoints' own record shows" in warning
-
-
-def test_the_environment_is_written_anew(run: Run) -> None:
-    config, folder, corpus = run
-    folder.environment_file.unlink()
-    said = io.StringIO()
-    train(config, plain_console(file=said, width=1000))
-    assert "already trained" in said.getvalue()
-    assert folder.recorded_corpus() == corpus.fingerprint
-    check_provenance(folder, config, corpus, pytest.fail)
-
-
-def test_the_checkpoints_know_their_corpus(run: Run) -> None:
-    config, folder, corpus = run
-    folder.environment_file.unlink()
-    object.__setattr__(corpus, "fingerprint", "0" * 64)
+    if damage is None:  # it is written anew
+        said = io.StringIO()
+        train(config, plain_console(file=said, width=1000))
+        assert "already trained" in said.getvalue()
+        assert folder.recorded_corpus() == corpus.fingerprint
+        check_provenance(folder, config, corpus, pytest.fail)
+        folder.environment_file.unlink()
+    object.__setattr__(corpus, "fingerprint", "1" * 64)
     with pytest.raises(UserError, match="the corpus has changed since the run began"):
         check_provenance(folder, config, corpus, warn=lambda _: None)
 
 
-def test_without_any_record_of_the_corpus_nothing_is_guessed(run: Run) -> None:
+def test_without_any_record_of_the_corpus_nothing_is_guessed(run: OpenedRun) -> None:
     config, folder, corpus = run
-    without_records(folder)
+    for checkpoint in folder.checkpoints.iterdir():  # as an early version wrote them
+        record = checkpoint / "fingerprint" / "metadata"
+        content = json.loads(record.read_text())
+        record.write_text(json.dumps({k: content[k] for k in ("params", "opt_state")}))
     check_provenance(folder, config, corpus, pytest.fail)
     folder.environment_file.unlink()
     with pytest.raises(UserError, match=r"no checkpoint records which corpus.*restore the file"):
         check_provenance(folder, config, corpus, pytest.fail)
 
 
-def test_a_config_edited_after_training_is_not_swept(run: Run) -> None:
+def test_a_config_edited_after_training_is_not_swept(run: OpenedRun) -> None:
     config, folder, corpus = run
     text = folder.config_file.read_text()
     base = next(line for line in text.splitlines() if line.strip().startswith("base:"))
@@ -101,7 +86,7 @@ def test_a_config_edited_after_training_is_not_swept(run: Run) -> None:
         (slice(-1), "validation/loss of 1 of"),
     ],
 )
-def test_lines_missing_from_the_metrics_are_named(run: Run, kept: slice, lacks: str) -> None:
+def test_lines_missing_from_the_metrics_are_named(run: OpenedRun, kept: slice, lacks: str) -> None:
     config, folder, _ = run
     assert describe_gaps(folder, config, 9, True) is None
     lines = folder.metrics_file.read_text().splitlines(keepends=True)
@@ -111,3 +96,35 @@ def test_lines_missing_from_the_metrics_are_named(run: Run, kept: slice, lacks: 
     assert said.startswith(f"{folder.metrics_file}: lacks {lacks}")
     folder.metrics_file.unlink()
     assert "lacks train/loss of 6 of 6 steps" in str(describe_gaps(folder, config, 9, True))
+
+
+def stages(*steps: int, **more: object) -> list[dict]:
+    first, *others = ({"seq_len": 16, "batch_size": 4, "steps": count} for count in steps)
+    return [first, *(other | more for other in others)]
+
+
+def test_the_first_steps_are_the_same_or_not(config: Callable[..., Config], tmp_path: Path) -> None:
+    def made(*steps: int, optim: dict | None = None, **stage: object) -> Config:
+        return config(tmp_path, stages=stages(*steps, **stage), optim=optim or {})
+
+    base = made(20)
+    assert same_until(base, base, 20)
+    assert not same_until(base, made(10), 20)  # it ended before
+    assert not same_until(base, made(40), 2)  # 2 steps of warm-up became 4
+    assert not same_until(base, made(40, optim={"warmup_steps": 2}), 5)  # the cosine is longer
+    assert same_until(base, made(20, optim={"warmup_steps": 2}), 20)  # a tenth, spelled out
+    wsd = {"schedule": "wsd", "warmup_steps": 2}
+    short, long = made(20, optim=wsd), made(40, optim=wsd)
+    # constant until the last fifth of 18 steps
+    assert same_until(short, long, 17)
+    assert not same_until(short, long, 19)
+    assert not same_until(base, config(tmp_path, stages=stages(20), optim={"b1": 0.8}), 5)
+    other = config(tmp_path, stages=[stages(20)[0] | {"batch_size": 2}], optim={})
+    assert not same_until(base, other, 5)
+    constant = {"warmup_steps": 2, "final_lr_fraction": 1}
+    assert same_until(made(20, optim=constant), made(40, optim=constant), 20)
+    more = made(20, 5, learning_rate=1e-3)
+    assert same_until(base, more, 20)
+    assert not same_until(base, more, 21)
+    # without a rate of its own a stage lengthens the schedule before it
+    assert not same_until(base, made(20, 5), 20)

@@ -1,13 +1,11 @@
 """Training in a run directory: which ones are refused, and which are continued."""
 
 import io
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
@@ -17,22 +15,20 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.training.loop import Trainer
 from rope_jax.training.run import train
-
-Run = tuple[Config, RunDirectory]
-
-
-def quiet() -> Console:
-    return plain_console(quiet=True)
-
-
-def lines(run: RunDirectory) -> list[dict]:
-    return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+from tests.training.conftest import Run, quiet
 
 
 def directory(config: Config) -> RunDirectory:
     return RunDirectory(Path(config.runs_dir) / config.name)
 
 
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile nothing before a run begins, for tests in which it does not begin."""
+    monkeypatch.setattr("rope_jax.training.run.compile_stages", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("uncompiled")
 def test_a_run_whose_checkpoints_were_deleted_is_refused(
     config: Callable[..., Config], whole: Run, tmp_path: Path
 ) -> None:
@@ -46,6 +42,7 @@ def test_a_run_whose_checkpoints_were_deleted_is_refused(
     assert run.metrics_file.read_bytes() == whole[1].metrics_file.read_bytes()
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_folders_that_cannot_become_a_run_are_refused(
     config: Callable[..., Config], tmp_path: Path
 ) -> None:
@@ -109,13 +106,13 @@ def test_auto_products_are_decided_when_a_run_begins(
     assert other.model.product_dtype is None
 
 
-def test_another_backend_goes_on_with_a_run(tmp_path: Path, whole: Run) -> None:
-    shutil.copytree(whole[1].path.parent, tmp_path / "runs")
-    shutil.rmtree(tmp_path / "runs" / "tiny" / "checkpoints" / "9")
-    model = whole[0].model.model_copy(update={"attention": "blockwise"})
-    asked = whole[0].model_copy(update={"model": model, "runs_dir": str(tmp_path / "runs")})
-    run = train(asked, quiet())
-    assert lines(run)[-1]["step"] == 9
+@pytest.mark.usefixtures("uncompiled")
+def test_another_backend_goes_on_with_a_run(resumed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr(Trainer, "run", lambda _, done, __: begun.append(done))
+    model = resumed[0].model.model_copy(update={"attention": "blockwise"})
+    run = train(resumed[0].model_copy(update={"model": model}), quiet())
+    assert begun == [8]
     assert run.load_config().model.attention == "blockwise"
 
 
@@ -143,19 +140,3 @@ def test_a_run_does_not_continue_on_changed_texts(whole: Run) -> None:
     finally:
         text.write_text(before)
     assert run.environment_file.read_text() == environment
-
-
-def test_one_text_is_enough_without_a_validation_split(
-    config: Callable[..., Config], tmp_path: Path
-) -> None:
-    config_ = config(tmp_path, stages=[{"steps": 3, "seq_len": 16, "batch_size": 2}])
-    data = config_.data.model_copy(
-        update={
-            "files": [str(tmp_path / "texts" / "0.txt")],
-            "validation_fraction": 0.0,
-            "test_fraction": 0.0,
-        }
-    )
-    run = train(config_.model_copy(update={"data": data}), quiet())
-    assert [line["step"] for line in lines(run)] == [2, 3]
-    assert not any("validation/loss" in line for line in lines(run))

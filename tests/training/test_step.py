@@ -4,8 +4,6 @@ Shapes: B batch, T length, V vocabulary.
 """
 
 import functools
-import os
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -16,13 +14,13 @@ import pytest
 
 from rope_jax.config.training import Config
 from rope_jax.data.batches import Batch, training_batch
-from rope_jax.data.storage import TokenSplit
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.resolve import resolve_model
-from rope_jax.rope import Rotary, parse_scaling
+from rope_jax.rope import Rotary
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import TrainState, bucket_edges, loss_sums, make_train_step
+from tests.data.test_batches import split_of
 
 CONFIG = Config(
     name="golden",
@@ -54,36 +52,17 @@ the commit message. The losses are now:
 def split():
     """The paragraphs of the fixture text, one document each."""
     text = (Path(__file__).parents[1] / "fixtures" / "text.txt").read_text("utf-8")
-    documents = [[256, *ByteTokenizer().encode(part)] for part in text.strip().split("\n\n")]
-    return TokenSplit(
-        tokens=np.concatenate(documents).astype(np.uint16),
-        starts=np.cumsum([0, *map(len, documents)]),
-        ids=[str(number) for number in range(len(documents))],
-        path=Path("not in a file"),
-        opened=os.stat_result([0] * 10),
-        vocab_size=ByteTokenizer.vocab_size,
-        bos_id=256,
-        bytes_per_token=1.0,
-    )
+    return split_of(*(ByteTokenizer().encode(part) for part in text.strip().split("\n\n")))
 
 
 def batch_of(split, step=0):
-    return training_batch(
-        split,
-        seed=CONFIG.seed,
-        stage=0,
-        step=step,
-        seq_len=STAGE.seq_len,
-        batch_size=STAGE.batch_size,
-    )
+    size = {"seq_len": STAGE.seq_len, "batch_size": STAGE.batch_size}
+    return training_batch(split, seed=CONFIG.seed, stage=0, step=step, **size)
 
 
 def test_golden_losses(split):
-    model, transform = (
-        LanguageModel(resolve_model(CONFIG.model), ByteTokenizer.vocab_size),
-        optimizer(CONFIG),
-    )
-    params = model.init(CONFIG.seed)
+    model = LanguageModel(resolve_model(CONFIG.model), ByteTokenizer.vocab_size)
+    transform, params = optimizer(CONFIG), model.init(CONFIG.seed)
     state = TrainState(params, transform.init(params))
     train_step = make_train_step(model, transform)
     losses = []
@@ -92,37 +71,6 @@ def test_golden_losses(split):
         losses.append(float(metrics.sums.mean()))
     found = ", ".join(f"{loss:.8f}" for loss in losses)
     np.testing.assert_allclose(losses, GOLDEN_LOSSES, rtol=1e-5, err_msg=WHEN_TO_UPDATE + found)
-
-
-def test_query_scales_follow_a_documents_own_positions(split):
-    layers, batch = CONFIG.rotary_layers, batch_of(split)
-    scaling = parse_scaling({"type": "none", "query_scale": {"type": "ministral", "beta": 2.0}})
-    layers = replace(layers, geometry=replace(layers.geometry, train_length=4))
-    assert batch.segment_ids.max() >= 1  # some documents begin inside a window
-    config = CONFIG.model.model_copy(update={"num_hidden_layers": 1, "attention": "xla"})
-    model = LanguageModel(resolve_model(config), ByteTokenizer.vocab_size)
-    params = jax.tree.map(lambda leaf: 8 * leaf, model.init(0))
-    frequencies = layers.frequencies(scaling)
-    wanted = jax.jit(functools.partial(loss_sums, model))
-
-    def scaled_by(positions):
-        return Rotary(frequencies, scaling.query_scale_at(layers.geometry, positions)[None])
-
-    given = wanted(params, batch, scaled_by(batch.positions))
-    # Scaled by the index in the window, the loss would differ.
-    index = np.broadcast_to(np.arange(STAGE.seq_len), batch.positions.shape)
-    other = wanted(params, batch, scaled_by(index))
-    assert abs(float(other.nll.sum()) - float(given.nll.sum())) > 0.01
-
-    def with_scales(rotary, positions):
-        return rotary._replace(query_scale=layers.query_scale(scaling, positions))
-
-    # A step with gradient accumulation uses the positions of each micro-batch.
-    descent = optax.sgd(1.0)
-    step = make_train_step(model, descent, 4, positioning=with_scales)
-    state = TrainState(params, descent.init(params))
-    in_parts = step(state, batch, Rotary.unscaled_queries(frequencies))[1].sums
-    np.testing.assert_allclose(in_parts.nll, given.nll, rtol=1e-5)
 
 
 # Gradients and sums, with a model small enough to differentiate by hand
