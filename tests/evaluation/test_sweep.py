@@ -16,7 +16,6 @@ from tests.evaluation.toy_model import (
     GEOMETRY,
     LENGTHS,
     LOGN,
-    cheap_nll,
     figures,
     gib,
     nll_fn,
@@ -69,7 +68,7 @@ def test_every_measurement_is_what_numpy_computes(bos, settings):
     }
     defaults = {"protocols": list(PROTOCOLS), "memory_gib": gib(100), "token_bytes": TOKEN_BYTES}
     settings = defaults | settings
-    result = run(entries, trained=trained, stride=5, bos=bos, **settings)
+    result = run(entries, nll=nll_fn, trained=trained, stride=5, bos=bos, **settings)
     found = figures(result)
     assert found.keys() == set(itertools.product(at, settings["protocols"], LENGTHS))
     assert len(found) == len(result.measurements)
@@ -103,7 +102,7 @@ def test_the_window_is_among_the_lengths_where_it_lies_between_them(lengths, win
 
 
 def test_the_baseline_is_the_trained_scaling_at_the_window():
-    settings = {"trained": PIScaling(factor=3), "window": 24, "nll": cheap_nll}
+    settings = {"trained": PIScaling(factor=3), "window": 24}
     result = run([{"type": "pi", "factor": "auto"}], [8, 64], **settings, programs={})
     baseline = result.baseline
     wanted = figures(run(["trained"], [8, 64], **settings))["trained", "same_tokens", 24]
@@ -115,14 +114,14 @@ def test_the_baseline_is_the_trained_scaling_at_the_window():
     assert result.compilations == 3
     # the window is added to the lengths, and decides the factors
     assert {m.length: m.scaling.factor for m in result.measurements} == {8: 1, 24: 1, 64: 64 / 24}
-    assert run(lengths=[32, 64], nll=cheap_nll).baseline is None
-    assert run(protocols=["whole_window"], nll=cheap_nll).baseline is None
-    assert run(lengths=None, nll=cheap_nll, documents=[np.arange(300) % 90]).window == 16
+    assert run(lengths=[32, 64]).baseline is None
+    assert run(protocols=["whole_window"]).baseline is None
+    assert run(lengths=None, documents=[np.arange(300) % 90]).window == 16
 
 
 def test_documents_are_the_same_at_every_length():
     documents = [np.full(size, size % 90) for size in range(60, 90)]
-    result = run(documents=documents, nll=cheap_nll, max_documents=5, max_blocks=1, seed=1)
+    result = run(documents=documents, max_documents=5, max_blocks=1, seed=1)
     assert result.documents == 5
     assert {m.targets for m in result.measurements} == {result.measurements[0].targets}
     assert {tuple(m.sums.weight) for m in result.measurements} == {(4,) * 5}
@@ -134,15 +133,15 @@ def test_progress_counts_tokens_up_to_the_end_and_the_longest_come_first():
     # 12 windows per reading, 6 and 12 at a time
     documents = [*DOCUMENTS[:6], *(document[:15] for document in DOCUMENTS[6:])]
     settings = {"lengths": [8, 16], "memory_gib": gib(96), "documents": documents}
-    run(scalings, nll=cheap_nll, progress=lambda *call: calls.append(call), **settings)
+    run(scalings, progress=lambda *call: calls.append(call), **settings)
     done = [0, 96, 192, 288, 384, 384, 480, 576, 576]
     labels = ["length 16"] * 5 + ["length 8"] * 3 + ["done"]
     assert calls == [(a, b, 576) for a, b in zip(labels, done, strict=True)]
 
 
 def test_bits_per_byte_need_the_bytes_of_tokens():
-    assert run(nll=cheap_nll, token_bytes=TOKEN_BYTES).to_frame().bpb.notna().all()
-    assert run(nll=cheap_nll).to_frame().bpb.isna().all()
+    assert run(token_bytes=TOKEN_BYTES).to_frame().bpb.notna().all()
+    assert run().to_frame().bpb.isna().all()
 
 
 def layered_nll(params, tokens, rotary):

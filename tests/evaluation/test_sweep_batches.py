@@ -13,7 +13,6 @@ from tests.evaluation.toy_model import (
     SINKS,
     Interrupting,
     assert_equal,
-    cheap_mapped_nll,
     cheap_nll,
     gib,
     of_last,
@@ -132,7 +131,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
     if "stride" in settings:
         monkeypatch.setattr("rope_jax.evaluation.measure.host_bytes", lambda: 2**16)
     with pytest.raises(UserError, match=f"^{says}$"):
-        run(lengths=[8, 64], nll=cheap_nll, programs={}, journal=Interrupting(0), **settings)
+        run(lengths=[8, 64], programs={}, journal=Interrupting(0), **settings)
 
 
 # Interrupted
@@ -142,8 +141,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
 def test_an_interrupted_sweep_resumes_where_it_stopped(tokens):
     entries = ["trained", {"type": "pi", "factor": "auto"}, {"type": "none", "map": LEAKY}]
     settings = {"protocols": ["same_tokens", "per_position"], "memory_gib": gib(tokens)}
-    settings |= {"takes_maps": True, "nll": cheap_mapped_nll}
-    settings["nll_of_last"] = of_last(cheap_mapped_nll)
+    settings["nll_of_last"] = of_last(cheap_nll)
     read, resumed = [], []
     settings["progress"] = lambda what, done, total: read.append(total)
     settings["resuming"] = lambda *counts: resumed.append(counts)
@@ -162,8 +160,7 @@ def test_an_interrupted_sweep_resumes_where_it_stopped(tokens):
     assert read[-1] == 0
 
 
-BASE = {"nll": cheap_mapped_nll, "takes_maps": True, "lengths": [8, 64]}
-BASE["scalings"] = [PI | {"map": LEAKY}]
+BASE = {"lengths": [8, 64], "scalings": [PI | {"map": LEAKY}]}
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +198,7 @@ def test_measurements_with_other_settings_are_not_reused(complete_journal, chang
 
 def test_only_measurements_of_this_sweep_count_as_reused():
     journal, told = {}, []
-    settings = {"nll": cheap_nll, "journal": journal, "resuming": lambda *call: told.append(call)}
+    settings = {"journal": journal, "resuming": lambda *call: told.append(call)}
     run(["trained", NTK], **settings)
     assert told == []  # an empty journal
     # `none` is `trained` here: one entry of the journal serves both. The rest are of ntk.

@@ -13,10 +13,8 @@ from rope_jax.rope import RotaryLayers
 from tests.evaluation.toy_model import (
     GEOMETRY,
     LEAKY,
-    LENGTHS,
     PARAMS,
     SINKS,
-    cheap_mapped_nll,
     cheap_nll,
     figures,
     parse_map,
@@ -59,26 +57,21 @@ def mapped_reference(tokens, map_):
     return tokens[:, :-1] @ scores.T / 100 + tokens[:, 1:]
 
 
-def sweep_maps(entries, lengths=LENGTHS, **settings):
-    settings = {"nll": mapped_nll, "takes_maps": True} | settings
-    return run(entries, lengths, **settings)
-
-
 def read_rows(entries, **settings):
     """Return the results, and {(number of bands, length): how many windows one program read}."""
     rows = {}
 
     def nll(params, tokens, rotary):
         rows[len(rotary.bands), tokens.shape[1] - 1] = len(tokens)
-        return cheap_mapped_nll(params, tokens, rotary)
+        return cheap_nll(params, tokens, rotary)
 
-    return sweep_maps(entries, SHORT, nll=nll, memory_gib=1.0, **settings), rows
+    return run(entries, SHORT, nll=nll, memory_gib=1.0, **settings), rows
 
 
 def test_every_measurement_with_a_map_is_what_numpy_computes():
     entries = ["trained", MAPPED, AUTO, {"type": "none", "map": SINKS}]
     protocols = ["same_tokens", "sliding", "per_position"]
-    result = sweep_maps(entries, SHORT, protocols=protocols, stride=5)
+    result = run(entries, SHORT, nll=mapped_nll, protocols=protocols, stride=5)
     at = {
         "trained": lambda n: None,
         "leaky_rerope": lambda n: parse_map(LEAKY),
@@ -114,23 +107,22 @@ def test_prefixes_are_read_with_fixed_maps_only():
 def test_trained_keeps_the_map_of_the_checkpoint_and_others_do_not():
     own = parse_map(LEAKY)
     entries = ["trained", "none", {"type": "trained", "map": SINKS, "name": "other"}]
-    with_map = sweep_maps(entries, SHORT, trained_map=own, nll=cheap_mapped_nll)
+    with_map = run(entries, SHORT, trained_map=own)
     given = [{"type": "none", "map": LEAKY}, "none", {"type": "none", "map": SINKS}]
-    without = sweep_maps(given, SHORT, nll=cheap_mapped_nll)
+    without = run(given, SHORT)
     maps = {"trained": own, "none": None, "other": parse_map(SINKS)}
     for m, same in zip(with_map.measurements, without.measurements, strict=True):
         assert m.map == maps[m.entry] == same.map
         np.testing.assert_array_equal(m.sums.nll, same.sums.nll)
     # whatever the map was trained at, it is not checked against the window
     beyond = parse_map({"type": "rerope", "window": 20})
-    assert sweep_maps(["trained"], trained_map=beyond, nll=cheap_mapped_nll)
+    assert run(["trained"], trained_map=beyond)
 
 
 def test_longest_leaves_lengths_out_but_keeps_documents_and_targets():
     settings = {"protocols": ["same_tokens", "per_position", "sliding"], "stride": 5}
-    settings["nll"] = cheap_mapped_nll
-    whole = figures(sweep_maps(["trained"], **settings))
-    result = sweep_maps(["trained"], longest=30, **settings)
+    whole = figures(run(["trained"], **settings))
+    result = run(["trained"], longest=30, **settings)
     found = figures(result)
     assert {length for _, _, length in found} == {8, 16, 24}
     assert (result.documents, result.longest) == (21, 64)
@@ -140,7 +132,7 @@ def test_longest_leaves_lengths_out_but_keeps_documents_and_targets():
         np.testing.assert_array_equal(measured.sums.weight, whole[key].sums.weight)
     assert result.baseline is not None
     # beyond what the model can read, not even the window is measured
-    assert sweep_maps(["trained"], longest=10, nll=cheap_mapped_nll).baseline is None
+    assert run(["trained"], longest=10).baseline is None
 
 
 def test_layers_may_differ_only_in_the_far_frequencies():
@@ -161,7 +153,7 @@ def test_layers_may_differ_only_in_the_far_frequencies():
         slowest = rotary.bands[1].frequencies.inv_freq[:, :, 0, -1]  # [2, B|1]
         return near + 1000 * (slowest[0] - 2 * slowest[1])[:, None]
 
-    found = figures(sweep_maps(entries, [8, 64], nll=nll, geometry=layers))
+    found = figures(run(entries, [8, 64], nll=nll, geometry=layers))
     # the window, 16, lies between; up to it, auto is no map
     assert shapes == {(0, 8): {2}, (0, 16): {2}, (0, 64): {2}, (2, 64): {2}}
     # θ/4 − 2·θ/8 = 0: each layer's own frequencies arrived

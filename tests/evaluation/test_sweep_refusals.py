@@ -61,15 +61,14 @@ FAR = {"type": "far_frequencies", "far": {"type": "pi", "factor": 8.0}}
     ],
 )  # fmt: skip
 def test_an_entry_that_does_not_fit_the_model_is_refused_before_any_work(entry, settings, says):
-    settings = {"takes_maps": True, "nll": never_read} | settings
     with pytest.raises(UserError, match=r"^scalings: x") as caught:
-        run(["trained", NAMED | entry], **settings)
+        run(["trained", NAMED | entry], **{"nll": never_read} | settings)
     assert says in str(caught.value)
 
 
 def test_a_map_of_the_checkpoint_needs_a_model_that_takes_maps():
     with pytest.raises(UserError, match=r"^scalings: trained: map: this model cannot read with a"):
-        run(trained_map=parse_map(LEAKY), nll=never_read)
+        run(trained_map=parse_map(LEAKY), takes_maps=False, nll=never_read)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_a_map_of_the_checkpoint_needs_a_model_that_takes_maps():
         (IDLE | {"factor": "auto"}, {"lengths": [8, 16]}),
         ("none", {}),
         ("trained", OWN),
-        ({"type": "trained", "map": LEAKY, "name": "x"}, OWN | {"takes_maps": True}),
+        ({"type": "trained", "map": LEAKY, "name": "x"}, OWN),
         ("none", {"bos": "none", "bos_id": None}),  # no document-start token is needed
         # layers may be alike only in some entries or at some lengths: at 64 "auto" is 4
         *(
@@ -92,7 +91,7 @@ def test_a_map_of_the_checkpoint_needs_a_model_that_takes_maps():
     ],
 )  # fmt: skip
 def test_a_scaling_that_changes_something_or_need_not_is_accepted(entry, settings):
-    settings = {"lengths": LENGTHS, "nll": cheap_nll} | settings
+    settings = {"lengths": LENGTHS} | settings
     result = run([entry], **settings)
     assert len(result.measurements) == len(settings["lengths"])
     assert result.baseline is not None

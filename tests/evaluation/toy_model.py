@@ -53,16 +53,13 @@ def reference(tokens, inv_freq, m=1.0, query_scale=1.0):
 
 
 def cheap_nll(params, tokens, rotary):
-    """Return an NLL that also depends on tokens, position and frequencies, but compiles fast."""
+    """Return an NLL that also depends on tokens, position, frequencies and every number of a map.
+
+    It compiles fast.
+    """
     by_row = rotary.frequencies.inv_freq.sum((0, 2)) * rotary.frequencies.attention_factor.sum(0)
-    position = jnp.arange(tokens.shape[1] - 1, dtype=jnp.float32)[None]
-    return by_row[:, None] * position + tokens[:, 1:].astype(jnp.float32)
-
-
-def cheap_mapped_nll(params, tokens, rotary):
-    """Return an NLL that depends on every number of a map and its bands, but compiles fast."""
-    nll = cheap_nll(params, tokens, rotary)
     own = jnp.arange(tokens.shape[1] - 1, dtype=jnp.int32)[None, None]
+    nll = by_row[:, None] * own[0].astype(jnp.float32) + tokens[:, 1:].astype(jnp.float32)
     for number, band in enumerate(rotary.bands, start=1):
         places = [own if x is None else x for x in (band.query_positions, band.key_positions)]
         by_place = (places[0] - places[1] // 2)[0].astype(jnp.float32)
@@ -73,13 +70,13 @@ def cheap_mapped_nll(params, tokens, rotary):
     return nll
 
 
-def recording(nll=cheap_nll):
+def recording():
     """Return a model that is compiled anew, and the shapes of tokens that it is compiled for."""
     shapes = []
 
     def recorded(params, tokens, rotary):
         shapes.append(tokens.shape)
-        return nll(params, tokens, rotary)
+        return cheap_nll(params, tokens, rotary)
 
     return recorded, shapes
 
@@ -112,9 +109,10 @@ def windows_of(protocol, length, lengths=tuple(LENGTHS), bos="document"):
     return windows.document, streams.cut(windows, length).astype(int), scored
 
 
-def run(scalings=("trained",), lengths=LENGTHS, documents=DOCUMENTS, nll=nll_fn, **settings):
+def run(scalings=("trained",), lengths=LENGTHS, documents=DOCUMENTS, nll=cheap_nll, **settings):
     """Sweep a toy model. Tests share its programs, unless they count them with programs={}."""
-    settings = {"params": PARAMS, "geometry": GEOMETRY, "bos_id": BOS, "max_blocks": 2} | settings
+    defaults = {"params": PARAMS, "geometry": GEOMETRY, "bos_id": BOS, "max_blocks": 2}
+    settings = defaults | {"takes_maps": True} | settings
     settings.setdefault("programs", _PROGRAMS[nll, settings.get("nll_of_last")])
     return sweep(nll, list(scalings), lengths, documents, **settings)
 
