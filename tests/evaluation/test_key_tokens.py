@@ -63,27 +63,24 @@ def test_near_context_has_short_to_short_plus_stride_minus_1_tokens(short, strid
     assert all(short <= position < short + stride for _, _, position in found)
 
 
-def test_windows_beyond_the_end_repeat_the_last_token():
-    streams = [np.arange(10), np.arange(100, 107)]
-    assert tokens_of(near_windows([10, 7], 4, 3), 6, streams).tolist() == [
-        [0, 1, 2, 3, 4, 5, 6],
-        [3, 4, 5, 6, 7, 8, 9],
-        [100, 101, 102, 103, 104, 105, 106],
-    ]
-    whole = whole_windows([3], 6, 3)
-    assert tokens_of(whole, 6, [np.arange(3)]).tolist() == [[0, 1, 2, 2, 2, 2, 2]]
+SIZES = [20, 11, 3]
 
 
-@pytest.mark.parametrize("unread", [0, 3])
-def test_log_probabilities_go_back_to_their_targets(unread):
-    sizes, length = [20, 11, 3], 6
-    windows = near_windows(sizes, 4, 3)
-    positions = np.arange(unread, length) + 1
-    nll = np.array([1000 * w.document + w.start + positions + 0.5 for w in windows], np.float32)
-    found = log_probabilities(windows, length, sizes, nll)
-    for document, (size, row) in enumerate(zip(sizes, found, strict=True)):
-        assert np.isnan(row[:4]).all()
-        np.testing.assert_array_equal(-row[4:], 1000 * document + np.arange(size)[4:] + 0.5)
+@pytest.mark.parametrize(
+    ("windows", "first", "unread"),
+    [
+        (near_windows(SIZES, 4, 3), 4, 0),
+        (near_windows(SIZES, 4, 3), 4, 3),
+        (whole_windows(SIZES, 6, 3), 1, 0),
+    ],
+)
+def test_log_probabilities_go_back_to_their_targets(windows, first, unread):
+    streams = [1000 * document + np.arange(size) for document, size in enumerate(SIZES)]
+    nll = tokens_of(windows, 6, streams).astype(np.float32)
+    found = log_probabilities(windows, 6, SIZES, nll[:, 1 + unread :])
+    for stream, row in zip(streams, found, strict=True):
+        assert np.isnan(row[:first]).all()
+        np.testing.assert_array_equal(-row[first:], stream[first:])
 
 
 def test_a_key_token_gains_more_than_alpha_and_is_likely():

@@ -49,18 +49,8 @@ def test_the_rest_is_random_tokens_but_the_key():
     assert abs(np.delete(counts, key) - 8000 / 255).max() < 5 * (8000 / 255) ** 0.5
 
 
-def test_gaps_have_the_power_law_of_zoology():
-    # as numpy's own choice with these weights
-    places = (62 - 2) // 2
-    p = 0.01 * np.arange(1, places + 1) ** (0.01 - 1)
-    p /= p.sum()
-    found = [parts(sample("mqar", 62, seed=n, pairs=1), 1)[2][0] // 2 for n in range(700)]
-    counts = np.bincount(found, minlength=places)
-    assert (abs(counts - 700 * p) < 5 * np.sqrt(700 * p)).all()
-
-
-def test_further_gaps_are_chosen_among_those_left():
-    # two of three places, in order: p_i p_j / (1 − p_i)
+def test_gaps_have_the_power_law_of_zoology_and_differ():
+    # two of three places, in order: p_i p_j / (1 − p_i), with p ∝ i^(a − 1)
     p = np.arange(1, 4) ** (0.01 - 1)
     p /= p.sum()
     found = np.zeros((3, 3))
