@@ -1,11 +1,7 @@
 """Fixtures that call a script and return what it shows."""
 
-import sys
-
 import pytest
 from matplotlib.figure import Figure
-
-from rope_jax import cli
 
 
 @pytest.fixture
@@ -39,20 +35,16 @@ def show(folder, capsys, monkeypatch):
 
 
 @pytest.fixture
-def refused(folder, capsys, monkeypatch):
+def refused(folder, call):
     """Return a function that calls a script which writes nothing, and returns its one line."""
 
     def refused(script, words):
         name = f"{script.__name__.partition('.')[2]}.py"
-        monkeypatch.setattr(sys, "argv", [name, *words])
         before = set(folder.iterdir())
-        with pytest.raises(SystemExit) as caught:
-            cli.run(script.main)
-        shown = capsys.readouterr()
-        assert (caught.value.code, shown.out) == (2, "")
-        assert shown.err.startswith(f"{name}: ")
-        assert shown.err.count("\n") == 1
+        status, out, error = call(script.main, name, *words)
+        assert (status, out, error.count("\n")) == (2, "", 1)
+        assert error.startswith(f"{name}: ")
         assert set(folder.iterdir()) == before
-        return shown.err.removeprefix(f"{name}: ").rstrip("\n")
+        return error.removeprefix(f"{name}: ").rstrip("\n")
 
     return refused
