@@ -8,22 +8,12 @@ from typing import Any
 from rope_jax import stopping
 from rope_jax.comparison.comparable import Mismatch, truncation_key, write_notes, write_remarks
 from rope_jax.comparison.groups import Group, PointKey, Sweep, group_sweeps
-from rope_jax.config.presentation import CompareConfig, FigureWidth, Show
+from rope_jax.config.presentation import CompareConfig, FigureWidth, Presentation, Show
 from rope_jax.errors import UserError
 from rope_jax.protocols import BASELINE
+from rope_jax.results import statistics
 from rope_jax.results.rows import Row
-from rope_jax.results.statistics import (
-    RELIABLE_UNITS,
-    Estimate,
-    Sums,
-    UsableLength,
-    bits_per_byte,
-    difference,
-    established_length,
-    perplexity,
-    pooled_difference,
-    pooled_mean,
-)
+from rope_jax.results.statistics import RELIABLE_UNITS, Estimate, Sums, UsableLength
 from rope_jax.results.summary import CheckpointSummary
 
 DIFFERENCES = ("difference", "gain", "from_first", "above_truncation")
@@ -53,8 +43,6 @@ class Point:
     """How many documents, or blocks of them, the interval resamples."""
     stride: int | None
     nll_by_seed: tuple[float, ...]
-    bits_per_nat: float | None = None
-    """Bits per byte that equal one nat per token on the scored tokens; None if unknown."""
     difference: Estimate | None = None
     """From the scaling that the same runs were trained with, at the same length."""
     gain: Estimate | None = None
@@ -131,8 +119,8 @@ class Comparison:
     figure_width: FigureWidth = "page"
     remarks: tuple[str, ...] = ()
     """What the reader should know besides, such as which curves stand for `trained`."""
-    only: CheckpointSummary | None = None
-    """The newest checkpoint, if these are the results of a single sweep, as it summarizes them."""
+    only: bool = False
+    """Whether these are the results of a single sweep, shown by itself."""
 
     @property
     def newest(self) -> list[Curve]:
@@ -192,16 +180,13 @@ def compare(
 
 
 def compare_checkpoints(
-    rows: Sequence[Row],
-    checkpoints: Sequence[CheckpointSummary],
-    *,
-    show: Show = "perplexity",
-    figure_width: FigureWidth = "page",
+    rows: Sequence[Row], checkpoints: Sequence[CheckpointSummary], config: Presentation
 ) -> Comparison:
     """Return the results of one run's sweep as a comparison.
 
-    checkpoints: the newest first. show: without the bytes per token, bits per byte turn into nats.
+    checkpoints: the newest first. Without the bytes per token, bits per byte turn into nats.
     """
+    show = config.show
     if show == "bits_per_byte" and any(None in (row.bpb, row.bpb_low) for row in rows):
         show = "nats"
     newest = checkpoints[0]
@@ -212,30 +197,22 @@ def compare_checkpoints(
     for checkpoint in checkpoints:
         at_step = [row for row in rows if row.step == checkpoint.step]
         for name in dict.fromkeys(row.name for row in at_step):
-            summary = checkpoint.curves.get(name)
-            gains = {} if summary is None else summary.gain_over_truncation
+            summary, window = checkpoint.curves.get(name), checkpoint.window
+            known = {} if summary is None else summary.gain_over_truncation
+            gains = {(BASELINE, n): gain for n, gain in known.items() if n >= window}
             own = [row for row in at_step if row.name == name]
-            points = []
-            for row in own:
-                has_gain = row.protocol == BASELINE and row.length >= checkpoint.window
-                points.append(Point.of(row, gain=gains.get(row.length) if has_gain else None))
-            curve = Curve.of(
-                own,
-                points,
-                group=group,
-                window=checkpoint.window,
-                usable=None if summary is None else summary.usable,
-                truncation=checkpoint.nll_at_window,
-            )
-            curves.append(curve)
+            points = [Point.of(row, gain=gains.get((row.protocol, row.length))) for row in own]
+            usable = None if summary is None else summary.usable
+            about = {"truncation": checkpoint.nll_at_window, "usable": usable}
+            curves.append(Curve.of(own, points, group=group, window=window, **about))
     return Comparison(
         groups=[group],
         curves=curves,
         tolerance=newest.tolerance,
         notes=[],
         show=show,
-        figure_width=figure_width,
-        only=newest,
+        figure_width=config.figure_width,
+        only=True,
     )
 
 
@@ -260,18 +237,15 @@ class _Pooling:
         rows = [row for key, row in first.items() if all(key in points for points in others)]
         for name in dict.fromkeys(row.name for row in rows):
             stopping.check()
-            of_name = [row for row in rows if row.name == name]
-            points = list(map(self._point, of_name))
+            own = [row for row in rows if row.name == name]
+            points = list(map(self._point, own))
             losses = {p.length: p.gain.negated() for p in points if p.gain is not None}
             units = min(point.units for point in points)
-            usable = established_length(losses, self._window, self._tolerance, units=units)
-            yield Curve.of(
-                of_name,
-                points,
-                group=self._group,
-                window=self._window,
-                usable=usable if losses else None,
+            usable = statistics.established_length(
+                losses, self._window, self._tolerance, units=units
             )
+            about = {"group": self._group, "window": self._window}
+            yield Curve.of(own, points, usable=usable if losses else None, **about)
 
     def _point(self, row: Row) -> Point:
         """row: of the first seed."""
@@ -283,19 +257,14 @@ class _Pooling:
         if key.protocol == BASELINE and key.length >= self._window:
             at_window = [truncation_key(sweep, self._step) for sweep in self._sweeps]
             loss = self._paired(sums, at_window)
-        pooled = pooled_mean(sums, **self._bootstrap)
-        bits = bits_per_byte(sums, **self._bootstrap) or (None, None, None)
+        pooled = statistics.pooled_mean(sums, **self._bootstrap)
+        bits = statistics.bits_per_byte(sums, **self._bootstrap) or (None, None, None)
         return Point.of(
             row,
-            nll=pooled.value,
-            ci_low=pooled.low,
-            ci_high=pooled.high,
-            ppl=perplexity(pooled.value),
-            bpb=bits[0],
-            bpb_low=bits[1],
-            bpb_high=bits[2],
+            **dict(zip(("nll", "ci_low", "ci_high"), pooled, strict=True)),
+            **dict(zip(("bpb", "bpb_low", "bpb_high"), bits, strict=True)),
+            ppl=statistics.perplexity(pooled.value),
             nll_by_seed=tuple(one.mean() for one in sums),
-            bits_per_nat=sums[0].bits_per_nat,
             # None of the baseline itself
             difference=None if set(names) == {key.name} else self._paired(sums, baselines),
             gain=None if loss is None else loss.negated(),
@@ -303,14 +272,19 @@ class _Pooling:
             above_truncation=self._above_truncation(key, sums),
         )
 
-    def _paired(self, sums: Sequence[Sums], others: Sequence[PointKey | None]) -> Estimate | None:
-        """Pool over seeds the difference from another point of each; None if one is missing."""
+    def _paired(
+        self, sums: Sequence[Sums], others: Sequence[PointKey | None], among: Sequence[Sweep] = ()
+    ) -> Estimate | None:
+        """Pool over seeds the difference from another point of each; None if one is missing.
+
+        among: the sweeps that have the other points, in place of the group's own.
+        """
         differences = []
-        for own, other, sweep in zip(sums, others, self._sweeps, strict=True):
+        for own, other, sweep in zip(sums, others, among or self._sweeps, strict=True):
             if other is None or other not in sweep.sums:
                 return None
-            differences.append(difference(own, sweep.sums[other]))
-        return pooled_mean(differences, **self._bootstrap)
+            differences.append(statistics.difference(own, sweep.sums[other]))
+        return statistics.pooled_mean(differences, **self._bootstrap)
 
     def _difference_from_first(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
         """Return the difference from the first group; None if it lacks this point."""
@@ -320,19 +294,20 @@ class _Pooling:
         other, theirs = key._replace(step=step), self._first.sweeps_at(step)
         if any(other not in sweep.points_at(step) for sweep in theirs):
             return None
-        return pooled_difference(sums, [sweep.sums[other] for sweep in theirs], **self._bootstrap)
+        others = [sweep.sums[other] for sweep in theirs]
+        return statistics.pooled_difference(sums, others, **self._bootstrap)
 
     def _above_truncation(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
         """Difference from the reference: the first group's unscaled model at its window."""
         if self._first is None or key.protocol != BASELINE:
             return None
         step = self._first.newest
-        by_seed = {s.seed: s.sums.get(truncation_key(s, step)) for s in self._first.sweeps_at(step)}
-        at_window = {seed: known for seed, known in by_seed.items() if known is not None}
-        if len(at_window) < len(by_seed):
+        theirs = {sweep.seed: sweep for sweep in self._first.sweeps_at(step)}
+        keys = {seed: truncation_key(sweep, step) for seed, sweep in theirs.items()}
+        if any(keys[seed] not in sweep.sums for seed, sweep in theirs.items()):
             return None
-        if {sweep.seed for sweep in self._sweeps} != set(at_window):
-            return pooled_difference(sums, list(at_window.values()), **self._bootstrap)
-        pairs = zip(self._sweeps, sums, strict=True)
-        differences = [difference(own, at_window[sweep.seed]) for sweep, own in pairs]
-        return pooled_mean(differences, **self._bootstrap)
+        seeds = [sweep.seed for sweep in self._sweeps]
+        if set(seeds) == theirs.keys():
+            return self._paired(sums, [keys[s] for s in seeds], [theirs[s] for s in seeds])
+        others = [sweep.sums[keys[seed]] for seed, sweep in theirs.items()]
+        return statistics.pooled_difference(sums, others, **self._bootstrap)

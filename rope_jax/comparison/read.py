@@ -17,6 +17,7 @@ from typing import TypeVar, get_args, get_type_hints
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from rope_jax import sealed
 from rope_jax.comparison.groups import PointKey, Sweep, without_seed
 from rope_jax.config.entries import SweepEntry, entry_settings
 from rope_jax.config.explain import validate
@@ -35,13 +36,6 @@ from rope_jax.rope.files import read_limited
 from rope_jax.rope.messages import alternatives, explain_value
 from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.tables import text_of_cell
-from rope_jax.sealed import (
-    CHECKSUMS,
-    check_content,
-    finish_replacing,
-    read_checksums,
-    unfinished_replacements,
-)
 
 # Keys of a run's config that may differ within an experiment: its seed, and what does not change
 # the trained model.
@@ -74,8 +68,7 @@ def find_sweeps(paths: Sequence[Path], name: str | None) -> list[Path]:
     common = set[str]().union(*names).intersection(*names)
     if len(runs) > 1 and len(common) == 1:
         by_path |= {path: [f for f in found if f.name in common] for path, found in runs.items()}
-    found = {folder.resolve(): folder for folders in by_path.values() for folder in folders}
-    return list(found.values())
+    return list({f.resolve(): f for folders in by_path.values() for f in folders}.values())
 
 
 def _sweeps_of(path: Path, name: str | None) -> list[Path]:
@@ -91,7 +84,7 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
     evals = path / "evals"
     if not os.path.isdir(evals):
         raise UserError(f"{path}: is neither a run that was swept nor the folder of a sweep")
-    for folder in unfinished_replacements(evals):
+    for folder in sealed.unfinished_replacements(evals):
         _finish(folder)
     # A leading dot marks a folder being written or left by a killed process.
     there = sorted(p for p in evals.iterdir() if _is_sweep(p) and not p.name.startswith("."))
@@ -109,7 +102,7 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
 def _finish(folder: Path) -> None:
     """Put a sweep's folder in place if the process that was replacing it was killed."""
     try:
-        finish_replacing(folder)
+        sealed.finish_replacing(folder)
     except OSError as error:
         raise UserError(
             f"{folder}: a killed sweep left it under a temporary name, and it "
@@ -231,20 +224,18 @@ class SweepFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            self._checksums = read_checksums(folder)
+            self._checksums = sealed.read_checksums(folder) or {}
         except OSError as error:
-            path = folder / CHECKSUMS
+            path = folder / sealed.CHECKSUMS
             raise UserError(f"{path}: cannot be read ({error.strerror}); sweep again") from None
 
     def rows(self) -> list[Row]:
-        path = self._folder / "results.csv"
-        return read_results(path, self._read(path))
+        return read_results(*self._read("results.csv"))
 
     def sums(self) -> dict[PointKey, Sums]:
         """Return the sums of each point, with the units in the order of their numbers."""
         by_key: dict[PointKey, dict[int, tuple[float, float, float]]] = defaultdict(dict)
-        path = self._folder / "documents.csv"
-        for row in _read_table(path, self._read(path), DocumentRow):
+        for row in _read_table(*self._read("documents.csv"), DocumentRow):
             size = math.nan if row.bytes is None else row.bytes
             key = PointKey(row.name, row.protocol, row.length, row.step)
             by_key[key][row.unit] = row.nll, row.weight, size
@@ -256,20 +247,19 @@ class SweepFiles:
 
     def tasks(self) -> list[TaskRow]:
         """Return the rows of tasks.csv; none if the sweep has no tasks."""
-        path = self._folder / "tasks.csv"
-        if not path.exists() and "tasks.csv" not in (self._checksums or {}):
+        if not (self._folder / "tasks.csv").exists() and "tasks.csv" not in self._checksums:
             return []
-        return _read_table(path, self._read(path), TaskRow)
+        return _read_table(*self._read("tasks.csv"), TaskRow)
 
     def summary(self) -> tuple[list[CheckpointSummary], dict[str, dict[str, EffectiveLength]]]:
         """Return what identifies each checkpoint and its NLL at the window, the newest first.
 
         Also return the newest one's effective lengths, by task and scaling.
         """
-        path = self._folder / "summary.json"
+        path, content = self._read("summary.json")
         names = ("", "_at_least", "_at_most", "_is_last_tested")
         try:
-            newest = json.loads(self._read(path))
+            newest = json.loads(content)
             checkpoints = [
                 CheckpointSummary(one["run"], one["step"], one["window"], one["nll_at_window"])
                 for one in (newest, *newest["earlier"])
@@ -287,20 +277,19 @@ class SweepFiles:
 
     def run_config(self) -> Path:
         """Return the file with the run's config: that of the time of the sweep, if there is one."""
-        path = self._folder / RUN_CONFIG
-        if RUN_CONFIG in (self._checksums or {}):
-            self._read(path)
-            return path
+        if RUN_CONFIG in self._checksums:
+            return self._read(RUN_CONFIG)[0]
         return self._folder.resolve().parent.parent / "config.yaml"
 
-    def _read(self, path: Path) -> bytes:
+    def _read(self, name: str) -> tuple[Path, bytes]:
+        path = self._folder / name
         try:
             content = read_limited(path, _MOST_BYTES)
         except OSError as error:
             what = "missing" if isinstance(error, FileNotFoundError) else "cannot be read"
             raise UserError(f"{path}: {what} ({error.strerror}); sweep again") from None
-        check_content(path, content, self._checksums)
-        return content
+        sealed.check_content(path, content, self._checksums or None)
+        return path, content
 
 
 def read_results(

@@ -119,20 +119,18 @@ class SweepResult:
 
         nll = None if self.baseline is None else self.baseline.sums.mean()
         checkpoint = CheckpointSummary(run="", step=0, window=self.window, nll_at_window=nll)
-        width, table = self.config.figure_width, rows(self, _NO_ORIGIN)
-        comparison = compare_checkpoints(table, [checkpoint], figure_width=width)
+        comparison = compare_checkpoints(rows(self, _NO_ORIGIN), [checkpoint], self.config)
         return draw_comparison(comparison, title=title)
 
-    def _repr_html_(self) -> str:
+    def _repr_markdown_(self) -> str:
         from rope_jax.comparison.curves import compare_checkpoints
         from rope_jax.report.measured import measured_table
-        from rope_jax.report.table import format_html
+        from rope_jax.report.table import format_markdown
 
         checkpoint = CheckpointSummary(run="", step=0, window=self.window)
-        table, show = rows(self, _NO_ORIGIN), self.config.show
-        comparison = compare_checkpoints(table, [checkpoint], show=show)
+        comparison = compare_checkpoints(rows(self, _NO_ORIGIN), [checkpoint], self.config)
         tables = (measured_table(comparison, protocol) for protocol in comparison.protocols)
-        return "\n".join(map(format_html, tables))
+        return "\n".join(format_markdown(table, level=4) for table in tables)
 
 
 def rows(result: SweepResult, origin: Origin) -> list[Row]:

@@ -10,6 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from rope_jax.config.presentation import FigureWidth
@@ -70,6 +71,12 @@ def add_legend(figure: Figure, handles: Sequence[Artist], *, may_be_beside: bool
     figure.legend(handles=handles, loc="outside lower center", ncols=len(columns))
     lines = rows * max(label.count("\n") + 1 for label in labels)
     figure.set_figheight(figure.get_figheight() + _LINE_HEIGHT * lines)
+
+
+def tick_handle(label: str, color: str, width: float) -> Line2D:
+    """Return a legend's sample of a short vertical line."""
+    mark: dict[str, Any] = {"marker": "|", "markersize": 8, "markeredgewidth": width}
+    return Line2D([], [], label=label, color=color, linestyle="none", **mark)
 
 
 def mark_windows(axis: Axes, windows: Iterable[int], *, with_label: bool) -> None:

@@ -7,22 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rope_jax.comparison.curves import DIFFERENCES, Comparison, Curve, Point, compare_checkpoints
+from rope_jax.comparison.curves import DIFFERENCES, Comparison, Curve, Point
 from rope_jax.comparison.groups import Sweep, describe_settings
-from rope_jax.config.presentation import Show
 from rope_jax.errors import UserError
 from rope_jax.plots.saving import write_figure
+from rope_jax.report import measured
 from rope_jax.report.figure import draw_comparison
-from rope_jax.report.measured import (
-    describe_groups,
-    describe_sources,
-    difference_tables,
-    measured_table,
-)
+from rope_jax.report.measured import measured_table
 from rope_jax.report.page import format_page
 from rope_jax.report.table import escape_markdown, format_latex, format_markdown, markdown_lines
 from rope_jax.report.tasks import effective_tables, task_tables
-from rope_jax.results.rows import Row
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskTables
 from rope_jax.rope.files import read_limited
@@ -46,10 +40,9 @@ _COLUMNS = (
 
 
 def results_texts(
-    rows: Sequence[Row], checkpoint: CheckpointSummary, tasks: TaskTables, show: Show
+    comparison: Comparison, checkpoint: CheckpointSummary, tasks: TaskTables
 ) -> tuple[str, str]:
     """Return results.md and results.tex: a table for each protocol and task of a checkpoint."""
-    comparison = compare_checkpoints(rows, [checkpoint], show=show)
     tables = [measured_table(comparison, protocol) for protocol in comparison.protocols]
     tables += task_tables(checkpoint, tasks)
     title = escape_markdown(f"{checkpoint.run}, step {checkpoint.step}")
@@ -59,14 +52,15 @@ def results_texts(
 
 def comparison_markdown(comparison: Comparison) -> str:
     """Return notes, sources, remarks, and tables by protocol of each group's newest checkpoint."""
-    parts = [f"# {escape_markdown(describe_groups(comparison))}\n"]
+    parts = [f"# {escape_markdown(measured.describe_groups(comparison))}\n"]
     parts += [f"> {escape_markdown(note)}\n" for note in comparison.notes]
-    heading, *rows = ([*map(escape_markdown, row)] for row in describe_sources(comparison))
+    heading, *rows = ([*map(escape_markdown, row)] for row in measured.describe_sources(comparison))
     parts.append(markdown_lines(heading, rows, left=len(heading)))
     parts += [f"{escape_markdown(remark)}.\n" for remark in comparison.remarks]
     for protocol in comparison.protocols:
         parts.append(format_markdown(measured_table(comparison, protocol)))
-        parts += [format_markdown(t, level=0) for t in difference_tables(comparison, protocol)]
+        differences = measured.difference_tables(comparison, protocol)
+        parts += [format_markdown(table, level=0) for table in differences]
     parts += map(format_markdown, effective_tables(comparison.sweeps))
     return "\n".join(parts)
 

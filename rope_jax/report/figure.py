@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -24,56 +23,18 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from rope_jax.comparison.curves import Comparison, Curve, Point, compare_checkpoints
+from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.groups import MARK, Group, describe_settings
-from rope_jax.comparison.read import SweepFiles, read_results
-from rope_jax.config.presentation import FigureWidth, RedrawConfig
-from rope_jax.errors import UserError
-from rope_jax.plots.panels import (
-    add_legend,
-    fold_text,
-    fold_title,
-    label_lowest,
-    label_powers,
-    make_grid,
-    mark_windows,
-    panel_columns,
-    scale_lengths,
-)
-from rope_jax.plots.saving import figure_files, save_output
-from rope_jax.plots.style import (
-    BACKGROUND,
-    BAND_OPACITY,
-    MARKERS,
-    MOST_CURVES,
-    NOTE,
-    REFERENCE,
-    SMALL_SIZE,
-    WIDTHS,
-    LineStyle,
-    assign_styles,
-    distinct_styles,
-    figure_style,
-)
+from rope_jax.config.presentation import FigureWidth
+from rope_jax.plots import panels, style
+from rope_jax.plots.style import LineStyle
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.measured import describe_groups, truncation_levels, units_text
-from rope_jax.results.rows import Row
-from rope_jax.results.summary import CheckpointSummary
-from rope_jax.rope.files import read_limited
 
 _MOST_STEPS_IN_LEGEND = 12  # of more checkpoints, the legend names evenly spaced ones
-_MOST_BYTES = 2**26
-# One dash pattern each, in the notations of matplotlib and plotly.
-_DASHES: tuple[tuple[Any, str], ...] = (
-    ("-", "solid"),
-    ("--", "dash"),
-    (":", "dot"),
-    ("-.", "dashdot"),
-    ((0, (9, 2)), "14px,3px"),
-    ((0, (1, 3)), "2px,6px"),
-    ((0, (6, 2, 1, 2, 1, 2)), "9px,3px,2px,3px,2px,3px"),
-    ((0, (3, 4)), "5px,7px"),
-)
+# One dash pattern per group; from the ninth on, they repeat. page.html has the same for plotly.
+_DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
+_DASHES += ((0, (9, 2)), (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)), (0, (3, 4)))
 _TRUNCATION: dict[str, Any] = {"color": "0.4", "linestyle": ":", "linewidth": 1.1}
 _ROW_HEIGHTS: Mapping[FigureWidth, Mapping[int, float]] = {
     "column": {1: 2.3, 2: 1.35},
@@ -111,7 +72,7 @@ class Plan:
     def compares(self) -> bool:
         """Whether most panels have several curves, and none too many."""
         counts = Counter(self.key.values()).values()
-        return self.most <= MOST_CURVES and 2 * sum(n > 1 for n in counts) > len(counts)
+        return self.most <= style.MOST_CURVES and 2 * sum(n > 1 for n in counts) > len(counts)
 
 
 def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figure:
@@ -119,17 +80,16 @@ def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figu
 
     Of a single sweep, curves with a fixed factor are dashed.
     """
-    width = comparison.figure_width
     curves = comparison.newest
     plan = _plan(comparison, curves)
-    panels = {(point.protocol, plan.key[curve]) for curve in curves for point in curve.points}
-    if comparison.only and len(panels) == 1:  # as the right ends, which are beside it
+    shown = {(point.protocol, plan.key[curve]) for curve in curves for point in curve.points}
+    if comparison.only and len(shown) == 1:  # as the right ends, which are beside it
         ends = {curve.name: curve.points[-1].nll for curve in curves}
         legend = sorted(plan.legend.items(), key=lambda entry: -ends[entry[0]])
         plan = replace(plan, legend=dict(legend))
-    meanings = _meanings(plan, curves, comparison)
-    title = _title(comparison, width) if title is None else title
-    return draw_plan(plan, meanings, title=title, width=width)
+    title = _title(comparison) if title is None else title
+    meanings = _meanings(plan, comparison)
+    return _draw_plan(plan, meanings, title=title, width=comparison.figure_width)
 
 
 def _plan(comparison: Comparison, curves: Sequence[Curve]) -> Plan:
@@ -138,38 +98,34 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> Plan:
         for curve in curves:  # a factor above 1 that is the same at every length
             if curve.name != "trained" and not curve.auto and (curve.points[-1].factor or 1) > 1:
                 by_name[curve.name] = replace(by_name[curve.name], linestyle="--")
-    key = shared_key(groups)
+    key, by_group = shared_key(groups), assign_group_styles(comparison)
     names = {group.label: describe_group(group, key=key) for group in groups}
-    titles_of = {group.label: describe_group(group, "\n", key=key) for group in groups}
-    by_group = assign_group_styles(comparison)
-    styles = {c: by_group[c.group.label] if by_group else by_name[c.name] for c in curves}
-    if len(curves) <= MOST_CURVES:
-        if by_group:
-            legend = {names[label]: style for label, style in by_group.items()}
-            return Plan(dict.fromkeys(curves, ""), styles, legend)
-        legend = dict(by_name)
-        if len(groups) > 1 or groups[0].marked:
-            dashes = {group.label: dash_of(group, groups)[0] for group in groups}
+    of_names = {curve: by_name[curve.name] for curve in curves}
+    styles = {c: by_group[c.group.label] for c in curves} if by_group else of_names
+    if len(curves) <= style.MOST_CURVES:
+        legend = {names[label]: own for label, own in by_group.items()} or dict(by_name)
+        if not by_group and (len(groups) > 1 or groups[0].marked):
+            dashes = dict(zip(names, itertools.cycle(_DASHES), strict=False))
             styles = {c: replace(s, linestyle=dashes[c.group.label]) for c, s in styles.items()}
             legend |= {names[label]: LineStyle("0.3", "", dash) for label, dash in dashes.items()}
         return Plan(dict.fromkeys(curves, ""), styles, legend)
-    by_label = distinct_styles([group.label for group in groups])
-    legend = {names[label]: style for label, style in by_label.items()}
-    own = {curve: by_label[curve.group.label] for curve in curves}
-    per_scaling = Plan({curve: curve.name for curve in curves}, own, legend)
-    own = {curve: by_name[curve.name] for curve in curves}
-    per_group = Plan({curve: titles_of[curve.group.label] for curve in curves}, own, by_name)
+    by_label = style.distinct_styles(list(names))
+    per_scaling = Plan(
+        {curve: curve.name for curve in curves},
+        {curve: by_label[curve.group.label] for curve in curves},
+        {names[label]: own for label, own in by_label.items()},
+    )
+    titles = {group: describe_group(group, "\n", key=key) for group in groups}
+    per_group = Plan({curve: titles[curve.group] for curve in curves}, of_names, by_name)
     for plan in (per_scaling, per_group):
         if plan.compares:
             return plan
-    titles = {curve: curve.label for curve in curves}
-    if by_group:
-        titles = dict(per_group.key)
-    elif len(groups) == 1:
-        titles = dict(per_scaling.key)
+    panel_of = {curve: curve.label for curve in curves}
+    if by_group or len(groups) == 1:
+        panel_of = dict((per_group if by_group else per_scaling).key)
     baselines = {curve.group: curve for curve in curves if curve.name == comparison.baseline}
     reference = {c: baselines[c.group] for c in curves if baselines.get(c.group, c) is not c}
-    return Plan(titles, styles, {}, apart=True, reference=reference)
+    return Plan(panel_of, styles, {}, apart=True, reference=reference)
 
 
 def shared_key(groups: Sequence[Group]) -> str | None:
@@ -193,19 +149,20 @@ def describe_group(group: Group, separator: str = "", *, key: str | None = None)
     return f"{group.label} ({text})"
 
 
-def _meanings(plan: Plan, curves: Sequence[Curve], comparison: Comparison) -> list[Artist]:
+def _meanings(plan: Plan, comparison: Comparison) -> list[Artist]:
     handles: list[Artist] = []
     if plan.reference:
         whose = " of the same runs" if len(comparison.groups) > 1 else ""
         label = f"{comparison.baseline}{whose}"
-        handles.append(Line2D([], [], label=label, **vars(REFERENCE)))
+        handles.append(Line2D([], [], label=label, **vars(style.REFERENCE)))
     if plan.apart:
         others = "the other scalings" if comparison.only else "the others"
-        handles.append(Line2D([], [], label=others, color=BACKGROUND, linewidth=0.9))
-    if any(len(point.nll_by_seed) > 1 for curve in curves for point in curve.points):
+        handles.append(Line2D([], [], label=others, color=style.BACKGROUND, linewidth=0.9))
+    if any(len(point.nll_by_seed) > 1 for curve in plan.key for point in curve.points):
         handles.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
     if plan.apart or not comparison.only:
-        handles.append(Patch(color="0.4", alpha=BAND_OPACITY, linewidth=0, label="95% interval"))
+        opacity = style.BAND_OPACITY
+        handles.append(Patch(color="0.4", alpha=opacity, linewidth=0, label="95% interval"))
     return handles
 
 
@@ -214,7 +171,7 @@ def assign_curve_styles(curves: Sequence[Curve]) -> dict[str, LineStyle]:
     kinds: dict[str, str] = {}
     for curve in curves:
         kinds.setdefault(curve.name, "trained" if curve.name == "trained" else curve.kind)
-    return assign_styles(kinds)
+    return style.assign_styles(kinds)
 
 
 def assign_group_styles(comparison: Comparison) -> dict[str, LineStyle]:
@@ -222,26 +179,22 @@ def assign_group_styles(comparison: Comparison) -> dict[str, LineStyle]:
     groups = comparison.groups
     if len(groups) < 2 or len({curve.name for curve in comparison.curves}) > 1:
         return {}
-    return distinct_styles([group.label for group in groups])
+    return style.distinct_styles([group.label for group in groups])
 
 
-def dash_of(group: Group, groups: Sequence[Group]) -> tuple[Any, str]:
-    """Return a group's dash pattern; from the ninth group on, they repeat."""
-    return _DASHES[groups.index(group) % len(_DASHES)]
-
-
-def _title(comparison: Comparison, width: FigureWidth) -> str:
+def _title(comparison: Comparison) -> str:
     groups, key = comparison.groups, shared_key(comparison.groups)
     by = "" if key is None else f", by {key}"
     title = describe_groups(comparison) + by
-    if len(groups) > 1 and "\n" in fold_title(title, WIDTHS[width]):
+    inches = style.WIDTHS[comparison.figure_width]
+    if len(groups) > 1 and "\n" in panels.fold_title(title, inches):
         title = f"{len(groups)} groups of runs{by}"  # legend, panels or labels name them
     if any(group.marked for group in groups):
         title += f"\n{MARK} CANNOT BE COMPARED with the groups before it; comparison.md says why"
     return title
 
 
-def draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: FigureWidth) -> Figure:
+def _draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: FigureWidth) -> Figure:
     """Draw curves in panels; meanings: what the legend has behind `plan.legend`."""
     points = [point for curve in plan.key for point in curve.points]
     windows = sorted({curve.window for curve in plan.key})
@@ -251,77 +204,74 @@ def draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: Figu
     is_by_key = keys != [""]
     if is_by_key and len(protocols) == 1:  # the panels' titles are the keys alone
         title += f"\n{PROTOCOLS[protocols[0]].title}"
-    panels = list(itertools.product(protocols, keys))
+    shown = list(itertools.product(protocols, keys))
     count = len(keys) if is_by_key else len(protocols)  # with keys, each protocol begins a row
-    columns = panel_columns(count, width)
-    inches = WIDTHS[width] / columns  # of a panel
+    columns = panels.panel_columns(count, width)
+    inches = style.WIDTHS[width] / columns  # of a panel
     headings = []
-    for protocol, key in panels:
+    for protocol, key in shown:
         heading = f"{key}\n{protocol}" if key and len(protocols) > 1 else key
         heading = heading or PROTOCOLS[protocol].title
-        headings.append(fold_text(heading, max(20, int(14 * inches))))
+        headings.append(panels.fold_text(heading, max(20, int(14 * inches))))
     row_height = _ROW_HEIGHTS[width][columns]
     row_height += 0.13 * max(heading.count("\n") for heading in headings)
     if not is_by_key and columns > 1:  # every row of panels has labels below it
         row_height += 0.3
-    with figure_style():
-        blocks = len(panels) // count
-        figure, axes = make_grid(
-            count, columns, blocks=blocks, row_height=row_height, title=title, width=width
-        )
+    grid: dict[str, Any] = {"blocks": len(shown) // count, "row_height": row_height}
+    with style.figure_style():
+        figure, axes = panels.make_grid(count, columns, **grid, title=title, width=width)
         limits = _limits(points, list(levels), has_intervals=plan.has_intervals)
         # once, not in each panel: matplotlib repeats for all panels whatever is set in one
         axes[0].set_yscale("log")
         axes[0].set_ylim(*limits)
-        label_powers(axes[0].yaxis, *limits)
-        for number, (protocol, key) in enumerate(panels):
-            axis, place = axes[number], number % count
+        panels.label_powers(axes[0].yaxis, *limits)
+        for number, (axis, (protocol, key)) in enumerate(zip(axes, shown, strict=True)):
+            place = number % count
             at = [point for point in points if point.protocol == protocol]
-            scale_lengths(axis, sorted({point.last_position for point in at}), 0.75 * inches)
+            panels.scale_lengths(axis, sorted({point.last_position for point in at}), 0.75 * inches)
             label = "length (tokens)" if inches < 2 else "context length (tokens)"
             if PROTOCOLS[protocol].by_position:
                 label = "position"
             if is_by_key:
-                label_lowest(axis, label, place, count, columns)
+                panels.label_lowest(axis, label, place, count, columns)
             else:
                 axis.set_xlabel(label)
             # labels of windows are between the title and the panel
             axis.set_title(headings[number], pad=3 if is_by_key and place >= columns else 11)
-            mark_windows(axis, windows, with_label=not is_by_key or place == 0)
+            panels.mark_windows(axis, windows, with_label=not is_by_key or place == 0)
             if place % columns == 0:
                 axis.set_ylabel("perplexity")
             # beside an empty place, it would move the panels of the next column to the right
             if place % columns == columns - 1:
                 _add_bits_per_byte_axis(axis, at)
             _draw_panel(axis, protocol, key, plan)
+        letters = int(13 * style.WIDTHS[width])
         handles: list[Artist] = [
-            Line2D([], [], label=fold_text(label, int(13 * WIDTHS[width])), **vars(style))
-            for label, style in plan.legend.items()
+            Line2D([], [], label=panels.fold_text(label, letters), **vars(own))
+            for label, own in plan.legend.items()
         ]
         handles += meanings
         if levels and BASELINE in protocols:
             handles.append(Line2D([], [], label="truncation to the window", **_TRUNCATION))
         if len(windows) > 1:
-            mark: dict[str, Any] = {"marker": "|", "markersize": 8, "markeredgewidth": 0.8}
-            mark |= {"linestyle": "none", "color": "0.6"}
-            handles.append(Line2D([], [], label="training window", **mark))
-        add_legend(figure, handles, may_be_beside=len(axes) == 1)
+            handles.append(panels.tick_handle("training window", "0.6", 0.8))
+        panels.add_legend(figure, handles, may_be_beside=len(axes) == 1)
     return figure
 
 
 def _draw_panel(axis: Axes, protocol: str, key: str, plan: Plan) -> None:
-    def draw(curve: Curve, style: LineStyle, *, opacity: float = 0.0, **settings: Any) -> None:
+    def draw(curve: Curve, look: LineStyle, *, opacity: float = 0.0, **settings: Any) -> None:
         own = [point for point in curve.points if point.protocol == protocol]
         if not own:
             return
         x, (middle, low, high) = [point.last_position for point in own], _perplexities(own)
-        axis.plot(x, middle, **(vars(style) | settings))
+        axis.plot(x, middle, **(vars(look) | settings))
         if opacity and len(x) > 1:
-            axis.fill_between(x, low, high, color=style.color, alpha=opacity, linewidth=0)
+            axis.fill_between(x, low, high, color=look.color, alpha=opacity, linewidth=0)
         elif opacity:  # a band needs two points
-            axis.vlines(x, low, high, color=style.color, alpha=0.5, linewidth=style.linewidth)
+            axis.vlines(x, low, high, color=look.color, alpha=0.5, linewidth=look.linewidth)
         if opacity and len(own[0].nll_by_seed) > 1:
-            thin = replace(style, marker="", linewidth=0.5)
+            thin = replace(look, marker="", linewidth=0.5)
             with np.errstate(over="ignore"):
                 seeds = np.exp([point.nll_by_seed for point in own])
             axis.plot(x, seeds, alpha=0.6, **vars(thin))
@@ -329,13 +279,13 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: Plan) -> None:
     shown = [curve for curve, title in plan.key.items() if title == key]
     if plan.apart:
         references = [plan.reference[curve] for curve in shown if curve in plan.reference]
-        for curve, style in plan.styles.items():
+        for curve, look in plan.styles.items():
             if curve not in (*references, *shown):
-                grey = replace(style, color=BACKGROUND, marker="", linewidth=0.7)
+                grey = replace(look, color=style.BACKGROUND, marker="", linewidth=0.7)
                 draw(curve, grey, zorder=1.2)
         for curve in references:
-            draw(curve, REFERENCE, label=curve.label)
-    opacity = BAND_OPACITY * min(1, _MOST_FULL_BANDS / plan.most) * plan.has_intervals
+            draw(curve, style.REFERENCE, label=curve.label)
+    opacity = style.BAND_OPACITY * min(1, _MOST_FULL_BANDS / plan.most) * plan.has_intervals
     for curve in shown:
         draw(curve, plan.styles[curve], opacity=opacity, label=curve.label)
     levels = truncation_levels(shown) if protocol == BASELINE and plan.has_intervals else {}
@@ -394,50 +344,39 @@ def _add_bits_per_byte_axis(axis: Axes, points: Sequence[Point]) -> None:
     right.set_yticks([tick for tick in ticks if low <= tick <= high])
     right.yaxis.set_major_formatter("{x:g}")
     right.minorticks_off()
-    right.set_ylabel("bits per byte", fontsize=SMALL_SIZE, color=NOTE)
-    right.tick_params(colors=NOTE)
+    right.set_ylabel("bits per byte", fontsize=style.SMALL_SIZE, color=style.NOTE)
+    right.tick_params(colors=style.NOTE)
     right.spines["right"].set_visible(False)
 
 
-def draw_sweep(
-    rows: Sequence[Row], checkpoints: Sequence[CheckpointSummary], *, width: FigureWidth
-) -> dict[str, Figure]:
+def draw_sweep(comparison: Comparison) -> dict[str, Figure]:
     """Return the figures of a sweep by file name: curve.png, and steps.png of several checkpoints.
 
-    rows: of all checkpoints. checkpoints: the newest first.
+    comparison: by `compare_checkpoints`.
     """
-    newest = checkpoints[0]
-    first = next(row for row in rows if row.step == newest.step)
-    scored = f"{first.split} split, {units_text(first.units, first.documents)}"
-    title = f"{newest.run}, step {newest.step}: trained at {newest.window:,} tokens; {scored}"
-    of_newest = [row for row in rows if row.step == newest.step]
-    comparison = compare_checkpoints(of_newest, [newest], figure_width=width)
+    (sweep,), point = comparison.sweeps, comparison.newest[0].points[0]
+    step, scored = max(sweep.windows), units_text(point.units, point.documents)
+    scored = f"{sweep.rows[0].split} split, {scored}"
+    trained = f"trained at {sweep.windows[step]:,} tokens"
+    title = f"{sweep.run}, step {step}: {trained}; {scored}"
     figures = {"curve.png": draw_comparison(comparison, title=title)}
-    if len(checkpoints) > 1:
-        title = f"{newest.run}, by training step; {scored}"
-        figures["steps.png"] = draw_checkpoints(rows, checkpoints, title=title, width=width)
+    if len(sweep.windows) > 1:
+        title = f"{sweep.run}, by training step; {scored}"
+        figures["steps.png"] = draw_checkpoints(comparison, title=title)
     return figures
 
 
-def draw_checkpoints(
-    rows: Sequence[Row],
-    checkpoints: Sequence[CheckpointSummary],
-    *,
-    title: str,
-    width: FigureWidth = "page",
-) -> Figure:
-    """Draw how curves evolve in training: one line per checkpoint, dark to light.
+def draw_checkpoints(comparison: Comparison, *, title: str) -> Figure:
+    """Draw how the curves of a sweep evolve in training: one line per checkpoint, dark to light.
 
     Each scaling has a panel for each protocol; each protocol starts a new row of panels.
     """
-    curves = sorted(compare_checkpoints(rows, checkpoints).curves, key=lambda curve: curve.step)
+    curves = sorted(comparison.curves, key=lambda curve: curve.step)
     steps = sorted({curve.step for curve in curves})
     # the lightest colours of the map are too faint on white
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(steps)))
-    styles = {
-        step: LineStyle(to_hex(colour), MARKERS[place % len(MARKERS)], linewidth=1.0)
-        for place, (step, colour) in enumerate(zip(steps, colours, strict=True))
-    }
+    colours = map(to_hex, matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(steps))))
+    looks = zip(colours, itertools.cycle(style.MARKERS), strict=False)
+    styles = {s: LineStyle(*look, linewidth=1.0) for s, look in zip(steps, looks, strict=True)}
     chosen = np.linspace(0, len(steps) - 1, min(len(steps), _MOST_STEPS_IN_LEGEND))
     plan = Plan(
         key={curve: curve.name for curve in curves},
@@ -445,62 +384,4 @@ def draw_checkpoints(
         legend={f"step {steps[i]:,}": styles[steps[i]] for i in chosen.round().astype(int)},
         has_intervals=False,
     )
-    return draw_plan(plan, [], title=title, width=width)
-
-
-def redraw(path: Path, config: RedrawConfig) -> list[Path]:
-    """Draw the figures of a sweep's folder or of a table like results.csv; return the files.
-
-    The windows are those of summary.json, or, of a table without one, `config.window`.
-    """
-    folder = path if path.is_dir() else path.parent
-    summary = folder / "summary.json"
-    has_summary = path.is_dir() or (path.name == "results.csv" and summary.exists())
-    if has_summary and config.window is not None:
-        raise UserError(
-            f"window: {summary} says at which window the model was trained; leave window out"
-        )
-    place = folder / "curve.png" if config.output is None else Path(config.output)
-    if place.suffix != ".png":
-        raise UserError(f"output: {place} should end in .png")
-    if path.is_dir():
-        rows = SweepFiles(folder).rows()
-    else:
-        try:
-            content = read_limited(path, _MOST_BYTES)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-        # no figure needs these
-        rows = read_results(path, content, dict.fromkeys(("corpus", "bos", "targets"), ""))
-    if has_summary:
-        steps = {row.step for row in rows}
-        found, _ = SweepFiles(folder).summary()
-        checkpoints = [checkpoint for checkpoint in found if checkpoint.step in steps]
-        if not checkpoints:
-            raise UserError(f"{summary}: names no step of the results; sweep again")
-    elif config.window is None:
-        raise UserError(
-            f"window: {path} does not say at which window the model was trained; give it, such as "
-            "window=256"
-        )
-    else:
-        checkpoints = _checkpoints(rows, config.window)
-    written: list[Path] = []
-    for name, figure in draw_sweep(rows, checkpoints, width=config.figure_width).items():
-        beside = "steps.png" if place.name == "curve.png" else f"{place.stem}-steps.png"
-        file = place if name == "curve.png" else place.with_name(beside)
-        save_output(figure, file)
-        written += figure_files(file)
-    return written
-
-
-def _checkpoints(rows: Sequence[Row], window: int) -> list[CheckpointSummary]:
-    """Return what a table without a summary says of its checkpoints."""
-    at_window = {
-        row.step: row.nll
-        for row in reversed(rows)
-        if (row.name, row.protocol, row.length) == ("trained", BASELINE, window)
-        and math.isfinite(row.nll)
-    }
-    steps = sorted({row.step for row in rows}, reverse=True)
-    return [CheckpointSummary(rows[0].run, step, window, at_window.get(step)) for step in steps]
+    return _draw_plan(plan, [], title=title, width=comparison.figure_width)

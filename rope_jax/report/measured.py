@@ -124,9 +124,8 @@ def unit_kinds(points: Iterable[Point]) -> list[str]:
     return sorted(kinds, reverse=True)
 
 
-def plotted_by(protocol: str, comparison: Comparison) -> Plotted:
-    """Return the newest checkpoints' curves that have points from a protocol, with these points."""
-    curves = comparison.newest
+def plotted_by(protocol: str, curves: Iterable[Curve]) -> Plotted:
+    """Return the curves that have points from a protocol, with these points."""
     plotted = {c: {p.length: p for p in c.points if p.protocol == protocol} for c in curves}
     return {curve: points for curve, points in plotted.items() if points}
 
@@ -140,7 +139,7 @@ def measured_table(comparison: Comparison, protocol: str) -> Table:
 
     Below the curves of a single group stands truncation to its window.
     """
-    plotted = plotted_by(protocol, comparison)
+    plotted = plotted_by(protocol, comparison.newest)
     points = _all_points(plotted)
     first = {point.length: point.first_position for point in points}
     columns = {n: _column(plotted, n, comparison.show) for n in sorted(first)}
@@ -152,8 +151,8 @@ def measured_table(comparison: Comparison, protocol: str) -> Table:
         label = curve.group.label, describe_settings(curve.group.settings, briefly=True)
         labels = () if comparison.only else label[: 1 + has_settings]
         cells = [cells[place] for cells in columns.values()]
-        usable = [Cell(usable_text(curve.usable))] * has_usable
-        lines.append(Line((*labels, curve.name), cells, usable))
+        cells += [Cell(usable_text(curve.usable))] * has_usable
+        lines.append(Line((*labels, curve.name), cells))
     heading = () if comparison.only else ("runs", "differs in")[: 1 + has_settings]
     below = []
     levels = truncation_levels(plotted)
@@ -237,7 +236,7 @@ def truncation_levels(curves: Iterable[Curve]) -> dict[float, list[str]]:
 
 def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
     """Yield a table for each kind of difference that is known, in nats per token."""
-    plotted = plotted_by(protocol, comparison)
+    plotted = plotted_by(protocol, comparison.newest)
     points = _all_points(plotted)
     lengths = sorted({point.length for point in points})
     columns = tuple(f"{n:,}" for n in lengths)

@@ -1,6 +1,5 @@
-"""One table, written as Markdown, LaTeX and HTML, and printed in a terminal."""
+"""One table, written as Markdown and LaTeX, and printed in a terminal."""
 
-import html
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -63,7 +62,7 @@ class Line(NamedTuple):
 
     labels: tuple[str, ...]
     cells: Sequence[Cell]
-    details: Sequence[Cell] = ()
+    """Those of the columns, and then those of the details, if it has any."""
     heading: str = ""
     """What a terminal prints above it."""
 
@@ -92,13 +91,14 @@ class Table:
     @property
     def all_lines(self) -> list[Line]:
         """All lines, with empty cells where one has none."""
-
-        def complete(line: Line) -> Line:
-            labels = line.labels + ("",) * (len(self.labels) - len(line.labels))
-            details = [*line.details, *[Cell()] * (len(self.details) - len(line.details))]
-            return line._replace(labels=labels, details=details)
-
-        return [*map(complete, (*self.lines, *self.below))]
+        left, right = len(self.labels), len(self.columns) + len(self.details)
+        return [
+            line._replace(
+                labels=line.labels + ("",) * (left - len(line.labels)),
+                cells=[*line.cells, *[Cell()] * (right - len(line.cells))],
+            )
+            for line in (*self.lines, *self.below)
+        ]
 
 
 def escape_markdown(text: str) -> str:
@@ -124,8 +124,7 @@ def format_markdown(table: Table, *, level: int = 2) -> str:
         return f"{value} {escape_markdown(cell.interval)}".rstrip() + mark
 
     rows = [
-        [*map(escape_markdown, line.labels), *map(written, (*line.cells, *line.details))]
-        for line in table.all_lines
+        [*map(escape_markdown, line.labels), *map(written, line.cells)] for line in table.all_lines
     ]
     left = len(table.labels)
     text = markdown_lines(table.heading, rows, left=left, right=len(table.heading) - left)
@@ -138,27 +137,6 @@ def yaml_block(yaml: str) -> str:
     longest = max(map(len, re.findall("`+", yaml)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}yaml\n{yaml}{fence}"
-
-
-def format_html(table: Table) -> str:
-    """Return the small table that a notebook shows; the best values are bold."""
-
-    def written(cell: Cell) -> str:
-        text = html.escape(f"{cell.value} {cell.interval.replace('±', '± ')}".strip())
-        return f"<strong>{text}</strong>" if cell.is_best else text
-
-    rows = ""
-    for line in (*table.lines, *table.below):
-        name = html.escape(line.labels[-1])
-        rows += f'<tr><th style="text-align: left; font-weight: normal">{name}</th>'
-        rows += "".join(f'<td style="text-align: right">{written(c)}</td>' for c in line.cells)
-        rows += "</tr>\n"
-    caption = html.escape(f"{table.title}: {table.caption}")
-    headings = "".join(f"<th>{heading}</th>" for heading in table.columns)
-    return (
-        f'<table>\n<caption style="text-align: left">{caption}</caption>\n'
-        f"<thead><tr><th></th>{headings}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>"
-    )
 
 
 def escape_latex(text: str) -> str:
@@ -206,7 +184,7 @@ def format_latex(table: Table) -> str:
         for place, line in enumerate(block):
             shared = [""] * (left - 1) if place else line.labels[:-1]
             labels = map(escape_latex, (*shared, line.labels[-1]))
-            lines.append(_latex_row((*labels, *map(latex_cell, (*line.cells, *line.details)))))
+            lines.append(_latex_row((*labels, *map(latex_cell, line.cells))))
     return "\n".join([*lines, r"  \bottomrule", r"\end{tabular}"]) + "\n"
 
 
@@ -225,7 +203,6 @@ def print_table(
 
     file: where intervals without room are. over: what they are over, such as " over documents".
     """
-    lines = table.all_lines
     few = min(1, len(table.details))
     forms = [(0, count) for count in range(len(table.details), -1, -1)]
     for form, count in (*forms, (1, few), (1, 0), (2, 0), (3, 0)):
@@ -233,7 +210,7 @@ def print_table(
         if sum(column.width for column in columns) + gap * (len(columns) - 1) <= console.width:
             break
     print_columns(console, columns, gap=gap)
-    cells = [cell for line in lines for cell in line.cells]
+    cells = [cell for line in table.all_lines for cell in line.cells[: len(table.columns)]]
     printed = [text.plain for c in columns[1 : 1 + len(table.columns)] for text in c.cells]
     in_room = sum("±" in text or "[" in text for text in printed)
     notes = {
@@ -253,13 +230,13 @@ def print_table(
 def _columns(table: Table, form: int, count: int) -> list[Column]:
     """Return the names, the columns, and the first `count` details."""
     names: list[Text] = []
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Sequence[Cell]] = []
     for line in table.all_lines:
         if line.heading:
             names.append(Text(printable(line.heading)))
-            rows.append((Cell(),) * (len(table.columns) + len(table.details)))
+            rows.append([Cell()] * len(line.cells))
         names.append(Text(printable(line.labels[-1])))
-        rows.append((*line.cells, *line.details))
+        rows.append(line.cells)
     columns = [Column(table.labels[-1], names, "left")]
     for place, heading in enumerate((*table.columns, *table.details[:count])):
         own = [row[place] for row in rows]

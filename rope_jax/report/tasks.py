@@ -16,23 +16,8 @@ from rope_jax.comparison.groups import Sweep
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.console import print_wrapped
 from rope_jax.errors import printable
-from rope_jax.plots.panels import (
-    add_legend,
-    fold_text,
-    label_lowest,
-    make_grid,
-    mark_windows,
-    scale_lengths,
-)
-from rope_jax.plots.style import (
-    BAND_OPACITY,
-    NOTE,
-    SMALL_SIZE,
-    WIDTHS,
-    LineStyle,
-    assign_styles,
-    figure_style,
-)
+from rope_jax.plots import panels, style
+from rope_jax.plots.style import LineStyle
 from rope_jax.report.measured import effective_text, loss_cell, usable_text
 from rope_jax.report.table import Cell, Line, Table, print_table
 from rope_jax.results.statistics import Estimate
@@ -94,7 +79,7 @@ def _table(
         labels=("scaling",),
         columns=(*(f"{n:,}" for n in lengths), "effective", "usable"),
         lines=lines,
-        below=[Line((name,), [*map(Cell, (*values, "", ""))]) for name, values in below.items()],
+        below=[Line((name,), [*map(Cell, values)]) for name, values in below.items()],
     )
 
 
@@ -177,7 +162,7 @@ def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
             for name, effective in sweep.effective.get(task, {}).items():
                 labels[name] = f"{printable(name)}: {effective_text(*effective)}"
             unit = "%" if any(row.depth is not None for row in own) else ""
-            panels = [
+            shown = [
                 {
                     "title": title,
                     "rows": [label if label == TAKEN_OUT else label + unit for label in rows],
@@ -185,16 +170,9 @@ def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
                 }
                 for title, rows in heat_panels(own, labels).items()
             ]
-            maps.append(
-                {
-                    "title": f"{printable(sweep.label)}, step {step:,}: {task}",
-                    "window": sweep.windows[step],
-                    "chance": own[0].chance,
-                    "samples": own[0].samples,
-                    "lengths": lengths,
-                    "panels": panels,
-                }
-            )
+            title = f"{printable(sweep.label)}, step {step:,}: {task}"
+            about = {"title": title, "window": sweep.windows[step], "chance": own[0].chance}
+            maps.append(about | {"samples": own[0].samples, "lengths": lengths, "panels": shown})
     return maps
 
 
@@ -221,31 +199,26 @@ def draw_heat(
     labels = {point.name: point.name for point in exact}
     for name, summary in checkpoint.tasks[points[0].task].items():
         labels[name] = f"{name}{gap}effective: {effective_text(*summary.effective)}"
-    panels = heat_panels(exact, labels)
-    count = len(panels)
+    shown = heat_panels(exact, labels)
+    count = len(shown)
     columns = min(_COLUMNS[width], count)
-    inches = WIDTHS[width]
+    inches = style.WIDTHS[width]
     # what the labels of the rows leave
-    beside = 0.05 * max(len(label) for own in panels.values() for label in own)
+    beside = 0.05 * max(len(label) for own in shown.values() for label in own)
     cell = (0.88 * inches - beside) / columns / len(lengths)
     trained = sum(length <= checkpoint.window for length in lengths)
-    with figure_style():
-        figure, axes = make_grid(
-            count,
-            columns,
-            row_height=0.42 + _ROW_HEIGHT * (max(map(len, panels.values())) + 0.3),
-            title=title,
-            width=width,
-            extra=0.95,
-        )
-        for place, (heading, axis) in enumerate(zip(panels, axes, strict=True)):
-            _draw_panel(axis, panels[heading], lengths, 72 * cell)
+    height = 0.42 + _ROW_HEIGHT * (max(map(len, shown.values())) + 0.3)
+    grid: dict[str, Any] = {"row_height": height, "extra": 0.95, "title": title, "width": width}
+    with style.figure_style():
+        figure, axes = panels.make_grid(count, columns, **grid)
+        for place, (heading, axis) in enumerate(zip(shown, axes, strict=True)):
+            _draw_panel(axis, shown[heading], lengths, 72 * cell)
             if 0 < trained < len(lengths):
                 axis.axvline(trained, color="white", linewidth=2.0)
-                axis.axvline(trained, color=NOTE, linewidth=0.8, linestyle=(0, (2, 1)))
-            folded = fold_text(heading, int(15.5 * inches / columns))
-            axis.set_title(folded, fontsize=SMALL_SIZE)
-            label_lowest(axis, "length (tokens)", place, count, columns)
+                axis.axvline(trained, color=style.NOTE, linewidth=0.8, linestyle=(0, (2, 1)))
+            folded = panels.fold_text(heading, int(15.5 * inches / columns))
+            axis.set_title(folded, fontsize=style.SMALL_SIZE)
+            panels.label_lowest(axis, "length (tokens)", place, count, columns)
             if place % columns == 0 and has_depths:
                 axis.set_ylabel("depth (%)")
         chance = next((point.chance for point in exact if point.chance is not None), None)
@@ -259,21 +232,20 @@ def heat_panels(points: Sequence[TaskRow], labels: Mapping[str, str]) -> dict[st
     Without depths it is one panel with a row per scaling. The last row is what was taken out, the
     largest where there are several: none of the scalings should be trusted with less.
     """
-    panels: dict[str, Rows] = {}
+    shown: dict[str, Rows] = {}
     has_depths = any(point.depth is not None for point in points)
     names = list(dict.fromkeys(point.name for point in points))
     for point in sorted(points, key=lambda p: (names.index(p.name), p.taken_out, p.depth or 0.0)):
         label = labels[point.name]
         row = f"{100 * (point.depth or 0):g}" if has_depths else label
-        rows = panels.setdefault(label if has_depths else "", {})
+        rows = shown.setdefault(label if has_depths else "", {})
         cells = rows.setdefault(TAKEN_OUT if point.taken_out else row, {})
-        cells[point.length] = max(
-            point, cells.get(point.length, point), key=lambda point: point.value
-        )
-    for rows in panels.values():
+        other = cells.get(point.length, point)
+        cells[point.length] = max(point, other, key=lambda point: point.value)
+    for rows in shown.values():
         if TAKEN_OUT in rows:
             rows[TAKEN_OUT] = rows.pop(TAKEN_OUT)
-    return panels
+    return shown
 
 
 def _draw_panel(axis: Axes, rows: Rows, lengths: Sequence[int], cell: float) -> None:
@@ -290,12 +262,12 @@ def _draw_panel(axis: Axes, rows: Rows, lengths: Sequence[int], cell: float) -> 
     shown = [rows.get(label, {}) for label in labels]
     values = np.array([[row[n].value if n in row else math.nan for n in lengths] for row in shown])
     axis.pcolormesh(np.arange(len(lengths) + 1), edges, values, cmap=_COLOURS, vmin=0, vmax=1)
-    size = min(SMALL_SIZE - 0.5, cell / _NUMBER_WIDTH)
+    size = min(style.SMALL_SIZE - 0.5, cell / _NUMBER_WIDTH)
     for (row, x), value in np.ndenumerate(values):
         if not math.isnan(value) and size >= _SMALLEST_NUMBER:
-            style: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center"}
-            colour = "white" if value < 0.6 else "black"
-            axis.text(x + 0.5, float(middles[row]), share_text(value), color=colour, **style)
+            look: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center"}
+            look["color"] = "white" if value < 0.6 else "black"
+            axis.text(x + 0.5, float(middles[row]), share_text(value), **look)
     axis.set_ylim(edges[-1], 0)
     axis.set_xticks(np.arange(len(lengths)) + 0.5, [f"{n:,}" for n in lengths])
     axis.tick_params(axis="x", labelrotation=45)
@@ -321,7 +293,7 @@ def _add_colour_bar(figure: Figure, axes: list[Axes], chance: float | None) -> N
         label += f"; chance: {100 * chance:.2g}"
         bar.ax.axvline(100 * chance, color="white", linewidth=1.2)
         bar.ax.axvline(100 * chance, color="black", linewidth=0.8, linestyle=(0, (2, 1)))
-    bar.set_label(label, fontsize=SMALL_SIZE)
+    bar.set_label(label, fontsize=style.SMALL_SIZE)
     bar.outline.set_visible(False)
 
 
@@ -335,33 +307,35 @@ def draw_distances(
     """
     borders = checkpoint.borders
     metrics = [metric for metric in _LABELS if any(p.metric == metric for p in points)]
-    styles = assign_styles({p.name: p.name if p.name == "trained" else p.kind for p in points})
+    styles = style.assign_styles(
+        {p.name: p.name if p.name == "trained" else p.kind for p in points}
+    )
     columns = 1 if width == "column" else len(metrics)
-    with figure_style():
-        figure, axes = make_grid(
+    with style.figure_style():
+        figure, axes = panels.make_grid(
             len(metrics), columns, row_height=2.3, title=title, width=width, sharey=False, extra=0.3
         )
         for axis, metric in zip(axes, metrics, strict=True):
-            for name, style in styles.items():
+            for name, look in styles.items():
                 own = [p for p in points if (p.name, p.metric) == (name, metric)]
-                _draw_profile(axis, own, style)
+                _draw_profile(axis, own, look)
                 if name in borders:
-                    axis.axvline(borders[name], 0.94, 1, color=style.color, linewidth=1.5, zorder=1)
-            scale_lengths(axis, sorted(set(map(_distance, points))), 0.8 * WIDTHS[width] / columns)
-            mark_windows(axis, [checkpoint.window], with_label=True)
+                    axis.axvline(borders[name], 0.94, 1, color=look.color, linewidth=1.5, zorder=1)
+            panels.scale_lengths(
+                axis, sorted(set(map(_distance, points))), 0.8 * style.WIDTHS[width] / columns
+            )
+            panels.mark_windows(axis, [checkpoint.window], with_label=True)
             has_distance = points[0].distance is not None
             axis.set_xlabel("distance (tokens)" if has_distance else "context length (tokens)")
             axis.set_ylabel(_LABELS[metric])
             if metric == "exact":
                 axis.set_ylim(-3, 103)
-        legend = [Line2D([], [], label=name, **vars(style)) for name, style in styles.items()]
+        legend = [Line2D([], [], label=name, **vars(look)) for name, look in styles.items()]
         if any(point.taken_out for point in points):
             legend.append(Line2D([], [], label=TAKEN_OUT, color="0.4", linestyle=":"))
         if borders.keys() & styles.keys():
-            mark: dict[str, Any] = {"marker": "|", "linestyle": "none", "markersize": 8}
-            mark |= {"markeredgewidth": 1.5, "color": "0.4"}
-            legend.append(Line2D([], [], label="a map begins", **mark))
-        add_legend(figure, legend)
+            legend.append(panels.tick_handle("a map begins", "0.4", 1.5))
+        panels.add_legend(figure, legend)
     return figure
 
 
@@ -369,7 +343,7 @@ def _distance(point: TaskRow) -> int:
     return point.length if point.distance is None else point.distance
 
 
-def _draw_profile(axis: Axes, points: Sequence[TaskRow], style: LineStyle) -> None:
+def _draw_profile(axis: Axes, points: Sequence[TaskRow], look: LineStyle) -> None:
     """Draw a metric of a scaling with its interval; dotted, the same with the token taken out."""
     scale = 100.0 if points and points[0].metric == "exact" else 1.0
     for is_out in (False, True):
@@ -379,7 +353,7 @@ def _draw_profile(axis: Axes, points: Sequence[TaskRow], style: LineStyle) -> No
         # nan leaves a gap
         y, low, high = scale * np.where(np.isfinite(values), values, np.nan)
         if is_out:
-            axis.plot(x, y, color=style.color, linestyle=":", linewidth=0.9)
+            axis.plot(x, y, color=look.color, linestyle=":", linewidth=0.9)
         else:
-            axis.plot(x, y, **vars(style))
-            axis.fill_between(x, low, high, color=style.color, alpha=BAND_OPACITY, linewidth=0)
+            axis.plot(x, y, **vars(look))
+            axis.fill_between(x, low, high, color=look.color, alpha=style.BAND_OPACITY, linewidth=0)

@@ -19,7 +19,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.report.table import yaml_block
 from rope_jax.results.rows import Row
-from rope_jax.results.summary import CheckpointSummary, SweepSummary
+from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskRow
 from rope_jax.runs.logs import TensorBoardWriter
 from rope_jax.tasks import TASKS
@@ -45,7 +45,7 @@ METRICS = (
 def write_events(
     folder: Path,
     table: Sequence[Row],
-    summary: SweepSummary,
+    newest: CheckpointSummary,
     images: Mapping[str, UInt8[np.ndarray, "height width 3"]],
     config: SweepConfig,
     training: Config,
@@ -59,12 +59,11 @@ def write_events(
 
     images: by title. training: the run's config. table, tasks: of all checkpoints.
     """
-    newest = summary.newest
     tags: dict[str, None] = {}
     for name in dict.fromkeys(row.name for row in table):
         own = sorted((row for row in table if row.name == name), key=lambda row: -row.step)
         scalars = [(row.last_position, _values(row, row.step == newest.step)) for row in own]
-        if summary.earlier:
+        if any(row.step != newest.step for row in table):
             by_step = "perplexity_by_step/{0.protocol}/{0.last_position}"
             scalars += [(row.step, {by_step.format(row): row.ppl}) for row in own]
         by_depth: dict[tuple[int, str], list[float]] = defaultdict(list)

@@ -10,31 +10,17 @@ from rich.console import Console
 from rich.progress import TaskProgressColumn
 from rich.text import Text
 
-from rope_jax.comparison.curves import Comparison, compare_checkpoints
+from rope_jax.comparison.curves import Comparison
 from rope_jax.comparison.groups import describe_settings
-from rope_jax.config.presentation import Show
 from rope_jax.console import describe_duration, print_warning, print_wrapped, progress_bar
 from rope_jax.errors import printable
 from rope_jax.protocols import BASELINE, PROTOCOLS
-from rope_jax.report.measured import (
-    QUANTITIES,
-    Plotted,
-    caption,
-    documents_text,
-    estimate_cell,
-    has_single_seeds,
-    measured_table,
-    plotted_by,
-    sampling_text,
-    units_text,
-    usable_text,
-    value_text,
-)
+from rope_jax.report import measured
+from rope_jax.report.measured import QUANTITIES, Plotted, measured_table, plotted_by
 from rope_jax.report.table import Cell, Line, Table, print_table
 from rope_jax.report.tasks import print_tasks
-from rope_jax.results.rows import Row
 from rope_jax.results.statistics import RELIABLE_UNITS, perplexity
-from rope_jax.results.summary import SweepSummary
+from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import NO_TASKS, TaskTables
 
 _SECONDS_BETWEEN_LINES = 60
@@ -95,16 +81,13 @@ def warn_of_chance(console: Console, nll: float, vocab_size: int) -> None:
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """Print a line per curve of the first protocol, what has room beside it, and the notes."""
     protocol = comparison.protocols[0]
-    plotted = plotted_by(protocol, comparison)
-    curves = list(plotted)
-    groups = list(dict.fromkeys(curve.group for curve in curves))
-    alike = len({curve.name for curve in curves}) == 1
-    has_headings = 1 < len(groups) < len(curves)
-    table = measured_table(comparison, protocol)
-    table = _with_gains(table, plotted, "gain at {:,} (nats)")
-    lines = []
-    above = None
-    for curve, line in zip(curves, table.lines, strict=True):
+    plotted = plotted_by(protocol, comparison.newest)
+    groups = list(dict.fromkeys(curve.group for curve in plotted))
+    alike = len({curve.name for curve in plotted}) == 1
+    has_headings = 1 < len(groups) < len(plotted)
+    table = _with_gains(measured_table(comparison, protocol), plotted, "gain at {:,} (nats)")
+    lines, above = [], None
+    for curve, line in zip(plotted, table.lines, strict=True):
         label = curve.group.label
         if has_headings:
             heading = "" if curve.group is above else label
@@ -117,16 +100,16 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     if len(groups) == 1:
         title += f" of {printable(groups[0].label)}"
     elif alike:
-        names, title = ("runs",), f"{title} of {printable(curves[0].name)}"
+        names, title = ("runs",), f"{title} of {printable(next(iter(plotted)).name)}"
     print_wrapped(console, f"{title}; {protocol}", "bold")
-    over = f" over {sampling_text(comparison)}"
+    over = f" over {measured.sampling_text(comparison)}"
     table = replace(table, labels=names, lines=lines)
     legend, _ = print_table(console, table, file="comparison.md", over=over)
     for group in groups:
         if group.settings:
             text = describe_settings(group.settings, briefly=True)
             console.print(Text.assemble(printable(group.label), (f": {text}", "dim")))
-    if has_single_seeds(comparison) and any("the 95% interval" in note for note in legend):
+    if measured.has_single_seeds(comparison) and any("the 95% interval" in note for note in legend):
         legend.append("one seed says nothing about other seeds")
     if legend:
         print_wrapped(console, "; ".join(legend), "dim")
@@ -145,54 +128,47 @@ def _with_gains(table: Table, plotted: Plotted, *headings: str) -> Table:
     lines = []
     for line, gain in zip(table.lines, gains, strict=True):
         ratio = None if gain is None else gain.negated().mapped(perplexity)
-        more = [estimate_cell(gain), estimate_cell(ratio, "{:.3g}".format)][: len(headings)]
-        lines.append(line._replace(details=[*line.details, *more]))
+        more = measured.estimate_cell(gain), measured.estimate_cell(ratio, "{:.3g}".format)
+        lines.append(line._replace(cells=[*line.cells, *more[: len(headings)]]))
     details = (*table.details, *(heading.format(longest) for heading in headings))
     return replace(table, lines=lines, details=details)
 
 
 def print_sweep(
     console: Console,
-    rows: Sequence[Row],
-    summary: SweepSummary,
-    show: Show = "perplexity",
+    comparison: Comparison,
+    newest: CheckpointSummary,
     tasks: TaskTables = NO_TASKS,
 ) -> None:
     """Print one table per protocol and task with one line per curve, and what explains them.
 
-    rows: those of all checkpoints. Only the newest gets intervals and marks, and in a wide console
-    usable lengths, gains and blow-ups.
+    comparison: by `compare_checkpoints`. Only the newest checkpoint gets intervals and marks, and
+    in a wide console usable lengths, gains and blow-ups.
     """
-    newest = summary.newest
-    comparison = compare_checkpoints(rows, summary.checkpoints, show=show)
     notes: dict[str, None] = {}
     for protocol in comparison.protocols:
-        if summary.earlier:
+        if len(comparison.newest) < len(comparison.curves):
             _print_by_step(console, comparison, protocol)
-        notes |= dict.fromkeys(_print_protocol(console, comparison, protocol))
+        notes |= dict.fromkeys(_print_protocol(console, comparison, newest, protocol))
         console.print()
     if notes:
         print_wrapped(console, "; ".join(notes), "dim")
     if newest.unit_kind == "blocks":
-        print_wrapped(
-            console,
-            f"intervals resample {units_text(newest.units, newest.documents)}, more than "
-            f"{newest.distance:,} tokens apart: they hold for these documents, not for others",
-            "dim",
-        )
+        blocks = measured.units_text(newest.units, newest.documents)
+        text = f"intervals resample {blocks}, more than {newest.distance:,} tokens apart: they hold"
+        print_wrapped(console, f"{text} for these documents, not for others", "dim")
     if not newest.is_reliable:
-        print_wrapped(
-            console,
-            f"intervals are unreliable below {RELIABLE_UNITS} {newest.unit_kind}; this sweep has "
-            f"{newest.units}: a larger max_documents, more test text or shorter lengths give more",
-            "yellow",
-        )
+        text = f"intervals are unreliable below {RELIABLE_UNITS} {newest.unit_kind}; this sweep has"
+        text += f" {newest.units}: a larger max_documents, more test text or shorter lengths give"
+        print_wrapped(console, f"{text} more", "yellow")
     print_tasks(console, newest, tasks)
 
 
-def _print_protocol(console: Console, comparison: Comparison, protocol: str) -> list[str]:
+def _print_protocol(
+    console: Console, comparison: Comparison, checkpoint: CheckpointSummary, protocol: str
+) -> list[str]:
     """Print the table of one protocol, and return what explains its signs."""
-    plotted = plotted_by(protocol, comparison)
+    plotted = plotted_by(protocol, comparison.newest)
     points = {p.last_position: p for own in plotted.values() for p in own.values()}
     counts = [point.tokens for point in points.values()]
     if PROTOCOLS[protocol].by_position:  # the positions divide the windows' tokens among them
@@ -200,19 +176,18 @@ def _print_protocol(console: Console, comparison: Comparison, protocol: str) -> 
     # whole windows of different lengths rarely cover the same tokens
     tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
     point = next(iter(points.values()))
-    what = f"{QUANTITIES[comparison.show]} by {caption(protocol, point.stride)}"
-    title = f"{what}; {protocol}, {tokens} tokens of {documents_text(point.documents)}"
+    what = f"{QUANTITIES[comparison.show]} by {measured.caption(protocol, point.stride)}"
+    title = f"{what}; {protocol}, {tokens} tokens of {measured.documents_text(point.documents)}"
     print_wrapped(console, title, "bold")
     table = _with_gains(measured_table(comparison, protocol), plotted, "gain", "blow-up")
     notes, details = print_table(console, table, file="results.csv")
     usable = {curve.name: curve.usable for curve in plotted if curve.usable is not None}
-    checkpoint = comparison.only
-    if protocol != BASELINE or not usable or checkpoint is None:
+    if protocol != BASELINE or not usable:
         return notes
     if "usable" not in details:
         by_text: dict[str, list[str]] = {}
         for name, length in usable.items():
-            by_text.setdefault(usable_text(length), []).append(name)
+            by_text.setdefault(measured.usable_text(length), []).append(name)
         most = max(by_text, key=lambda text: len(by_text[text]))
         shown = [f"{', '.join(own)} {text}" for text, own in by_text.items() if text != most]
         shown.append(f"{'all others' if shown else 'all curves'} {most}")
@@ -232,17 +207,17 @@ def _print_protocol(console: Console, comparison: Comparison, protocol: str) -> 
 
 
 def _print_by_step(console: Console, comparison: Comparison, protocol: str) -> None:
-    show, lines, above = comparison.show, [], None
     names = list(dict.fromkeys(curve.name for curve in comparison.curves))
     curves = sorted(comparison.curves, key=lambda c: (names.index(c.name), c.step))
-    plotted = {c: {p.last_position: p for p in c.points if p.protocol == protocol} for c in curves}
+    plotted, show = plotted_by(protocol, curves), comparison.show
     lengths = sorted({n for points in plotted.values() for n in points})
+    lines, above = [], None
     for curve, own in plotted.items():
-        if own:
-            texts = [value_text(own[n].nll, own[n].bpb, show) if n in own else "" for n in lengths]
-            heading = "" if curve.name == above else curve.name
-            lines.append(Line((f"  step {curve.step:,}",), [*map(Cell, texts)], heading=heading))
-            above = curve.name
+        shown = {n: measured.value_text(p.nll, p.bpb, show) for n, p in own.items()}
+        cells = [Cell(shown.get(n, "")) for n in lengths]
+        heading = "" if curve.name == above else curve.name
+        lines.append(Line((f"  step {curve.step:,}",), cells, heading=heading))
+        above = curve.name
     print_wrapped(console, f"{QUANTITIES[show]} by training step; {protocol}", "bold")
     columns = tuple(f"{n:,}" for n in lengths)
     print_table(console, Table("", "", ("scaling",), columns, lines), file="results.csv")

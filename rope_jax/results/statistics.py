@@ -14,8 +14,9 @@ Shapes: D documents.
 """
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,13 +42,6 @@ class Sums(NamedTuple):
     def mean(self) -> float:
         """Return the mean in nats per token, Σ nll / Σ weight."""
         return float(self.nll.sum() / self.weight.sum())
-
-    @property
-    def bits_per_nat(self) -> float | None:
-        """Bits per byte that equal one nat per token; None: the bytes are not known."""
-        if self.bytes is None:
-            return None
-        return float(self.weight.sum() / self.bytes.sum()) / math.log(2)
 
 
 class UsableLength(NamedTuple):
@@ -215,13 +209,11 @@ def usable_length(upper_bounds: Mapping[int, float], window: int, tolerance: flo
     the window, in nats. A length passes if its bound is at most `tolerance`; nan does not pass.
     """
     tested = sorted(length for length in upper_bounds if length >= window)
-    usable = None
-    for length in tested:
-        if not upper_bounds[length] <= tolerance:  # also true of nan
-            is_known = not math.isnan(upper_bounds[length])
-            return UsableLength(length=usable, is_last=False, is_known=is_known)
-        usable = length
-    return UsableLength(length=usable, is_last=bool(tested), is_known=bool(tested))
+    passed = list(itertools.takewhile(lambda n: upper_bounds[n] <= tolerance, tested))
+    stopped = len(passed) < len(tested)
+    is_known = not math.isnan(upper_bounds[tested[len(passed)]]) if stopped else bool(tested)
+    length = max(passed, default=None)
+    return UsableLength(length=length, is_last=bool(tested) and not stopped, is_known=is_known)
 
 
 def perplexity(nll: float) -> float:
@@ -252,7 +244,8 @@ def _ratio(
     residuals = numerator - value * denominator
     columns = residuals, denominator, residuals**2, residuals * denominator, denominator**2
     matrix, found = np.stack(columns, axis=1), []
-    for counts in _resampled(len(numerator), resamples, seed):
+    is_small = len(numerator) * resamples <= _MOST_DRAWN
+    for counts in (_drawn if is_small else _draw)(len(numerator), resamples, seed):
         # by resample: Σ r, Σ d, Σ r², Σ rd, Σ d², where r = n − θd
         r, d, rr, rd, dd = (counts @ matrix).T
         shift = r / d  # θ* − θ
@@ -279,13 +272,8 @@ def _standard_error(squares: Any, weight: Any, documents: int) -> Any:
     return np.sqrt(squares * documents / (documents - 1)) / weight
 
 
-def _resampled(documents: int, resamples: int, seed: int) -> Iterable[NDArray[np.float64]]:
-    """Return how often each document is in each resample: float64 [·, D], in parts."""
-    is_small = documents * resamples <= _MOST_DRAWN
-    return (_drawn if is_small else _draw)(documents, resamples, seed)
-
-
 def _draw(documents: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
+    """Yield how often each document is in each resample: float64 [·, D], in parts."""
     rng, most = np.random.default_rng(seed), max(1, _MOST_DRAWN // documents)
     for begin in range(0, resamples, most):
         count = min(most, resamples - begin)

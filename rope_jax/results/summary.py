@@ -58,16 +58,3 @@ class CheckpointSummary:
     def is_reliable(self) -> bool:
         """Whether there are enough units for the intervals to be trusted."""
         return self.units >= RELIABLE_UNITS
-
-
-@dataclass(frozen=True)
-class SweepSummary:
-    """A sweep of one run: its newest checkpoint, and earlier ones in ascending order of step."""
-
-    newest: CheckpointSummary
-    earlier: tuple[CheckpointSummary, ...] = ()
-
-    @property
-    def checkpoints(self) -> tuple[CheckpointSummary, ...]:
-        """All checkpoints, the newest first."""
-        return (self.newest, *self.earlier)

@@ -11,6 +11,7 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from rope_jax import stopping
+from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.devices import differ_by_head
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
@@ -29,7 +30,7 @@ from rope_jax.report.tasks import draw_tasks
 from rope_jax.report.tensorboard import write_events
 from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
 from rope_jax.results.rows import DocumentRow, Origin, Row
-from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.results.summary import CheckpointSummary, CurveSummary
 from rope_jax.results.tasks import NO_TASKS, SampleRow, TaskRow, TaskSummary, TaskTables
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RUN_CONFIG, RunDirectory
@@ -163,17 +164,17 @@ class SweepTables(NamedTuple):
 
     rows: Sequence[Row]
     by_document: Sequence[DocumentRow]
-    summary: SweepSummary
+    checkpoints: Sequence[CheckpointSummary]
+    """The newest first."""
     tasks: TaskTables = NO_TASKS
 
 
 def sweep_tables(results: Sequence[Result]) -> SweepTables:
     """Return the tables of a sweep, from the results of its checkpoints, the newest last."""
-    *earlier, newest = (summarize(*found) for found in results)
     return SweepTables(
         [row for found in results for row in rows(*found)],
         [row for found in results for row in document_rows(*found)],
-        SweepSummary(newest=newest, earlier=tuple(earlier)),
+        [summarize(*found) for found in reversed(results)],
         task_tables(results),
     )
 
@@ -182,16 +183,17 @@ def _finish(
     loaded: LoadedModel, training: Config, config: ResolvedSweep, found: SweepTables
 ) -> None:
     """Write the results, delete journals of other checkpoints, and show the tables."""
-    run, console, newest = loaded.session.run, loaded.session.console, found.summary.newest
+    run, console, newest = loaded.session.run, loaded.session.console, found.checkpoints[0]
     folder = run.evals / config.name
 
     def write() -> None:
         with file_errors_as_one_line(folder):
             write_folder(folder, config, found, training)
-        run.remove_sweep_journals(config.name, [one.step for one in found.summary.checkpoints])
+        run.remove_sweep_journals(config.name, [one.step for one in found.checkpoints])
 
     processes.on_first(write)
-    print_sweep(console, found.rows, found.summary, config.show, found.tasks)
+    comparison = compare_checkpoints(found.rows, found.checkpoints, config)
+    print_sweep(console, comparison, newest, found.tasks)
     if newest.nll_at_window is not None:
         warn_of_chance(console, newest.nll_at_window, loaded.model.vocab_size)
     elif BASELINE in config.protocols:
@@ -210,16 +212,16 @@ def _finish(
 
 def write_folder(folder: Path, config: SweepConfig, found: SweepTables, training: Config) -> None:
     """Write all files of a sweep; an earlier sweep's folder is replaced once all are complete."""
-    newest, tasks = found.summary.newest, found.tasks
+    newest, tasks = found.checkpoints[0], found.tasks
+    comparison = compare_checkpoints(found.rows, found.checkpoints, config)
     with replacing_folder(folder) as new:
         write_text(new / "sweep.yaml", dump(config))
         write_text(new / RUN_CONFIG, dump(training))
         seal(new, [*write_results(new, found), RUN_CONFIG])
-        of_newest = [row for row in found.rows if row.step == newest.step]
-        markdown, latex = results_texts(of_newest, newest, tasks, config.show)
+        markdown, latex = results_texts(comparison, newest, tasks)
         write_text(new / "results.md", markdown)
         write_text(new / "results.tex", latex)
-        figures = draw_sweep(found.rows, found.summary.checkpoints, width=config.figure_width)
+        figures = draw_sweep(comparison)
         if tasks.rows:
             newest_rows = [row for row in tasks.rows if row.step == newest.step]
             figures |= draw_tasks(newest_rows, newest, width=config.figure_width)
@@ -227,7 +229,7 @@ def write_folder(folder: Path, config: SweepConfig, found: SweepTables, training
         for path, figure in ((new / name, figure) for name, figure in figures.items()):
             save_figure(figure, path)
             images[path.stem] = (imread(path)[..., :3] * 255).round().astype(np.uint8)
-        write_events(new, found.rows, found.summary, images, config, training, tasks.rows)
+        write_events(new, found.rows, newest, images, config, training, tasks.rows)
 
 
 def write_results(folder: Path, found: SweepTables) -> Sequence[str]:
@@ -235,10 +237,8 @@ def write_results(folder: Path, found: SweepTables) -> Sequence[str]:
 
     A damaged file must not give other figures; users may edit the rest.
     """
-    summary = finite(
-        _checkpoint_content(found.summary.newest)
-        | {"earlier": [_checkpoint_content(checkpoint) for checkpoint in found.summary.earlier]}
-    )
+    newest, *earlier = map(_checkpoint_content, found.checkpoints)
+    summary = finite(newest | {"earlier": earlier[::-1]})  # in ascending order of step
     files = {
         "results.csv": format_csv(Row._fields, found.rows),
         "results.jsonl": "".join(json.dumps(finite(row._asdict())) + "\n" for row in found.rows),

@@ -7,7 +7,6 @@ import pytest
 
 from rope_jax import cli
 from rope_jax.errors import UserError
-from rope_jax.report import figure
 from scripts import plot_sweep
 
 
@@ -22,17 +21,19 @@ def drawn(monkeypatch):
     """Collect what is drawn instead of drawing it."""
     calls = []
 
-    def draw(rows, checkpoints, *, width):
-        calls.append((rows, checkpoints, width))
+    def draw(comparison):
+        calls.append((comparison.sweeps[0].rows, comparison.curves, comparison.figure_width))
         return {}
 
-    monkeypatch.setattr(figure, "draw_sweep", draw)
+    monkeypatch.setattr("rope_jax.report.figure.draw_sweep", draw)
     return calls
 
 
 def test_both_figures_of_a_folder_are_written_in_three_formats(folder, capsys, monkeypatch):
     saved = []
-    monkeypatch.setattr(figure, "save_output", lambda made, path: saved.append((made, path.name)))
+    monkeypatch.setattr(
+        "rope_jax.plots.saving.save_output", lambda made, path: saved.append((made, path.name))
+    )
     plot_sweep.main([str(folder), "figure_width=column", "output=mine.png"])
     assert [(made.get_figwidth(), name) for made, name in saved] == [
         *((3.3, "mine.png"), (3.3, "mine-steps.png"))
@@ -47,14 +48,14 @@ def test_a_table_alone_gives_the_same_figure_as_its_folder(folder, drawn, tmp_pa
     plot_sweep.main([str(folder)])
     plot_sweep.main([str(folder / "results.csv")])  # which its summary is beside
     plot_sweep.main([str(table), "window=16"])
-    (rows, checkpoints, width), (same, same_checkpoints, _), (others, other_checkpoints, _) = drawn
+    (rows, curves, width), (same, same_curves, _), (others, other_curves, _) = drawn
     assert rows == same == others
     assert width == "page"
-    assert [(one.step, one.window) for one in checkpoints] == [(100, 16), (50, 16)]
-    assert checkpoints == same_checkpoints
-    for one, other in zip(checkpoints, other_checkpoints, strict=True):
-        assert (one.run, one.step, one.window) == (other.run, other.step, other.window)
-        assert one.nll_at_window == pytest.approx(other.nll_at_window, rel=1e-12)
+    assert [(one.step, one.window) for one in curves[::2]] == [(100, 16), (50, 16)]
+    for one, again, other in zip(curves, same_curves, other_curves, strict=True):
+        assert (one.name, one.step, one.window) == (other.name, other.step, other.window)
+        assert one.points == again.points == other.points
+        assert one.truncation == again.truncation == pytest.approx(other.truncation, rel=1e-12)
 
 
 def test_a_summary_of_other_steps_is_refused(folder):

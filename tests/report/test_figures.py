@@ -11,6 +11,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from rope_jax.comparison.curves import compare_checkpoints
+from rope_jax.config.presentation import Presentation
 from rope_jax.plots.panels import panel_columns
 from rope_jax.plots.saving import save_figure
 from rope_jax.plots.style import BACKGROUND
@@ -28,13 +29,14 @@ ROWS = [row(name, n, nll) for name, by_length in CURVES.items() for n, nll in by
 
 def draw(rows, window=32, truncation=1.0, title="A title", width="page"):
     checkpoint = CheckpointSummary("", 500, window, truncation)
-    comparison = compare_checkpoints(rows, [checkpoint], figure_width=width)
+    comparison = compare_checkpoints(rows, [checkpoint], Presentation(figure_width=width))
     return draw_comparison(comparison, title=title)
 
 
 def draw_steps(rows):
     steps = sorted({row.step for row in rows}, reverse=True)
-    return draw_checkpoints(rows, [CheckpointSummary("", s, 32) for s in steps], title="A title")
+    checkpoints = [CheckpointSummary("", step, 32) for step in steps]
+    return draw_checkpoints(compare_checkpoints(rows, checkpoints, Presentation()), title="A title")
 
 
 def levels(axis):

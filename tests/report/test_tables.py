@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from rope_jax.comparison.curves import compare_checkpoints
+from rope_jax.config.presentation import Presentation
 from rope_jax.report.comparison import results_texts
 from rope_jax.results.statistics import UsableLength
 from rope_jax.results.tasks import NO_TASKS
@@ -40,13 +42,19 @@ SHOWN = {
 }
 
 
+def texts(show, rows=ROWS):
+    """Return results.md and results.tex."""
+    comparison = compare_checkpoints(rows, [CHECKPOINT], Presentation(show=show))
+    return results_texts(comparison, CHECKPOINT, NO_TASKS)
+
+
 def cells(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 @pytest.mark.parametrize("show", SHOWN)
 def test_markdown_lists_values_with_intervals(show):
-    text, _ = results_texts(ROWS, CHECKPOINT, NO_TASKS, show)
+    text, _ = texts(show)
     assert text.startswith("# demo, step 500\n\n## `same_tokens`\n\n")
     heading, rule, *lines = (cells(line) for line in text.splitlines() if line.startswith("|"))
     assert heading == ["scaling", "16", "32", "usable"]
@@ -59,7 +67,7 @@ def test_markdown_lists_values_with_intervals(show):
 
 @pytest.mark.parametrize("show", SHOWN)
 def test_latex_lists_the_same(show):
-    _, text = results_texts(ROWS, CHECKPOINT, NO_TASKS, show)
+    _, text = texts(show)
     body = text.partition(r"\midrule")[2]
     found = {}
     for line in re.findall(r"^  (.*) \\\\$", body, re.MULTILINE):
@@ -75,7 +83,7 @@ def test_latex_lists_the_same(show):
 
 def test_each_protocol_has_a_table_and_usable_lengths_are_of_same_tokens():
     rows = [*ROWS, *(r._replace(protocol="per_position") for r in ROWS)]
-    text, latex = results_texts(rows, CHECKPOINT, NO_TASKS, "nats")
+    text, latex = texts("nats", rows)
     _, one, other = text.split("\n## ")
     assert "truncation" in one
     assert "| scaling | 13–16 | 29–32 |\n" in other
@@ -86,13 +94,13 @@ def test_each_protocol_has_a_table_and_usable_lengths_are_of_same_tokens():
 
 def test_without_bytes_per_token_bits_turn_into_nats():
     rows = [r._replace(bpb=None) for r in ROWS]
-    text, _ = results_texts(rows, CHECKPOINT, NO_TASKS, "bits_per_byte")
+    text, _ = texts("bits_per_byte", rows)
     assert "Nats per token by context length" in text
     assert "1.250 ±0.10" in text
 
 
 def test_few_units_are_said_to_be_few():
     rows = [r._replace(documents=2, units=12, reliable=False) for r in ROWS]
-    text, _ = results_texts(rows, CHECKPOINT, NO_TASKS, "nats")
+    text, _ = texts("nats", rows)
     assert "test split, 12 blocks of 2 documents." in text
     assert "Blocks are too few for a reliable interval." in text

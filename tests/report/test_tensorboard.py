@@ -13,7 +13,6 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.report.tensorboard import write_events
 from rope_jax.results.statistics import Estimate, UsableLength
-from rope_jax.results.summary import SweepSummary
 from rope_jax.results.tasks import EffectiveLength, TaskSummary
 from rope_jax.tasks import TASKS
 from tests.report.rows import checkpoint, curve, row
@@ -37,7 +36,7 @@ NTK = curve(
     blow_up={16: Estimate(1.6, 1.5, 1.7), 64: Estimate(1.3, 1.2, 1.4)},
     gain_over_truncation={16: Estimate(-0.5, -0.6, -0.4), 64: Estimate(-0.25, -0.3, -0.2)},
 )
-SUMMARY = SweepSummary(checkpoint(step=7, curves={"ntk-4": NTK}))
+NEWEST = checkpoint(step=7, curves={"ntk-4": NTK})
 TRAINING = Config.model_validate(
     {
         "name": "demo",
@@ -48,10 +47,10 @@ TRAINING = Config.model_validate(
 )
 
 
-def write(folder, table, summary, **config):
+def write(folder, table, newest=NEWEST, **config):
     images = {"curve": np.zeros((4, 6, 3), np.uint8)}
     settings = SweepConfig.model_validate({"name": "short"} | config)
-    write_events(folder, table, summary, images, settings, TRAINING)
+    write_events(folder, table, newest, images, settings, TRAINING)
 
     def read(name=""):
         found = EventAccumulator(str(folder / name), size_guidance={"scalars": 0})
@@ -62,14 +61,13 @@ def write(folder, table, summary, **config):
 
 @pytest.fixture
 def written(tmp_path):
-    return write(tmp_path, TABLE, SUMMARY)
+    return write(tmp_path, TABLE)
 
 
 @pytest.fixture
 def several(tmp_path):
     """A sweep of three checkpoints."""
-    earlier = tuple(dataclasses.replace(SUMMARY.newest, step=step) for step in (3, 5))
-    return write(tmp_path, ROWS, dataclasses.replace(SUMMARY, earlier=earlier))
+    return write(tmp_path, ROWS)
 
 
 def points(found, tag):
@@ -124,9 +122,9 @@ def test_of_two_tasks_of_a_type_the_shortest_effective_length_is_the_outcome(tmp
         return {"trained": TaskSummary({}, EffectiveLength(length, length, length, False), 0.85)}
 
     tasks = {"far": effective(64), "near": effective(16), "needle": effective(None)}
-    asked = dataclasses.replace(SUMMARY.newest, tasks=tasks, curves={})
+    asked = dataclasses.replace(NEWEST, tasks=tasks, curves={})
     named = [{"task": "passkey", "name": name} for name in ("far", "near")]
-    found = write(tmp_path, TABLE[:2], SweepSummary(asked), tasks=[*named, {"task": "needle"}])
+    found = write(tmp_path, TABLE[:2], asked, tasks=[*named, {"task": "needle"}])
     lengths = {"passkey": 16, "needle": 0}
     for task, length in lengths.items():
         assert points(found("trained"), f"summary/effective_length_{task}") == {0: length}

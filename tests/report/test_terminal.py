@@ -7,10 +7,11 @@ import re
 import pytest
 from rich.console import Console
 
+from rope_jax.comparison.curves import compare_checkpoints
+from rope_jax.config.presentation import Presentation
 from rope_jax.report.measured import usable_text
 from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
 from rope_jax.results.statistics import Estimate, UsableLength
-from rope_jax.results.summary import SweepSummary
 from tests.report.rows import checkpoint, curve, row
 
 AT_WINDOW = UsableLength(length=128, is_last=False, is_known=True)
@@ -24,10 +25,11 @@ DEMO = {
 }
 
 
-def printed(rows, newest, width=200, earlier=(), **options):
+def printed(rows, newest, width=200, earlier=(), show="perplexity"):
     # a console with markup: names must be printed as they are even there
     console = Console(file=io.StringIO(), width=width)
-    print_sweep(console, rows, SweepSummary(newest, earlier), **options)
+    comparison = compare_checkpoints(rows, [newest, *earlier], Presentation(show=show))
+    print_sweep(console, comparison, newest)
     return console.file.getvalue()
 
 

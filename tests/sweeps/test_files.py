@@ -12,7 +12,6 @@ from rope_jax.config.explain import validate
 from rope_jax.config.training import Config
 from rope_jax.results.rows import DocumentRow, Row
 from rope_jax.results.statistics import Estimate, UsableLength
-from rope_jax.results.summary import SweepSummary
 from rope_jax.sweeps.run import SweepTables, sweep_tables, write_folder, write_results
 from tests.evaluation.test_results import LEVEL, OFFSETS, ORIGIN, TOKENS, measurement, result_of
 from tests.report.rows import checkpoint, curve
@@ -74,7 +73,7 @@ def test_summary_json_has_every_key_in_order(tmp_path):
     early = checkpoint(step=100, window=8, units=19, **counts, **unknown)
     known = {"nll_at_window": 2.0, "perplexity_at_window": 7.5, "bpb_at_window": 1.0}
     newest = checkpoint(units=20, curves={"pi-auto": pi}, **counts, **known)
-    write_results(tmp_path, SweepTables([], [], SweepSummary(newest=newest, earlier=(early,))))
+    write_results(tmp_path, SweepTables([], [], [newest, early]))
     found = strict((tmp_path / "summary.json").read_text())
     shared = {"documents": 3, "resampled": "blocks"}
     curve_of_pi = {
@@ -106,10 +105,10 @@ def test_values_that_are_not_finite_are_null_in_json(tmp_path, value):
     huge, unknown = measurement("trained", 64, 1000.0), measurement("pi-auto", 64, 0.0)
     unknown.sums.nll[7] = value
     found = sweep_tables([(result_of([huge, unknown]), ORIGIN)])
-    table, _, summary, _ = found
+    table, _, (summary,), _ = found
     assert table[0].ppl == math.inf
     assert str(table[1].nll) == str(value)
-    assert summary.newest.curves["pi-auto"].usable.length is None
+    assert summary.curves["pi-auto"].usable.length is None
     write_results(tmp_path, found)
     first, second = map(strict, (tmp_path / "results.jsonl").read_text().splitlines())
     assert first["ppl"] is None

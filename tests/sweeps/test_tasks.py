@@ -75,7 +75,7 @@ def test_effective_lengths_as_text():
 
 
 def test_the_summary_pools_the_depths_of_a_sample(found):
-    found = found.summary.newest.tasks["passkey"]["trained"]
+    found = found.checkpoints[0].tasks["passkey"]["trained"]
     assert {n: share.value for n, share in found.exact.items()} == {
         64: 1.0,
         128: pytest.approx(2 / 3),
@@ -101,7 +101,7 @@ def test_the_control_is_the_largest_of_the_scalings(found):
 
 
 def test_tables_have_a_row_per_scaling_and_two_to_compare_with(found):
-    (table,) = report.task_tables(found.summary.newest, found.tasks)
+    (table,) = report.task_tables(found.checkpoints[0], found.tasks)
     text = format_markdown(table)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert lines[0] == "| scaling | 64 | 128 | 200 | effective | usable |"
@@ -117,7 +117,7 @@ def test_tables_have_a_row_per_scaling_and_two_to_compare_with(found):
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_terminal_leaves_out_intervals_where_there_is_no_room(found, width):
     console = Console(file=io.StringIO(), width=width)
-    report.print_tasks(console, found.summary.newest, found.tasks)
+    report.print_tasks(console, found.checkpoints[0], found.tasks)
     text = console.file.getvalue()
     assert ("[84, 100]" in text) == (width > 60)
     assert max(map(len, text.splitlines())) <= width
