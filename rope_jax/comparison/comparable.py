@@ -68,8 +68,8 @@ def _conditions(sweep: Sweep) -> dict[_Condition, str]:
         # same_tokens scores the same targets at every length; the other protocols, what fits
         at_length = "" if row.protocol == BASELINE else f" {row.length}"
         values["targets", row.protocol + at_length].add(row.targets)
-    conditions = {condition: ", ".join(sorted(found)) for condition, found in values.items()}
-    return conditions | {("scalings", name): text for name, text in sweep.settings.items()}
+    values |= {("scalings", name): {text} for name, text in sweep.settings.items()}
+    return {condition: ", ".join(sorted(found)) for condition, found in values.items()}
 
 
 def align_baselines(sweeps: Sequence[Sweep]) -> list[Sweep]:
@@ -117,23 +117,16 @@ def truncation_key(sweep: Sweep, step: int) -> PointKey:
 
 def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list[str]:
     """Return one line of plain text per warning, those about marked groups first."""
+    rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]
     notes = [
         f"{MARK} cannot be compared with the sweeps before it: {mismatch.message}"
         for mismatch in mismatches
     ]
-    rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]
     for group in groups:
-        notes += _group_notes(group)
-        longest = group.sweeps[0].longest
-        if longest is not None and longest < max(row.length for row in rows):
-            notes.append(
-                f"{group.label}: its curve ends at {longest:,} tokens, because its table of "
-                "positions has no more rows"
-            )
+        notes += _group_notes(group, max(row.length for row in rows))
     fewest = min(rows, key=lambda row: row.units)
-    what = "documents"
-    if fewest.units > fewest.documents:
-        what = "blocks"
+    what = "blocks" if fewest.units > fewest.documents else "documents"
+    if what == "blocks":
         notes.append(
             f"intervals resample {fewest.units} blocks of {fewest.documents} documents, which are "
             "too few: they hold for these documents, not for others"
@@ -145,7 +138,7 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
     return notes
 
 
-def _group_notes(group: Group) -> Iterator[str]:
+def _group_notes(group: Group, longest_swept: int) -> Iterator[str]:
     without = [sweep.run for sweep in group.sweeps if group.newest not in sweep.windows]
     if without:
         yield (
@@ -169,6 +162,12 @@ def _group_notes(group: Group) -> Iterator[str]:
         yield (
             f"{group.label}: its run has no readable config.yaml, so it is not pooled with other "
             "seeds"
+        )
+    longest = group.sweeps[0].longest
+    if longest is not None and longest < longest_swept:
+        yield (
+            f"{group.label}: its curve ends at {longest:,} tokens, because its table of positions "
+            "has no more rows"
         )
 
 

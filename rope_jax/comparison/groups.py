@@ -170,16 +170,12 @@ def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
     Defaults are filled in. A key that only some have is listed where its value is not the default;
     where the section itself is missing, its value is "absent". None is not compared.
     """
-    configs = {
-        place: validate(Config, {**json.loads(text), "name": "x"}, "config")
-        for place, text in enumerate(experiments)
-        if text is not None
-    }
-    flat = {i: dict(_flatten(config.model_dump(mode="json"))) for i, config in configs.items()}
-    given = {
-        i: dict(_flatten(config.model_dump(mode="json", exclude_defaults=True)))
-        for i, config in configs.items()
-    }
+    flat, given = {}, {}
+    for i, text in enumerate(experiments):
+        if text is not None:
+            config = validate(Config, {**json.loads(text), "name": "x"}, "config")
+            flat[i] = dict(_flatten(config.model_dump(mode="json")))
+            given[i] = dict(_flatten(config.model_dump(mode="json", exclude_defaults=True)))
     found: list[dict[str, str]] = [{} for _ in experiments]
     for key in dict.fromkeys(key for values in flat.values() for key in values):
         present = [values[key] for values in flat.values() if key in values]

@@ -1,5 +1,6 @@
 """Sweep folders with made-up results, and comparisons of them."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,95 +40,96 @@ def compared(*runs, **settings):
 @pytest.fixture
 def sweep_of(tmp_path):
     """Return a function that makes a run with one sweep and returns the run's folder."""
+    return partial(make_sweep, tmp_path)
 
-    def make(
-        run="one",
-        *,
-        seed=0,
-        shift=0.0,
-        name="demo",
-        steps=(100,),
-        model="hidden_size: 16",
-        corpus="c0ffee",
-        bos="document",
-        split="test",
-        targets="abc",
-        protocols=("same_tokens", "whole_window"),
-        beta_fast=32,
-        documents=24,
-        window=16,
-        own="trained",  # the entry without a scaling, if any: trained, none or None
-        trained_with="none",
-        lengths=(8, 16, 32, 64),
-        yarn_offsets=OFFSETS["yarn-4"],
-        factors=None,  # of the curve yarn-4, as a fit finds them, instead of YaRN
-    ) -> Path:
-        folder = tmp_path / run
-        folder.mkdir(exist_ok=True)
-        factor = "" if trained_with == "none" else ", factor: 4.0"
-        (folder / "config.yaml").write_text(
-            f"name: {run}\nseed: {seed}\nruns_dir: x\n"
-            f"model: {{{model}, num_attention_heads: 1}}\n"
-            f"rope: {{scaling: {{type: {trained_with}{factor}}}}}\n"
-            "optim: {warmup_steps: 5}\n"
-            f"stages: [{{steps: 100, seq_len: {window}, batch_size: 1}}]\n"
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory):
+    """Like `sweep_of`, for results that a module's tests share."""
+    return partial(make_sweep, tmp_path_factory.mktemp("runs"))
+
+
+def make_sweep(
+    place,
+    run="one",
+    *,
+    seed=0,
+    shift=0.0,
+    name="demo",
+    steps=(100,),
+    model="hidden_size: 16",
+    corpus="c0ffee",
+    bos="document",
+    split="test",
+    targets="abc",
+    protocols=("same_tokens", "whole_window"),
+    beta_fast=32,
+    window=16,
+    own="trained",  # the entry without a scaling, if any: trained, none or None
+    trained_with="none",
+    lengths=(8, 16, 32, 64),
+    yarn_offsets=OFFSETS["yarn-4"],
+    factors=None,  # of the curve yarn-4, as a fit finds them, instead of YaRN
+) -> Path:
+    folder = place / run
+    folder.mkdir(exist_ok=True)
+    factor = "" if trained_with == "none" else ", factor: 4.0"
+    (folder / "config.yaml").write_text(
+        f"name: {run}\nseed: {seed}\nruns_dir: x\n"
+        f"model: {{{model}, num_attention_heads: 1}}\n"
+        f"rope: {{scaling: {{type: {trained_with}{factor}}}}}\n"
+        "optim: {warmup_steps: 5}\n"
+        f"stages: [{{steps: 100, seq_len: {window}, batch_size: 1}}]\n"
+    )
+    yarn = {"type": "yarn", "factor": 4.0, "beta_fast": beta_fast}
+    if factors is not None:
+        yarn = {"type": "explicit", "factors": factors, "name": "yarn-4"}
+    raw = {"scalings": [yarn] if own is None else [own, yarn], "lengths": lengths}
+    raw |= {"protocols": protocols, "bos": bos, "split": split, "name": name, "resamples": 50}
+    settings = validate(SweepConfig, raw, "test")
+    offsets, documents = OFFSETS | {"yarn-4": yarn_offsets}, len(WEIGHT)
+    noise = np.random.default_rng([seed, len(run)]).normal(0, 0.05, documents)
+    level = np.linspace(1.0, 3.0, documents) + shift + noise
+    size = WEIGHT * (1 + np.arange(documents) % 3)  # bytes
+
+    def measured(entry: str, protocol: str, length: int, step: int) -> Measurement:
+        return Measurement(
+            entry=entry,
+            scaling=YaRNScaling(factor=4.0) if entry == "yarn-4" else NoScaling(),
+            map=None,
+            protocol=protocol,
+            length=length,
+            first_position=length - 3,
+            stride=None if protocol == "same_tokens" else length,
+            sums=Sums((level + offsets[entry][length] + 10 / step) * WEIGHT, WEIGHT, size),
+            unit_documents=np.arange(documents),
+            tokens=int(WEIGHT.sum()),
+            targets=targets if protocol == "same_tokens" else f"{targets}-{length}",
+            seconds=0.5,
         )
-        yarn = {"type": "yarn", "factor": 4.0, "beta_fast": beta_fast}
-        if factors is not None:
-            yarn = {"type": "explicit", "factors": factors, "name": "yarn-4"}
-        entries = [yarn] if own is None else [own, yarn]
-        raw = {"scalings": entries, "lengths": lengths, "resamples": 50}
-        raw |= {"protocols": protocols, "bos": bos, "split": split, "name": name}
-        settings = validate(SweepConfig, raw, "test")
-        offsets = OFFSETS | {"yarn-4": yarn_offsets}
-        noise = np.random.default_rng([seed, len(run)]).normal(0, 0.05, documents)
-        level = np.linspace(1.0, 3.0, documents) + shift + noise
-        weight = WEIGHT[:documents]
-        size = weight * (1 + np.arange(documents) % 3)  # bytes
 
-        def measured(entry: str, protocol: str, length: int, step: int) -> Measurement:
-            nll = (level + offsets[entry][length] + 10 / step) * weight
-            return Measurement(
-                entry=entry,
-                scaling=YaRNScaling(factor=4.0) if entry == "yarn-4" else NoScaling(),
-                map=None,
-                protocol=protocol,
-                length=length,
-                first_position=length - 3,
-                stride=None if protocol == "same_tokens" else length,
-                sums=Sums(nll, weight, size),
-                unit_documents=np.arange(documents),
-                tokens=int(weight.sum()),
-                targets=targets if protocol == "same_tokens" else f"{targets}-{length}",
-                seconds=0.5,
-            )
-
-        results = []
-        for step in steps:
-            made = [
-                measured(entry.label, protocol, n, step)
-                for n in lengths
-                for protocol in protocols
-                for entry in settings.scalings
-            ]
-            baseline = None
-            if "same_tokens" in protocols:
-                baseline = measured("trained", "same_tokens", window, step)
-            result = SweepResult(
-                config=settings,
-                window=window,
-                longest=64,
-                documents=documents,
-                unit_kind="documents",
-                measurements=made,
-                baseline=baseline,
-                compilations=4,
-            )
-            results.append((result, Origin(run, step, seed, corpus)))
-        place = folder / "evals" / name
-        place.mkdir(parents=True)
-        (place / "sweep.yaml").write_text(dump(settings))
-        write_results(place, sweep_tables(results))
-        return folder
-
-    return make
+    results = []
+    for step in steps:
+        made = [
+            measured(entry.label, protocol, n, step)
+            for n in lengths
+            for protocol in protocols
+            for entry in settings.scalings
+        ]
+        is_paired = "same_tokens" in protocols
+        result = SweepResult(
+            config=settings,
+            window=window,
+            longest=64,
+            documents=documents,
+            unit_kind="documents",
+            measurements=made,
+            baseline=measured("trained", "same_tokens", window, step) if is_paired else None,
+            compilations=4,
+        )
+        results.append((result, Origin(run, step, seed, corpus)))
+    evals = folder / "evals" / name
+    evals.mkdir(parents=True)
+    (evals / "sweep.yaml").write_text(dump(settings))
+    write_results(evals, sweep_tables(results))
+    return folder

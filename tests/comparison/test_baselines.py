@@ -45,16 +45,13 @@ def test_none_stands_beside_trained(sweep_of):
     assert [(p.nll, p.gain) for p in renamed.points] == [(p.nll, p.gain) for p in alone.points]
 
 
-def test_seeds_with_either_name_are_pooled(sweep_of):
+def test_seeds_with_either_name_are_pooled_and_other_sweeps_keep_their_names(sweep_of):
     runs = sweep_of("x-s0", own="trained"), sweep_of("x-s1", own="none", seed=1)
     found = compared(align_baselines(read(*runs)))
     assert [(c.name, len(c.points[0].nll_by_seed)) for c in found.curves] == [
         *(("trained", 2), ("yarn-4", 2))
     ]
-
-
-def test_other_sweeps_keep_their_names(sweep_of):
-    # the second has no curve of its own scaling
+    # other sweeps keep their names: the second has no curve of its own scaling
     sweeps = read(sweep_of("one"), sweep_of("two", own="none", trained_with="yarn", beta_fast=8))
     assert align_baselines(sweeps) == sweeps
     # without any `trained`, `none` stays

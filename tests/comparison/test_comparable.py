@@ -20,28 +20,20 @@ def found(sweep_of):
     return found
 
 
-def test_models_seeds_and_steps_may_differ(found):
-    assert found({}, {"seed": 1}, {"model": "hidden_size: 32"}, {"steps": (5, 10)}) == []
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"corpus": "beef"}, "corpus: run0/demo has c0ffee, run1/demo has beef; they were trained"),
-        ({"bos": "none"}, "bos: run0/demo has document, run1/demo has none; sweep them with the"),
-        ({"split": "validation"}, "split: run0/demo has test, run1/demo has validation; sweep"),
-        (
-            {"targets": "xyz"},
-            "targets: run0/demo has abc, run1/demo has xyz (same_tokens, whole_window 8, "
-            "whole_window 16, whole_window 32, whole_window 64); sweep them with the same length",
-        ),
-        ({"beta_fast": 8}, 'scalings: run0/demo has {"type":"yarn"'),
-    ],
-)
-def test_the_difference_is_named(found, settings, said):
-    (mismatch,) = found({}, settings)
-    assert mismatch.message.startswith(said)
-    assert mismatch.sweep.run == "run1"
+def test_models_seeds_and_steps_may_differ_and_other_differences_are_named(found):
+    wanted = {
+        "corpus: run0/demo has c0ffee, run4/demo has beef; they were trained": {"corpus": "beef"},
+        "bos: run0/demo has document, run5/demo has none; sweep them with the": {"bos": "none"},
+        "split: run0/demo has test, run6/demo has val; sweep": {"split": "validation"},
+        "targets: run0/demo has abc, run7/demo has xyz (same_tokens, whole_window 8, "
+        "whole_window 16, whole_window 32, whole_window 64); sweep them": {"targets": "xyz"},
+        'scalings: run0/demo has {"type":"yarn"': {"beta_fast": 8},
+    }
+    same = {}, {"seed": 1}, {"model": "hidden_size: 32"}, {"steps": (5, 10)}
+    mismatches = found(*same, *wanted.values())
+    for number, (said, mismatch) in enumerate(zip(wanted, mismatches, strict=True), start=4):
+        assert mismatch.message.replace("validation", "val").startswith(said)
+        assert mismatch.sweep.run == f"run{number}"
 
 
 @pytest.fixture
@@ -64,16 +56,16 @@ def mismatches(sweep_of):
     return mismatches
 
 
-def test_numbers_that_equal_fits_of_the_runs_found_may_differ(mismatches):
-    one, other = "length: 32, seed: 0", "length: 32, seed: 1, name: x"
-    assert mismatches(([1.0, 2.0], one), ([1.0, 3.0], other)) == []
-
-
-@pytest.mark.parametrize("fit", ["length: 64", None])
-def test_numbers_of_another_fit_or_of_none_must_have_another_name(mismatches, fit):
-    (mismatch,) = mismatches(([1.0, 2.0], "length: 32"), ([1.0, 3.0], fit))
-    assert mismatch.message.startswith('scalings: run0/demo has {"fit":{"step":null,"length":[32]')
-    assert mismatch.message.endswith("(yarn-4); give one of them another name")
+def test_numbers_may_differ_if_the_same_fit_of_each_run_found_them(mismatches):
+    others = ("length: 32, seed: 1, name: x", "length: 64", None)
+    fits = [([1.0, 3.0 + i], fit) for i, fit in enumerate(others)]
+    another, none = mismatches(([1.0, 2.0], "length: 32, seed: 0"), *fits)
+    for mismatch, run in ((another, "run2"), (none, "run3")):
+        assert mismatch.sweep.run == run
+        assert mismatch.message.startswith(
+            'scalings: run0/demo has {"fit":{"step":null,"length":[32'
+        )
+        assert mismatch.message.endswith("(yarn-4); give one of them another name")
 
 
 def test_a_strategy_file_with_other_numbers_than_the_sweep_proves_nothing(mismatches):
@@ -98,6 +90,4 @@ def test_several_mismatches_are_counted(found):
     both = found({}, {"corpus": "beef", "bos": "none"})
     with pytest.raises(UserError, match=r"^corpus: ") as caught:
         refuse_mismatches(both)
-    assert str(caught.value).endswith(
-        "(and 1 more); with force=true they are drawn anyway, and marked"
-    )
+    assert "(and 1 more); with force=true" in str(caught.value)

@@ -9,7 +9,7 @@ from rope_jax.comparison.curves import compare
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.errors import UserError
-from tests.comparison.conftest import compared
+from tests.comparison.conftest import compared, read
 
 WIDER = "hidden_size: 32"
 
@@ -28,19 +28,17 @@ def point(curves, name, length, *, group=0, protocol="same_tokens"):
 
 def test_a_single_run_has_the_intervals_of_its_sweep(sweep_of):
     run = sweep_of("demo")
-    sweep = read_sweep(run / "evals/demo")
     found = compared(run)
     (group,) = found.groups
     assert (group.label, group.marked, found.notes) == ("demo", False, [])
     assert len(found.curves) == 2
-    for row in sweep.rows:
+    equal = ("nll", "ci_low", "ci_high", "ppl", "bpb", "bpb_low", "bpb_high", "tokens")
+    equal += ("first_position", "last_position")
+    for row in read_sweep(run / "evals/demo").rows:
         p = point(found.curves, row.name, row.length, protocol=row.protocol)
-        assert (p.nll, p.ci_low, p.ci_high) == pytest.approx((row.nll, row.ci_low, row.ci_high))
-        assert (p.ppl, p.bpb) == pytest.approx((row.ppl, row.bpb))
-        assert (p.bpb_low, p.bpb_high) == pytest.approx((row.bpb_low, row.bpb_high))
-        assert p.bpb == pytest.approx(p.nll * p.bits_per_nat)
-        assert (p.tokens, p.documents, p.nll_by_seed) == (row.tokens, 24, (p.nll,))
-        assert (p.first_position, p.last_position) == (row.first_position, row.last_position)
+        for name in equal:
+            assert getattr(p, name) == pytest.approx(getattr(row, name)), name
+        assert (p.documents, p.nll_by_seed) == (24, (p.nll,))
         assert (p.from_first, p.above_truncation) == (None, None)
 
 
@@ -50,9 +48,7 @@ def test_seeds_are_pooled(sweep_of):
     (group,) = found.groups
     assert group.label == "demo (3 seeds)"
     p = point(found.curves, "yarn-4", 32)
-    each = [
-        read_sweep(run / "evals/demo").sums["yarn-4", "same_tokens", 32, 100].mean() for run in runs
-    ]
+    each = [sweep.sums["yarn-4", "same_tokens", 32, 100].mean() for sweep in read(*runs)]
     assert p.nll_by_seed == tuple(each)
     assert p.nll == pytest.approx(np.mean(each))
     alone = point(compared(runs[1]).curves, "yarn-4", 32)
@@ -92,7 +88,7 @@ def test_a_curve_with_the_trained_scaling_is_the_baseline(
     sweep_of, settings, baseline, other, difference
 ):
     run = sweep_of("demo", **settings)
-    sweep = read_sweep(run / "evals/demo")
+    (sweep,) = read(run)
     assert sweep.baselines == ({} if baseline is None else {100: baseline})
     found = compared(run)
     if baseline is not None:
@@ -110,7 +106,8 @@ def test_each_stage_has_its_own_baseline_and_curves(sweep_of):
         "scaling: {type: yarn, factor: 4.0}}]"
     )
     config.write_text(config.read_text().partition("stages")[0] + stages)
-    assert read_sweep(run / "evals/demo").baselines == {50: "none", 100: "yarn-4"}
+    (sweep,) = read(run)
+    assert sweep.baselines == {50: "none", 100: "yarn-4"}
     curves = compared(run).curves
     assert point(curves[-2:], "none", 32).difference.value == pytest.approx(0.375)
     assert [(curve.step, curve.is_newest) for curve in curves] == (
@@ -120,10 +117,15 @@ def test_each_stage_has_its_own_baseline_and_curves(sweep_of):
     assert levels[50] - levels[100] == pytest.approx(0.1)
 
 
-def test_groups_are_paired_with_the_first(sweep_of):
-    one = [sweep_of(f"a-s{s}", seed=s) for s in (0, 1)]
-    other = [sweep_of(f"b-s{s}", seed=s, shift=0.5, model=WIDER) for s in (0, 1)]
-    found = compared(*one, *other)
+@pytest.fixture(scope="module")
+def base(lasting):
+    """Two seeds."""
+    return [lasting(f"a-s{s}", seed=s, shift=0.2 * s) for s in (0, 1)]
+
+
+def test_groups_are_paired_with_the_first(base, sweep_of):
+    other = [sweep_of(f"b-s{s}", seed=s, shift=0.5 + 0.2 * s, model=WIDER) for s in (0, 1)]
+    found = compared(*base, *other)
     assert [group.label for group in found.groups] == ["a (2 seeds)", "b (2 seeds)"]
     p = point(found.curves, "trained", 64, group=1)
     theirs = point(found.curves, "trained", 64)
@@ -134,8 +136,7 @@ def test_groups_are_paired_with_the_first(sweep_of):
     assert p.from_first.high - p.from_first.low < (p.ci_high - p.ci_low) / 2
 
 
-def test_every_group_is_measured_against_truncation_of_the_first(sweep_of):
-    base = [sweep_of(f"a-s{s}", seed=s, shift=0.2 * s) for s in (0, 1)]
+def test_every_group_is_measured_against_truncation_of_the_first(base, sweep_of):
     # the same texts, trained at 64: truncation still means 16 tokens of the first group
     longer = [
         sweep_of(f"b-s{s}", seed=s, shift=0.2 * s - 0.5, window=64, own="trained") for s in (0, 1)
@@ -153,8 +154,7 @@ def test_every_group_is_measured_against_truncation_of_the_first(sweep_of):
     assert point(found.curves, "yarn-4", 64, protocol="whole_window").above_truncation is None
 
 
-def test_other_seeds_than_the_first_groups_are_paired_by_document(sweep_of):
-    base = [sweep_of(f"a-s{s}", seed=s) for s in (0, 1)]
+def test_other_seeds_than_the_first_groups_are_paired_by_document(base, sweep_of):
     found = compared(*base, sweep_of("b", seed=5, shift=-0.5, model=WIDER))
     p, at_window = point(found.curves, "yarn-4", 64, group=1), point(found.curves, "trained", 16)
     assert p.above_truncation.value == pytest.approx(p.nll - at_window.nll)
@@ -214,7 +214,7 @@ def test_points_that_a_seed_lacks_are_left_out_and_noted(sweep_of):
 
 
 def test_the_comparison_has_its_own_tolerance(sweep_of):
-    sweeps = [read_sweep(sweep_of(f"x-s{seed}", seed=seed) / "evals/demo") for seed in (0, 1)]
+    sweeps = read(*(sweep_of(f"x-s{seed}", seed=seed) for seed in (0, 1)))
     for tolerance, usable in ((0.6, [32, 64]), (0.02, [16, None])):
         config = CompareConfig(resamples=50, tolerance=tolerance)
         assert [c.usable[0] for c in compare(sweeps, [], config).curves] == usable

@@ -13,12 +13,12 @@ from rope_jax.report.figure import describe_group, draw_comparison, shared_key
 from tests.comparison.conftest import compared
 
 
-@pytest.fixture
-def comparison(sweep_of):
+@pytest.fixture(scope="module")
+def comparison(lasting):
     """Two seeds of a run, and another run."""
     settings = {"protocols": ("same_tokens",)}
-    seeds = [sweep_of(f"a-s{n}", seed=n, **settings, model="hidden_size: 32") for n in (0, 1)]
-    return compared(*seeds, sweep_of("b", **settings, shift=0.5))
+    seeds = [lasting(f"a-s{n}", seed=n, **settings, model="hidden_size: 32") for n in (0, 1)]
+    return compared(*seeds, lasting("b", **settings, shift=0.5))
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from rope_jax.plots.style import PALETTE, assign_styles
-from rope_jax.report.page import DARK_COLOURS, format_page
+from rope_jax.plots.style import MARKERS, PALETTE, assign_styles
+from rope_jax.report.page import format_page
 from rope_jax.results.statistics import Estimate
 from tests.comparison.conftest import compared
 
@@ -18,11 +18,11 @@ def without_plotly(monkeypatch):
     monkeypatch.setattr("rope_jax.report.page.get_plotlyjs", lambda: "/* plotly.js */")
 
 
-@pytest.fixture
-def two(sweep_of):
+@pytest.fixture(scope="module")
+def two(lasting):
     """Two seeds of a run, and one that cannot be compared with it."""
-    seeds = [sweep_of(f"one-s{seed}", seed=seed, steps=(50, 100)) for seed in (0, 1)]
-    return compared(*seeds, sweep_of("two", model="hidden_size: 32", corpus="beef"))
+    seeds = [lasting(f"one-s{seed}", seed=seed, steps=(50, 100)) for seed in (0, 1)]
+    return compared(*seeds, lasting("two", model="hidden_size: 32", corpus="beef"))
 
 
 def data_of(page):
@@ -51,10 +51,8 @@ def test_every_curve_is_on_the_page(two):
         )
         assert data["groups"][shown["group"]]["label"] == curve.group.label
         for one, p in zip(shown["points"], curve.points, strict=True):
-            assert (one["protocol"], one["length"], one["nll"]) == (p.protocol, p.length, p.nll)
-            assert (one["ci_low"], one["ci_high"]) == (p.ci_low, p.ci_high)
-            assert (one["bpb"], one["bpb_low"], one["bpb_high"]) == (p.bpb, p.bpb_low, p.bpb_high)
-            assert one["nll"] * one["bits_per_nat"] == pytest.approx(p.bpb)
+            for name in ("protocol", "length", "nll", "ci_low", "ci_high", "bpb", "bpb_low"):
+                assert one[name] == getattr(p, name)
             assert one["nll_by_seed"] == list(p.nll_by_seed)
             assert one["gain"] == (p.gain and list(p.gain))
 
@@ -87,11 +85,9 @@ def test_groups_with_one_and_the_same_curve_have_colours_and_markers(sweep_of, t
     data = data_of(format_page(compared(*runs, show="nats")))
     groups = data["groups"]
     assert len({group["color"] for group in groups}) == 3
-    assert len({group["symbol"] for group in groups}) == 3
-    assert {group["dash"] for group in groups} == {"solid"}
-    assert (data["show"], data["most_bands"]) == ("nats", 6)
-    groups = data_of(format_page(two))["groups"]
-    assert [(g["color"], g["dash"]) for g in groups] == [(None, "solid"), (None, "dash")]
+    assert len({group["marker"] for group in groups}) == 3
+    assert data["show"] == "nats"
+    assert [g["color"] for g in data_of(format_page(two))["groups"]] == [None, None]
 
 
 def test_usable_lengths_are_sorted_by_length(sweep_of):
@@ -125,9 +121,12 @@ def test_names_settings_and_notes_are_shown_as_they_are(two):
         assert not re.search(r"\$\{[^}]*(name|label|differs)", drawing)
 
 
-def test_every_colour_of_a_curve_has_one_for_a_dark_page(two):
+def test_the_script_knows_every_colour_and_marker_of_a_curve(two):
+    page = format_page(two)
+    dark = json.loads(re.search(r"const dark = (\{.*?\});", page, re.DOTALL)[1])
     styles = assign_styles({str(n): str(n) for n in range(len(PALETTE) - 1)})
     styles |= assign_styles({kind: kind for kind in ("trained", "none", "pi", "ntk", "yarn")})
-    assert {style.color for style in styles.values()} | set(PALETTE) == set(DARK_COLOURS)
-    assert len(set(DARK_COLOURS.values())) == len(DARK_COLOURS)
-    assert data_of(format_page(two))["dark"] == DARK_COLOURS
+    assert {style.color for style in styles.values()} | set(PALETTE) == set(dark)
+    assert len(set(dark.values())) == len(dark)
+    symbols = re.search(r"const symbols = \{(.*?)\};", page, re.DOTALL)[1]
+    assert {pair[0] for pair in re.findall(r'(\w|(?<=").(?="))"?: "', symbols)} == set(MARKERS)

@@ -18,14 +18,14 @@ from rope_jax.results.statistics import Estimate
 from tests.comparison.conftest import compared, read
 
 
-@pytest.fixture
-def comparison(sweep_of):
+@pytest.fixture(scope="module")
+def comparison(lasting):
     """Compare two seeds of one experiment at two steps, another experiment, and a marked one."""
     return compared(
-        sweep_of("a-s0", steps=(50, 100)),
-        sweep_of("a-s1", seed=1, shift=0.2, steps=(50, 100)),
-        sweep_of("b", shift=-0.5, model="hidden_size: 32"),
-        sweep_of("c", corpus="beef"),
+        lasting("a-s0", steps=(50, 100)),
+        lasting("a-s1", seed=1, shift=0.2, steps=(50, 100)),
+        lasting("b", shift=-0.5, model="hidden_size: 32"),
+        lasting("c", corpus="beef"),
     )
 
 

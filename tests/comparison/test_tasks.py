@@ -50,24 +50,22 @@ def folder(sweep_of):
     return folder
 
 
-def test_rows_of_tasks_are_read_back(folder):
+def test_rows_of_tasks_are_read_back_or_refused(folder):
     sweep = read_sweep(folder)
     assert list(sweep.tasks) == ROWS
     assert tuple(sweep.effective["passkey"]["yarn-4"]) == (32, 16, 64, False)
-
-
-def test_a_sweep_without_tasks_has_none(sweep_of):
-    sweep = read_sweep(sweep_of("one") / "evals/demo")
-    assert (list(sweep.tasks), dict(sweep.effective)) == ([], {})
-    assert task_maps([sweep]) == []
-
-
-def test_a_damaged_table_of_tasks_is_refused(folder):
     path = folder / "tasks.csv"
     path.write_text(path.read_text().replace(",exact,", ",ppl,", 1))
     message = r"tasks\.csv: line 2: metric: should be 'nats' or 'exact', not 'ppl'"
     with pytest.raises(UserError, match=message):
         read_sweep(folder)
+
+
+def test_a_sweep_without_tasks_has_none(sweep_of):
+    (sweep,) = (found := compared(sweep_of("two"))).sweeps
+    assert (list(sweep.tasks), dict(sweep.effective)) == ([], {})
+    assert task_maps([sweep]) == []
+    assert "effective" not in comparison_markdown(found)
 
 
 def test_the_page_has_a_map_per_task_with_every_cell_at_its_length(folder):
@@ -83,17 +81,14 @@ def test_the_page_has_a_map_per_task_with_every_cell_at_its_length(folder):
     assert panel["rows"] == ["trained", "yarn-4", "taken out"]
     assert panel["values"] == [[75], [75], [50]]  # the largest of all scalings
     assert mqar["chance"] is None
-
-
-def test_a_value_that_is_no_number_is_an_empty_cell(folder):
+    # a value that is no number is an empty cell
     rows = [ROWS[0]._replace(ci_low=math.nan, ci_high=math.inf), *ROWS[1:]]
     (folder / "tasks.csv").write_text(format_csv(TaskRow._fields, rows))
     panel = data_of(format_page(compared(folder)))["tasks"][0]["panels"][0]
     assert (panel["values"][0][0], panel["low"][0][0], panel["high"][0][0]) == (50, None, None)
 
 
-def test_markdown_lists_effective_lengths(folder, sweep_of):
+def test_markdown_lists_effective_lengths(folder):
     text = comparison_markdown(compared(folder))
     assert "## `one/demo`\n\nEffective lengths by task.\n" in text
     assert "| yarn-4 | 32 \\[16, 64\\] |" in text
-    assert "effective" not in comparison_markdown(compared(sweep_of("two")))

@@ -23,15 +23,15 @@ def printed(comparison, width, make=plain_console, **options):
     return stream.getvalue()
 
 
-@pytest.fixture
-def one(sweep_of):
-    return compared(sweep_of("one", **WAYS))
+@pytest.fixture(scope="module")
+def one(lasting):
+    return compared(lasting("one", **WAYS))
 
 
-@pytest.fixture
-def two(sweep_of):
+@pytest.fixture(scope="module")
+def two(lasting):
     """Two groups of two curves."""
-    return compared(sweep_of("first", **WAYS), sweep_of("second", model="hidden_size: 32", **WAYS))
+    return compared(lasting("first", **WAYS), lasting("second", model="hidden_size: 32", **WAYS))
 
 
 def test_a_wide_terminal_has_usable_lengths_and_gains(one):

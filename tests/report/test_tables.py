@@ -48,37 +48,27 @@ def texts(show, rows=ROWS):
     return results_texts(comparison, CHECKPOINT, NO_TASKS)
 
 
-def cells(line):
-    return [cell.strip() for cell in line.strip("|").split("|")]
-
-
 @pytest.mark.parametrize("show", SHOWN)
-def test_markdown_lists_values_with_intervals(show):
-    text, _ = texts(show)
+def test_markdown_and_latex_list_values_with_intervals(show):
+    text, latex = texts(show)
     assert text.startswith("# demo, step 500\n\n## `same_tokens`\n\n")
-    heading, rule, *lines = (cells(line) for line in text.splitlines() if line.startswith("|"))
+    table = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    heading, rule, *lines = ([cell.strip() for cell in line] for line in table)
     assert heading == ["scaling", "16", "32", "usable"]
     assert rule == ["---", "---:", "---:", "---:"]
     assert {name: values for name, *values, _ in lines} == SHOWN[show]
     assert [line[-1] for line in lines] == ["≥ 16"] * 3 + [""]
     for said in ("24 documents", "test split", "trained at 16 tokens", "0.02 nats"):
         assert said in text
-
-
-@pytest.mark.parametrize("show", SHOWN)
-def test_latex_lists_the_same(show):
-    _, text = texts(show)
-    body = text.partition(r"\midrule")[2]
     found = {}
-    for line in re.findall(r"^  (.*) \\\\$", body, re.MULTILINE):
-        name, *values, _ = line.split(" & ")
-        values = [re.sub(r" \{\\scriptsize \$\\pm\$([\d.]+)\}", r" ±\1", v) for v in values]
-        values = [re.sub(r"\\textbf\{(.*?)\}", r"**\1**", value) for value in values]
+    for line in re.findall(r"^  (.*) \\\\$", latex.partition(r"\midrule")[2], re.MULTILINE):
+        line = re.sub(r" \{\\scriptsize \$\\pm\$([\d.]+)\}", r" ±\1", line)
+        name, *values, _ = re.sub(r"\\textbf\{(.*?)\}", r"**\1**", line).split(" & ")
         found[name.replace("\\_", "_")] = values
     assert found == SHOWN[show]
-    assert r"yarn\_a-4 & " in text
-    assert text.count(r"\begin{tabular}{lrrr}") == text.count(r"\end{tabular}") == 1
-    assert all(line.startswith("%") for line in text.partition(r"\begin")[0].splitlines())
+    assert r"yarn\_a-4 & " in latex
+    assert latex.count(r"\begin{tabular}{lrrr}") == latex.count(r"\end{tabular}") == 1
+    assert all(line.startswith("%") for line in latex.partition(r"\begin")[0].splitlines())
 
 
 def test_each_protocol_has_a_table_and_usable_lengths_are_of_same_tokens():
@@ -92,15 +82,10 @@ def test_each_protocol_has_a_table_and_usable_lengths_are_of_same_tokens():
     assert r"scaling & 13\textendash{}16 & 29\textendash{}32 \\" in latex
 
 
-def test_without_bytes_per_token_bits_turn_into_nats():
-    rows = [r._replace(bpb=None) for r in ROWS]
-    text, _ = texts("bits_per_byte", rows)
+def test_without_bytes_per_token_bits_turn_into_nats_and_few_units_are_said_to_be_few():
+    text, _ = texts("bits_per_byte", [r._replace(bpb=None) for r in ROWS])
     assert "Nats per token by context length" in text
     assert "1.250 ±0.10" in text
-
-
-def test_few_units_are_said_to_be_few():
-    rows = [r._replace(documents=2, units=12, reliable=False) for r in ROWS]
-    text, _ = texts("nats", rows)
+    text, _ = texts("nats", [r._replace(documents=2, units=12, reliable=False) for r in ROWS])
     assert "test split, 12 blocks of 2 documents." in text
     assert "Blocks are too few for a reliable interval." in text
