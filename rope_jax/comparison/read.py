@@ -12,7 +12,7 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -49,6 +49,10 @@ _MOST_BYTES = 2**28
 _SAME_AS = {"units": "documents", "unit": "document", "value": "nll"}
 _DEFAULTS = {"map": "", "metric": "nats"} | dict.fromkeys(("bpb_low", "bpb_high", "bytes"), "")
 _Row = TypeVar("_Row", Row, DocumentRow, TaskRow)
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {
+    kind: TypeAdapter(list[kind])  # type: ignore[valid-type]
+    for kind in (Row, DocumentRow, TaskRow)
+}
 
 
 def find_sweeps(paths: Sequence[Path], name: str | None) -> list[Path]:
@@ -319,7 +323,6 @@ def _read_table(
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
     header: list[str] = table[0]
-    lines = table[1:]
     later: dict[str, str] = {**_DEFAULTS, **(defaults or {})}
     missing = [name for name in kind._fields if name not in {*header, *later, *_SAME_AS}]
     if missing:
@@ -327,24 +330,20 @@ def _read_table(
             f"{path}: has no column {', '.join(missing)}; it is damaged or was made by another "
             "version: sweep again"
         )
-    for number, line in enumerate(lines, start=2):
+    hints = get_type_hints(kind)
+    may_be_empty = {name for name, hint in hints.items() if type(None) in get_args(hint)}
+    rows = []
+    for number, line in enumerate(table[1:], start=2):
         if len(line) != len(header):
             raise UserError(f"{path}: line {number} is incomplete; sweep again")
-    texts = {name: [value] * len(lines) for name, value in later.items()}
-    texts |= {name: [line[place] for line in lines] for place, name in enumerate(header)}
-    columns = [
-        _values(path, name, hint, texts[name if name in texts else _SAME_AS[name]])
-        for name, hint in get_type_hints(kind).items()
-    ]
-    return list(map(kind._make, zip(*columns, strict=True)))
-
-
-def _values(path: Path, column: str, hint: object, cells: Sequence[str]) -> Sequence[object]:
-    has_none = type(None) in get_args(hint)
-    texts = [None if cell == "" and has_none else text_of_cell(cell) for cell in cells]
+        cells = later | dict(zip(header, map(text_of_cell, line), strict=True))
+        row = {name: cells[name if name in cells else _SAME_AS[name]] for name in kind._fields}
+        rows.append(row | {name: None for name in may_be_empty if row[name] == ""})
     try:
-        return TypeAdapter(list[hint]).validate_python(texts)  # type: ignore[valid-type]
+        found: list[_Row] = _ADAPTERS[kind].validate_python(rows)
     except ValidationError as error:
         first = error.errors()[0]
-        wrong = explain_value(first, column)
-        raise UserError(f"{path}: line {int(first['loc'][0]) + 2}: {wrong}; sweep again") from None
+        place, column = first["loc"][:2]
+        wrong = explain_value(first, str(column))
+        raise UserError(f"{path}: line {int(place) + 2}: {wrong}; sweep again") from None
+    return found

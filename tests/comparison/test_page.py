@@ -55,22 +55,6 @@ def test_every_curve_is_on_the_page(two):
                 assert one[name] == getattr(p, name)
             assert one["nll_by_seed"] == list(p.nll_by_seed)
             assert one["gain"] == (p.gain and list(p.gain))
-
-
-@pytest.mark.parametrize("nll", [math.inf, math.nan, 800.0])
-def test_values_that_are_not_finite_are_null(two, nll):
-    gone = Estimate(-nll, math.nan, math.nan)
-    point = replace(two.curves[0].points[0], nll=nll, ci_low=math.nan, ci_high=math.nan, gain=gone)
-    curve = replace(two.curves[0], points=(replace(point, nll_by_seed=(nll, 1.0)),))
-    page = format_page(replace(two, curves=[curve, *two.curves[1:]]))
-    (shown,) = data_of(page)["curves"][0]["points"]
-    written = 800.0 if nll == 800 else None
-    assert (shown["nll"], shown["nll_by_seed"]) == (written, [written, 1.0])
-    assert (shown["ci_low"], shown["gain"]) == (None, [written and -written, None, None])
-
-
-def test_the_data_say_what_differs_and_what_is_marked(two):
-    data = data_of(format_page(two))
     assert [(g["label"], g["differs"], g["marked"]) for g in data["groups"]] == [
         ("one (2 seeds)", "model.hidden_size 16", False),
         ("two †", "model.hidden_size 32", True),
@@ -78,6 +62,18 @@ def test_the_data_say_what_differs_and_what_is_marked(two):
     assert [row[-1] for row in data["sources"]] == [
         *("differs in", "model.hidden_size 16", "model.hidden_size 32")
     ]
+
+
+def test_values_that_are_not_finite_are_null(two):
+    for nll in (math.inf, math.nan, 800.0):
+        unknown = {"ci_low": math.nan, "ci_high": math.nan, "nll_by_seed": (nll, 1.0)}
+        gain = Estimate(-nll, math.nan, math.nan)
+        point = replace(two.curves[0].points[0], nll=nll, gain=gain, **unknown)
+        curves = [replace(two.curves[0], points=(point,)), *two.curves[1:]]
+        (shown,) = data_of(format_page(replace(two, curves=curves)))["curves"][0]["points"]
+        written = 800.0 if nll == 800 else None
+        assert (shown["nll"], shown["nll_by_seed"]) == (written, [written, 1.0])
+        assert (shown["ci_low"], shown["gain"]) == (None, [written and -written, None, None])
 
 
 def test_groups_with_one_and_the_same_curve_have_colours_and_markers(sweep_of, two):

@@ -1,8 +1,8 @@
 """Results are read completely, or refused."""
 
 import csv
+import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -59,47 +59,29 @@ def test_results_of_an_earlier_version_have_fewer_columns(sweep_of):
     assert {sums.bytes for sums in found.sums.values()} == {None}
 
 
-def test_the_baselines_sums_are_read_even_if_it_is_not_a_curve(sweep_of):
-    sweep = read_sweep(sweep_of("one", own=None) / "evals/demo")
-    assert {row.name for row in sweep.rows} == {"yarn-4"}
-    assert {key for key in sweep.sums if key.name == "trained"} == {
-        ("trained", "same_tokens", 16, 100)
-    }
-
-
-def swept(sweep_of, **settings) -> Path:
-    """Return a sweep's folder with its checksums, as a sweep leaves it."""
-    folder = sweep_of("one", **settings) / "evals/demo"
-    seal(folder, RESULTS)
-    return folder
-
-
 @pytest.mark.parametrize("name", ["results.csv", "documents.csv", "summary.json", "sweep.yaml"])
 def test_a_damaged_file_is_refused_or_reads_the_same(sweep_of, name):
     """Wherever a file is cut off or changed, it is refused by name, or nothing else is read."""
-    folder = swept(sweep_of, protocols=("same_tokens",), lengths=(16, 64))
-    whole = (folder / name).read_bytes()
-    good = read_sweep(folder)
-    for end in [0, 1, *range(7, len(whole), max(1, len(whole) // 12)), len(whole) - 2]:
-        (folder / name).write_bytes(whole[:end])
-        said = ""
+    folder = sweep_of("one", own=None, protocols=("same_tokens",), lengths=(16, 64)) / "evals/demo"
+    seal(folder, RESULTS)
+    path, whole, good = folder / name, (folder / name).read_bytes(), read_sweep(folder)
+    # the baseline's sums are read even if it is not a curve
+    assert {row.name for row in good.rows} == {"yarn-4"}
+    assert ("trained", "same_tokens", 16, 100) in good.sums
+    for end in [0, 1, *range(7, len(whole), max(1, len(whole) // 6)), len(whole) - 2]:
+        path.write_bytes(whole[:end])
         try:
-            found = read_sweep(folder)
+            found, said = read_sweep(folder), ""
         except UserError as error:
-            said = str(error)
-        if said:
-            assert str(folder) in said
-            assert "\n" not in said
-        else:  # the part cut off is never read
-            assert name == "sweep.yaml"
-            assert (found.rows, found.windows) == (good.rows, good.windows)
-        flipped = bytearray(whole)
-        flipped[end] ^= 1
-        (folder / name).write_bytes(flipped)
+            found, said = good, str(error)
+        assert said.startswith(str(folder)) if said else name == "sweep.yaml"
+        assert "\n" not in said
+        assert (found.rows, found.windows) == (good.rows, good.windows)  # nothing else is read
         if name != "sweep.yaml":  # which users may edit
+            path.write_bytes(whole[:end] + bytes([whole[end] ^ 1]) + whole[end + 1 :])
             with pytest.raises(UserError, match=rf"{name}: is not what was written \(its checksum"):
                 read_sweep(folder)
-    (folder / name).unlink()
+    path.unlink()
     with pytest.raises(UserError, match=f"{name}.*; sweep again"):
         read_sweep(folder)
 
@@ -114,7 +96,8 @@ def test_missing_documents_are_noticed_without_checksums(sweep_of):
 
 
 def test_users_may_edit_what_has_no_checksum_and_earlier_sweeps_have_none(sweep_of):
-    folder = swept(sweep_of)
+    folder = sweep_of("one") / "evals/demo"
+    seal(folder, RESULTS)
     (folder / "notes.txt").write_text("mine")
     with (folder / "sweep.yaml").open("a") as file:
         file.write("# mine\n")
@@ -126,9 +109,9 @@ def test_users_may_edit_what_has_no_checksum_and_earlier_sweeps_have_none(sweep_
         read_sweep(folder)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
+def test_what_no_sweep_writes_is_refused(sweep_of):
+    folder = sweep_of("one", protocols=("same_tokens",)) / "evals/demo"
+    for old, new, says in (
         ("same_tokens,8,5,8", "same_tokens,x,5,8", "line 2: length: should be a valid integer"),
         ("same_tokens,8,5,8", "same_tokens,,5,8", "line 2: length: should be a valid integer"),
         ("same_tokens,8", "junk,8", "line 2: protocol should be same_tokens, whole_window"),
@@ -136,24 +119,15 @@ def test_users_may_edit_what_has_no_checksum_and_earlier_sweeps_have_none(sweep_
         (",one,0,", ",one,0,1,2,", "line 2 is incomplete"),
         (",False,", ",maybe,", "line 2: auto: should be a valid boolean, .* not 'maybe'"),
         (",corpus,", ",", "has no column corpus; it is damaged or was made by another"),
-    ],
-)
-def test_a_value_that_no_sweep_writes_is_refused(sweep_of, old, new, says):
-    path = sweep_of("one") / "evals/demo/results.csv"
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    with pytest.raises(UserError, match=says) as caught:
-        read_sweep(path.parent)
-    assert str(caught.value).startswith(f"{path}: ")
-
-
-@pytest.mark.parametrize("content", ["junk", "null", '{"run": "one"}'])
-def test_a_foreign_summary_is_refused(sweep_of, content):
-    path = sweep_of("one") / "evals/demo/summary.json"
-    path.write_text(content)
-    with pytest.raises(UserError, match=r"summary\.json: missing or damaged; sweep again"):
-        read_sweep(path.parent)
+        *((None, text, "missing or damaged; sweep") for text in ("junk", "null", '{"run": "one"}')),
+    ):
+        path = folder / ("summary.json" if old is None else "results.csv")
+        text = path.read_text()
+        assert old is None or old in text
+        path.write_text(new if old is None else text.replace(old, new, 1))
+        with pytest.raises(UserError, match=f"^{re.escape(str(path))}: {says}"):
+            read_sweep(folder)
+        path.write_text(text)
 
 
 def test_a_config_that_is_edited_after_the_sweep_changes_nothing(sweep_of):

@@ -52,30 +52,22 @@ def write(folder, table, newest=NEWEST, **config):
     settings = SweepConfig.model_validate({"name": "short"} | config)
     write_events(folder, table, newest, images, settings, TRAINING)
 
-    def read(name=""):
-        found = EventAccumulator(str(folder / name), size_guidance={"scalars": 0})
-        return found.Reload()
-
-    return read
+    return lambda name="": EventAccumulator(str(folder / name), {"scalars": 0}).Reload()
 
 
-@pytest.fixture
-def written(tmp_path):
-    return write(tmp_path, TABLE)
-
-
-@pytest.fixture
-def several(tmp_path):
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
     """A sweep of three checkpoints."""
-    return write(tmp_path, ROWS)
+    return write(tmp_path_factory.mktemp("several"), ROWS)
 
 
 def points(found, tag):
     return {event.step: event.value for event in found.Scalars(tag)}
 
 
-def test_a_scaling_is_a_run_whose_step_is_the_length(several, tmp_path):
+def test_a_scaling_is_a_run_whose_step_is_the_length(tmp_path):
     """Earlier checkpoints are tags and not runs."""
+    several = write(tmp_path, ROWS)
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"trained", "ntk-4"}
     assert not any(path.is_dir() for path in (tmp_path / "ntk-4").iterdir())
     found = several("ntk-4")
@@ -92,8 +84,8 @@ def test_a_scaling_is_a_run_whose_step_is_the_length(several, tmp_path):
     assert image.step == 7
 
 
-def test_hyperparameters_tell_the_curves_apart_with_whole_numbers(written):
-    found = written("ntk-4").PluginTagToContent(metadata.PLUGIN_NAME)
+def test_hyperparameters_tell_the_curves_apart_with_whole_numbers(several):
+    found = several("ntk-4").PluginTagToContent(metadata.PLUGIN_NAME)
     content = found[metadata.EXPERIMENT_TAG]
     experiment = plugin_data_pb2.HParamsPluginData.FromString(content).experiment
     content = found[metadata.SESSION_START_INFO_TAG]
@@ -104,9 +96,9 @@ def test_hyperparameters_tell_the_curves_apart_with_whole_numbers(written):
         **{"run": "demo", "step": "7", "scaling": "ntk", "factor": "4", "map": ""},
     }
     assert [info.name.tag for info in experiment.metric_infos] == METRICS
-    assert points(written("ntk-4"), "summary/blow_up_at_longest") == pytest.approx({0: 1.3})
+    assert points(several("ntk-4"), "summary/blow_up_at_longest") == pytest.approx({0: 1.3})
     # without a summary there is no outcome
-    assert "summary/usable_length" not in written("trained").Tags()["scalars"]
+    assert "summary/usable_length" not in several("trained").Tags()["scalars"]
 
 
 # The same for every sweep, because TensorBoard takes its columns from one run for all of them.
