@@ -75,7 +75,10 @@ docs: $(VENV)/.docs ## build the documentation site in docs/_build/html; a broke
 	@echo 'The site: docs/_build/html/index.html'
 
 tensorboard: $(VENV)/.runtime ## show curves of all runs, or of one: RUNS=runs/demo
-	@$(BIN)/python -m rope_jax.runs.tensorboard '$(RUNS)'
+	@echo 'Open http://localhost:6006/?smoothing=0'
+	@echo 'All scalings on one chart: http://localhost:6006/?smoothing=0#custom_scalars&_smoothingWeight=0'
+	@echo 'TensorBoard unticks all runs where there are more than 40: tick those to see, or name the'
+	@echo 'folder of one run or of one sweep: make tensorboard RUNS=FOLDER'
 	$(BIN)/tensorboard --logdir '$(RUNS)'
 
 COMPILE := $(BIN)/uv pip compile pyproject.toml --group build --quiet --universal \

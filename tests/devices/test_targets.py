@@ -1,11 +1,6 @@
 """Targets: how they are read, their figures, and devices that only a compiler can use."""
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +9,6 @@ from rope_jax.devices import memory
 from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.targets import CHIPS, chip_of, parse_target
 from rope_jax.errors import UserError
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -79,44 +72,3 @@ def test_a_device_that_is_not_here_has_the_memory_of_its_data_sheet():
 
     device = SimpleNamespace(device_kind="TPU v5 lite", platform="tpu", memory_stats=memory_stats)
     assert device_bytes(device) == int(15.75 * 2**30)
-
-
-PROGRAM = """
-import json, sys
-from rope_jax.devices.targets import parse_target, prepare
-prepare()
-import jax
-import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
-from rope_jax.config.devices import MeshConfig
-from rope_jax.devices.memory import device_bytes, program_bytes
-from rope_jax.devices.mesh import Placement
-
-target = parse_target(sys.argv[1])
-placement = Placement(MeshConfig(), target.devices())
-x = placement.abstract_rows((1024, 1024), jnp.float32)
-compiled = jax.jit(jnp.sum, out_shardings=placement.replicated).lower(x).compile()
-print(json.dumps({
-    "count": target.count == placement.mesh.size,
-    "kind": placement.device.device_kind.startswith(target.chip.kinds),
-    "platform": placement.platform == target.chip.platform,
-    "memory": device_bytes(placement.device) == target.chip.usable,
-    "bytes": program_bytes(compiled, device=placement.device),
-}))
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "module"), [("v5e:2x2", "libtpu"), ("h100:8", "jax_plugins.xla_cuda12")]
-)
-def test_a_program_is_compiled_for_a_target(text, module):
-    pytest.importorskip(module, reason=f"the compiler of {text} is not installed")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, "-c", PROGRAM, text]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-    assert all(found[name] for name in ("count", "kind", "platform", "memory"))
-    devices = parse_target(text).count
-    rows = 4 * 1024 * 1024 // devices
-    assert rows <= found["bytes"] < 1.1 * rows + 2**16
