@@ -1,6 +1,7 @@
 """One fit: steps, checks on the validation split, and the state that survives a kill."""
 
 import contextlib
+import functools
 import json
 import math
 import time
@@ -88,6 +89,12 @@ class FitState:
         return replace(self, free=free, opt_state=opt_state, best=best, **kept)
 
 
+def first_state(step: FitStep) -> FitState:
+    """Return the state before the first step."""
+    free = step.parameters.initial()
+    return FitState(free, step.optimizer.init(free), 0, free, 0, math.inf)
+
+
 class FitProgress(StepProgress):
     """Progress of a fit: a bar in a terminal, and one line for each check."""
 
@@ -104,84 +111,72 @@ class FitProgress(StepProgress):
         self._console.print(f"step {step:>4}/{self._total}  validation {values}{best}{time_left}")
 
 
-@dataclass(frozen=True)
-class Fitter:
-    """Runs one fit from its start, or from where an earlier process was stopped.
+def run_steps(
+    step: FitStep,
+    nll: Callable[[Strategy], dict[int, float]],
+    config: FitConfig,
+    state: FitState,
+    last: int,
+    save: Callable[[FitState], None],
+    log: Log,
+    progress: FitProgress,
+) -> FitState:
+    """Continue a fit from `state` up to step `last`, and return its state at the end.
+
+    It ends early once `patience` checks have not improved on the best one, or if the loss or a
+    parameter is not finite. The state is saved after every check; a signal saves it and raises
+    Stopped.
 
     nll: returns a strategy's NLL on validation by length, with keep_short at the window too.
     """
+    if state.step and (state.step >= last or state.stopped):
+        return state
+    began = time.monotonic() - state.seconds
 
-    step: FitStep
-    nll: Callable[[Strategy], dict[int, float]]
-    config: FitConfig
+    def keep(state: FitState) -> FitState:
+        state = replace(state, seconds=time.monotonic() - began)
+        save(state)
+        return state
 
-    def fresh(self) -> FitState:
-        """Return the state before the first step."""
-        free = self.step.parameters.initial()
-        return FitState(free, self.step.optimizer.init(free), 0, free, 0, math.inf)
-
-    def run(
-        self,
-        state: FitState,
-        last: int,
-        save: Callable[[FitState], None],
-        log: Log,
-        progress: FitProgress,
-    ) -> FitState:
-        """Continue a fit from `state` up to step `last`, and return its state at the end.
-
-        It ends early once `patience` checks have not improved on the best one, or if the loss or
-        a parameter is not finite. The state is saved after every check; a signal saves it and
-        raises Stopped.
-        """
-        if state.step and (state.step >= last or state.stopped):
-            return state
-        began = time.monotonic() - state.seconds
-
-        def keep(state: FitState) -> FitState:
-            state = replace(state, seconds=time.monotonic() - began)
-            save(state)
-            return state
-
-        if state.step == 0:
-            state = self._checked(state, log, progress)
-        while state.step < last and not state.stopped:
-            number = state.step + 1
-            free, opt_state, loss = self.step(state.free, state.opt_state, number)
-            state = replace(state, free=free, opt_state=opt_state, step=number)
-            value = float(loss)
-            if not all(np.isfinite(x).all() for x in jax.tree.leaves((value, free))):
-                stopped = f"a number is not finite at step {number}; lower learning_rate"
-                state = replace(state, free=state.best, stopped=stopped)
-                break
-            if number % self.config.log_every_steps == 0:
-                log.write(number, {"fit/loss": value})
-            progress.stepped(number, value)
-            if number % self.config.check_every == 0 or number == last:
-                state = keep(self._checked(state, log, progress))
-            if asked := stopping.requested():
-                keep(state)
-                raise Stopped(
-                    f"stopped after step {number} of {last}; the same command continues", asked
-                )
-        return keep(state)
-
-    def _checked(self, state: FitState, log: Log, progress: FitProgress) -> FitState:
+    def checked(state: FitState) -> FitState:
         """Measure the state on validation, log and show it, and keep it if it is the best."""
-        nll, config = self.nll(self.step.parameters.strategy(state.free)), self.config
+        by_length = nll(step.parameters.strategy(state.free))
         # the mean over the lengths, plus keep_short times the NLL at the window
-        value = float(np.mean([nll[length] for length in config.length]))
-        value += config.keep_short * sum(x for n, x in nll.items() if n not in config.length)
-        check = {"step": float(state.step), **{str(n): x for n, x in nll.items()}}
+        value = float(np.mean([by_length[length] for length in config.length]))
+        value += config.keep_short * sum(x for n, x in by_length.items() if n not in config.length)
+        check = {"step": float(state.step), **{str(n): x for n, x in by_length.items()}}
         state = replace(state, checks=(*state.checks, check))
-        log.write(state.step, {f"validation/nll_{n}": x for n, x in nll.items()})
+        log.write(state.step, {f"validation/nll_{n}": x for n, x in by_length.items()})
         if value < state.best_nll:
             state = replace(state, best=state.free, best_step=state.step, best_nll=value)
         since = [c for c in state.checks if c["step"] > state.best_step]
         if len(since) >= config.patience and state.step < config.steps:
             state = replace(state, stopped=f"no improvement in {len(since)} checks")
-        progress.checked(state.step, nll, is_best=state.best_step == state.step)
+        progress.checked(state.step, by_length, is_best=state.best_step == state.step)
         return state
+
+    if state.step == 0:
+        state = checked(state)
+    while state.step < last and not state.stopped:
+        number = state.step + 1
+        free, opt_state, loss = step(state.free, state.opt_state, number)
+        state = replace(state, free=free, opt_state=opt_state, step=number)
+        value = float(loss)
+        if not all(np.isfinite(x).all() for x in jax.tree.leaves((value, free))):
+            stopped = f"a number is not finite at step {number}; lower learning_rate"
+            state = replace(state, free=state.best, stopped=stopped)
+            break
+        if number % config.log_every_steps == 0:
+            log.write(number, {"fit/loss": value})
+        progress.stepped(number, value)
+        if number % config.check_every == 0 or number == last:
+            state = keep(checked(state))
+        if asked := stopping.requested():
+            keep(state)
+            raise Stopped(
+                f"stopped after step {number} of {last}; the same command continues", asked
+            )
+    return keep(state)
 
 
 @dataclass(frozen=True)
@@ -253,7 +248,7 @@ class Fit:
         name, last, title = "state", config.steps, "fitting"
         if trial is not None:
             name, last, title = f"trial-{trial}", config.trial_steps, f"trying {trial}"
-        path, fitter = self.folder / f"{name}.npz", Fitter(step, self.nll, config)
+        path = self.folder / f"{name}.npz"
         start = step.parameters.start._asdict()
         made_from = {
             "config": config.model_dump(mode="json"),
@@ -262,12 +257,13 @@ class Fit:
             "corpus": self.loaded.corpus.fingerprint,
             "code": code_hash(),
         }
-        identity, fresh = json.dumps(made_from, sort_keys=True), fitter.fresh()
-        state = fresh.restored(path, identity) or fresh
+        identity, state = json.dumps(made_from, sort_keys=True), first_state(step)
+        state = state.restored(path, identity) or state
         log, progress = Log(), FitProgress(console, last, state.step, title)
         if trial is None:
             if state.step:
                 console.print(f"resuming after step {state.step}", style="dim")
             log.open(self.folder, state.step)
         with contextlib.closing(log), progress.bar:
-            return fitter.run(state, last, lambda s: s.save(path, identity), log, progress)
+            save = functools.partial(FitState.save, path=path, identity=identity)
+            return run_steps(step, self.nll, config, state, last, save, log, progress)

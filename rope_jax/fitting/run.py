@@ -209,7 +209,13 @@ def _announce(fit: Fit, learned: int) -> None:
     training, stage = session.config, session.config.stage_at(fit.step)
     train, validation, _ = corpus.report[:3]
     notes = corpus.notes if config.data is not None else ()
-    seconds = _estimate_seconds(fit)
+    model, trials = fit.loaded.model, len(config.windows) if len(config.windows) > 1 else 0
+    of_token = flops_per_token(model.config, model.vocab_size, config.length[-1]) * 2 / 3
+    of_check = sweep_flops(fit.plan(["trained"], fit.lengths), model.config, model.vocab_size)
+    steps = config.steps + config.trial_steps * trials
+    checks = 1 + trials + -(-steps // config.check_every)
+    flops = steps * config.batch_tokens * of_token + checks * of_check
+    seconds = flops / reached_flops(peak_flops()[0])
     print_overview(
         session.console,
         f"fit {config.name} of {training.name}",
@@ -229,18 +235,6 @@ def _announce(fit: Fit, learned: int) -> None:
             "length, steps, batch_tokens, max_documents, max_blocks: lower values of these take "
             "less time, and so does a larger check_every"
         )
-
-
-def _estimate_seconds(fit: Fit) -> float:
-    """Return roughly the time of all steps and checks."""
-    config, model = fit.config, fit.loaded.model
-    of_token = flops_per_token(model.config, model.vocab_size, config.length[-1]) * 2 / 3
-    trials = len(config.windows) if len(config.windows) > 1 else 0
-    steps = config.steps + config.trial_steps * trials
-    checks = 1 + trials + -(-steps // config.check_every)
-    of_check = sweep_flops(fit.plan(["trained"], fit.lengths), model.config, model.vocab_size)
-    flops = steps * config.batch_tokens * of_token + checks * of_check
-    return flops / reached_flops(peak_flops()[0])
 
 
 def _conclude(fit: Fit, parameters: Parameters, state: FitState, minutes: float) -> None:

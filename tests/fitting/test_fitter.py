@@ -15,7 +15,7 @@ import pytest
 from rope_jax import stopping
 from rope_jax.console import plain_console
 from rope_jax.errors import Stopped, UserError
-from rope_jax.fitting.fitter import FitProgress, Fitter
+from rope_jax.fitting.fitter import FitProgress, first_state, run_steps
 from rope_jax.fitting.step import FitStep
 from rope_jax.runs.logs import Log
 from tests.fitting.conftest import fit_config
@@ -48,11 +48,12 @@ def fit():
     def fit(losses, *, state=None, last=12, fails=None, save=lambda state: None, **settings):
         config = fit_config(steps=12, check_every=2, learn=["query_scale"], **settings)
         step, checks = MadeUpStep(**(fails or {})), iter(losses)
-        fitter = Fitter(step, lambda strategy: {64: next(checks)}, config)
         said = plain_console(file=io.StringIO(), width=200)
         progress = FitProgress(said, last, 0, "fitting")
         with progress.bar:
-            state = fitter.run(state or fitter.fresh(), last, save, Log(), progress)
+            state = state or first_state(step)
+            nll = lambda strategy: {64: next(checks)}  # noqa: E731
+            state = run_steps(step, nll, config, state, last, save, Log(), progress)
         return state, said.file.getvalue(), step.steps
 
     return fit
@@ -71,9 +72,10 @@ def test_the_best_check_is_kept(fit):
 def test_short_windows_count_beside_the_mean_over_the_lengths():
     config = fit_config(length=[32, 64], keep_short=0.5, learn=["query_scale"], steps=2)
     checks = iter([{16: 3.0, 32: 3.0, 64: 5.0}, {16: 1.0, 32: 4.0, 64: 5.0}])
-    fitter = Fitter(MadeUpStep(), lambda strategy: next(checks), config)
+    step = MadeUpStep()
     progress = FitProgress(plain_console(quiet=True), 2, 0, "fitting")
-    state = fitter.run(fitter.fresh(), 2, lambda state: None, Log(), progress)
+    how = step, lambda strategy: next(checks), config, first_state(step), 2
+    state = run_steps(*how, lambda state: None, Log(), progress)
     assert (state.best_step, state.best_nll) == (2, 4.5 + 0.5 * 1.0)
     assert state.checks[0] == {"step": 0.0, "16": 3.0, "32": 3.0, "64": 5.0}
 

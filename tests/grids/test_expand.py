@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
@@ -15,55 +16,11 @@ from rope_jax.grids.expand import expand
 from rope_jax.grids.jobs import FitJob, SweepJob, TrainJob
 from rope_jax.rope.strategies import PIScaling
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
-# The shape of an experiment on context extension: trained runs with sweeps, fits on them, and runs
-# that start from them, at four lengths.
-EXTENSION = """\
-name: extension
-runs_dir: out
-window: 128
-tokens_per_step: 8192
-runs:
-  - name: yarn
-    train: '{kind}.yaml'
-    source: base
-    axes: {kind: [run], factor: [2, 4.0], steps: [120, 500]}
-    set:
-      stages.0.steps: '{steps}'
-      stages.0.seq_len: '{length}'
-      stages.0.scaling: {type: yarn, factor: '{factor}'}
-      data.cache_dir: cache-{factor}-of-{source}
-  - name: base
-    train: run.yaml
-    axes: {seed: [0, 1, 2]}
-    set: {seed: '{seed}'}
-    sweeps: [sweep.yaml]
-  - name: search
-    fit: fit.yaml
-    source: base
-    axes: {factor: [2, 8], seed: [2]}
-    set: {length: '{length}'}
-    sweeps:
-      - config: sweep.yaml
-        set: {scalings: [trained, '{fit}/strategy.json']}
-  - name: tuned
-    train: run.yaml
-    source: search
-    axes: {factor: [8]}
-    set: {rope.strategy: '{fit}/strategy.json'}
-    sweeps: [{config: sweep.yaml, set: {scalings: [{type: '{fit}/strategy.json', name: fit}]}}]
-  - name: again
-    train: run.yaml
-    source: yarn
-    axes: {factor: [4.0], steps: [500], seed: [2]}
-    set: {init_from: '{source}@100', stages.0.seq_len: '{length}'}
-  - name: long
-    train: run.yaml
-    axes: {factor: [16]}
-    set: {stages.0.seq_len: '{length}', stages.0.batch_size: '{batch_size}'}
-compare: {output: compared, resamples: 100}
-"""
+EXTENSION = (HERE / "extension.yaml").read_text()
+WRONG = yaml.safe_load((HERE / "wrong.yaml").read_text())
 
 
 def expand_text(text, *overrides):
@@ -181,91 +138,11 @@ def test_the_grids_of_the_repository_expand(path, monkeypatch):
     assert jobs[-1].name == "compare"
 
 
-TINY = "{name: tiny, train: run.yaml}"
-BASE = "{name: base, train: run.yaml, axes: {seed: [0, 1]}, set: {seed: '{seed}'}}"
-
-FIT = f"[{TINY}, {{name: f, fit: fit.yaml, source: tiny"
-MORE = f"[{TINY}, {{name: more, train: run.yaml, source: tiny"
-
-WRONG = {
-    "both": (
-        "[{name: a, train: run.yaml, fit: fit.yaml}]",
-        "runs.0.fit: cannot be given together with train",
-    ),
-    "an unknown source": (
-        f"[{TINY}, {{name: a, train: run.yaml, source: tony}}]",
-        "runs.1.source: no entry is called tony; there are tiny, a",
-    ),
-    "a circle": (
-        "[{name: a, train: run.yaml, source: b}, {name: b, train: run.yaml, source: a}]",
-        "runs.0.source: a starts from b starts from a; ",
-    ),
-    "a value twice": (
-        "[{name: a, train: run.yaml, axes: {seed: [0, 1, 0]}}]",
-        "runs.0.axes.seed: 0 occurs twice",
-    ),
-    "a reserved axis": (
-        "[{name: a, train: run.yaml, axes: {length: [128]}}]",
-        "runs.0.axes.length: {length} has a meaning of its own",
-    ),
-    "a repeated run": (
-        "[{name: a, train: run.yaml, axes: {seed: [0, 1]}}]",
-        "runs.0.axes.seed: repeats the same run, because nothing refers to {seed}; use it in ",
-    ),
-    "names that meet": (
-        "[{name: a, train: run.yaml, axes: {seed: [1]}, set: {seed: '{seed}'}}, "
-        "{name: a-s1, train: run.yaml}]",
-        "runs: runs/a-s1 is made twice; give one of the two another name",
-    ),
-    "an unknown placeholder": (
-        "[{name: a, train: run.yaml, axes: {seed: [1]}, set: {seed: '{sede}'}}]",
-        "runs.0.set.seed: {sede} is not known here; use {seed}, {window}, {name}, {run}",
-    ),
-    "a length that is not whole": (
-        "[{name: a, train: run.yaml, axes: {factor: [1.3]}, set: {stages.0.seq_len: '{length}'}}]",
-        "runs.0.set.stages.0.seq_len: {length} is not known here; it is window × axes.factor",
-    ),
-    "a name in set": (
-        "[{name: a, train: run.yaml, set: {name: b}}]",
-        "runs.0.set.name: follows from the grid's runs_dir and the entry's name and axes",
-    ),
-    "a key that the config does not have": (
-        "[{name: a, train: run.yaml, set: {sead: 1}}]",
-        "runs.0 (a): run.yaml: sead: unknown key; did you mean seed?",
-    ),
-    "a sweep that is wrong": (
-        "[{name: a, train: run.yaml, sweeps: [{config: sweep.yaml, set: {bos: each}}]}]",
-        "runs.0.sweeps.0: sweep.yaml: bos: should be 'document', 'every_window' or 'none'",
-    ),
-    "a value that the source does not have": (
-        f"[{BASE}, {{name: a, train: run.yaml, source: base, axes: {{seed: [1, 2]}}}}]",
-        "runs.1.axes.seed: base has no run with 2; its values are 0, 1",
-    ),
-    "a fit within the window": (
-        f"{FIT}, set: {{length: 128}}}}]",
-        "runs.1 (f): fit.yaml: length: 128 is within the window of 128 tokens",
-    ),
-    "a key beside a strategy file": (
-        f"{FIT}, sweeps: [{{config: sweep.yaml, set: {{"
-        "scalings: [{type: '{fit}/strategy.json', factor: 2}]}}]}]",
-        "runs.1.sweeps.0: sweep.yaml: scalings.0.factor: cannot be given beside the strategy file ",
-    ),
-    "an extension with another model": (
-        f"{MORE}, set: {{rope.layout: interleaved}}}}]",
-        "runs.1 (more): run.yaml: init_from: the model of runs/tiny differs: rope.layout is ",
-    ),
-    "a map beside the strategy of a fit": (
-        f"{FIT}}}, {{name: b, train: run.yaml, source: f, "
-        "set: {rope.strategy: '{fit}/strategy.json', rope.map: {type: rerope, window: 9}}}]",
-        "runs.2 (b): run.yaml: rope.map: is given both here and in strategy",
-    ),
-}
-
-
 def test_a_fit_may_start_from_another_one(folder):
     start = "runs/tiny/fits/f/strategy.json"
+    tiny = "{name: tiny, train: run.yaml}, {name: f, fit: fit.yaml, source: tiny}"
     more = f"{{name: g, fit: fit.yaml, source: tiny, set: {{start: {start}}}}}"
-    job = expand_text(f"name: g\nruns: {FIT}}}, {more}]\n")[-1]
+    job = expand_text(f"name: g\nruns: [{tiny}, {more}]\n")[-1]
     assert isinstance(job, FitJob)
     assert f"start={start}" in job.command(None)
     assert [needed.name for needed in job.needs] == ["tiny/train", "tiny/fit-f"]
@@ -276,12 +153,11 @@ def test_a_fit_may_start_from_another_one(folder):
     assert (found.label, found.scaling_at_window) == ("f", PIScaling(factor=2.0))
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
 def test_a_wrong_grid_is_refused(folder, case):
-    runs, says = WRONG[case]
     with pytest.raises(UserError) as caught:
-        expand_text(f"name: g\nwindow: 128\nruns: {runs}\n")
-    assert str(caught.value).removeprefix("grid.yaml: ").startswith(says)
+        expand_text(yaml.safe_dump({"name": "g", "window": 128, "runs": case["runs"]}))
+    assert str(caught.value).removeprefix("grid.yaml: ").startswith(case["says"])
 
 
 @pytest.mark.parametrize(
