@@ -36,6 +36,14 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_peak() -> Iterator[None]:
+    """Measure the CPU's speed with small matrices: every run and sweep does, for a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rope_jax.devices.hardware._MEASURED_SIZE", 64)
+        yield
+
+
 @pytest.fixture(scope="module")
 def compiled_fully() -> Iterator[None]:
     """Compile as users do, here and in the commands that a module starts."""

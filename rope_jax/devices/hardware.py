@@ -14,6 +14,7 @@ from rope_jax.devices.targets import chip_of
 # measured to do. On two cores, SmolLM2-135M reads 2,048 to 8,192 tokens at 0.9 to 1.1 of it.
 _REACHED_OF_DATA_SHEET, _REACHED_OF_MEASURED = 0.35, 0.9
 _NOMINAL_FLOPS_OF_CORE = 45e9
+_MEASURED_SIZE = 1024
 # XLA's default on a CPU is 3, with which LLVM takes longer, and makes no faster programs:
 # docs/performance.md. What accelerators' compilers make of the number has not been measured.
 _ON_CPU = {"xla_backend_optimization_level": 2}
@@ -37,7 +38,7 @@ def peak_flops(devices: Sequence[Any] | None = None) -> tuple[float, str]:
     chip = chip_of(devices[0].device_kind)
     if chip is not None:
         return chip.flops * len(devices), "data sheet, bfloat16"
-    size = 1024
+    size = _MEASURED_SIZE
     x = jnp.ones((size, size), jnp.float32)
     multiply = jax.jit(jnp.matmul)
     multiply(x, x).block_until_ready()
