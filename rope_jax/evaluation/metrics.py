@@ -31,7 +31,7 @@ class TaskMetric(Metric):
     """Whether what is asked for is replaced by other text."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SampledTaskMetric(TaskMetric):
     """A task on samples that are the same for all scalings, with the same keys at all lengths.
 

@@ -41,7 +41,7 @@ class Metric(ABC):
         return np.ones(len(windows.start))
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Protocol(Metric):
     """Which windows of a sweep's documents are read, and which of their targets are scored.
 
