@@ -20,7 +20,7 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from scripts import fit, plan
+from scripts import fit, grid, plan
 
 ROOT = Path(__file__).parents[1]
 CASES = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
@@ -28,6 +28,7 @@ COMMANDS = {
     "train.py": train.main,
     "eval_ppl.py": eval_ppl.main,
     "scripts/fit.py": fit.main,
+    "scripts/grid.py": grid.main,
     "scripts/plan.py": plan.main,
 }
 RUN = """\

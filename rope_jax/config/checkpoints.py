@@ -33,9 +33,7 @@ class ImportConfig(Frozen):
     )
     layers: LayersName = Field("scanned", description="unrolled runs, scanned compiles faster")
     bos: str | None = Field(
-        "auto",
-        min_length=1,
-        description="put before each document; auto: as the post-processor; null: none",
+        "auto", min_length=1, description="before each document; auto: post-processor; null: none"
     )
     ignored_keys: ListOf[str] = Field((), description="keys of config.json to leave out")
     data: DataConfig = Field(StdlibData(), description="texts of the run; a sweep may read others")

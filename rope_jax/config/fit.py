@@ -54,8 +54,7 @@ class FitConfig(Frozen):
         description="context length, beyond the window; of a list, steps take turns"
     )
     start: AnyEntry | None = Field(
-        None,
-        description="an entry or a strategy file; null: ReRoPE from half the window, with logn",
+        None, description="an entry or strategy file; null: ReRoPE from half the window, with logn"
     )
     data: DataConfig | None = Field(
         None, description="texts to fit on (train) and to check on (validation); null: the run's"
@@ -76,8 +75,7 @@ class FitConfig(Frozen):
     learning_rate: Moderate = Field(0.05, description="peak learning rate of Adam")
     final_lr_fraction: Fraction = Field(0.1, description="last learning rate / peak (cosine decay)")
     objective: Literal["beyond", "all", "far"] = Field(
-        "beyond",
-        description="targets: with context beyond the window, all, or repeats of far texts",
+        "beyond", description="targets: context beyond the window, all, or repeats of far texts"
     )
     repeated: Annotated[int, Field(ge=2, le=64)] = Field(8, description="far: tokens that recur")
     keep_short: Weight = Field(0.0, description="weight of the loss inside the window")

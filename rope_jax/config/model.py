@@ -57,14 +57,13 @@ class ModelConfig(Frozen):
     tie_word_embeddings: bool = Field(True, description="one matrix for embedding and output")
     norm: NormName = Field(
         "rms_norm",
-        description="rms_norm_plus_one (Gemma): scale 1 + weight; layer_norm: mean and bias",
+        description="rms_norm_plus_one (Gemma): scale 1 + weight; layer_norm: mean, bias",
     )
     norm_placement: NormPlacement = Field(
         "before", description="on the inputs of attention and MLP; after (OLMo 2): on their outputs"
     )
     qk_norm: QKNorm = Field(
-        False,
-        description="norm of queries and keys before rotation, by head; all_heads (OLMo 2): as one",
+        False, description="norm of q and k before rotation, by head; all_heads (OLMo 2): as one"
     )
     rms_norm_eps: Moderate = Field(1e-5, description="epsilon of every norm")
     parallel_residual: bool = Field(False, description="attention and MLP side by side (GPT-NeoX)")

@@ -69,8 +69,7 @@ class SameTokensConfig(Frozen):
         Literal["auto"] | PositiveInt,
         single_error("should be auto or a whole number of at least 1"),
     ] = Field(
-        "auto",
-        description="per document: scored blocks, or longest windows; auto: for 16,384 tokens",
+        "auto", description="per document: scored blocks, or longest windows; auto: 16,384 tokens"
     )
     targets: PositiveInt | None = Field(
         None, description="scored tokens of same_tokens; null: half the shortest length"

@@ -27,10 +27,7 @@ Step = Annotated[
     PositiveInt | None, Field(description="training step of the checkpoint; null: the newest")
 ]
 Tolerance = Annotated[
-    PositiveFloat,
-    Field(
-        description="usable length: largest rise of the NLL over its value at the window, in nats"
-    ),
+    PositiveFloat, Field(description="usable length: most nats above the NLL at the window")
 ]
 Seed = Annotated[int, Field(ge=0, lt=2**32), Whole]
 T = TypeVar("T")
