@@ -1,8 +1,5 @@
 """How long a sweep takes, and what is chosen where the defaults would take hours."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -20,32 +17,32 @@ MODEL, VOCABULARY, WINDOW = ModelConfig(), 257, 64
 LAYERS = RotaryLayers(RotaryGeometry(32, 10000.0, WINDOW))
 
 
-def plan_of(count: int = 30, length: int = 1100) -> Callable[[SweepConfig], Plan]:
+def plan_of(count=30, length=1100):
     """Return a function that plans a sweep of documents of one length."""
     documents = [np.arange(length) % 250 for _ in range(count)]
 
-    def plan(config: SweepConfig) -> Plan:
+    def plan(config):
         trained = Trained(WINDOW, parse_scaling({"type": "none"}), None)
         return Plan(LAYERS, trained, documents, 256, config)
 
     return plan
 
 
-def settings(**given: Any) -> SweepConfig:
+def settings(**given):
     return SweepConfig.model_validate({"scalings": ["trained", "yarn"]} | given)
 
 
-def flops(plan: Plan) -> float:
+def flops(plan):
     return sweep_flops(plan, MODEL, VOCABULARY)
 
 
-def test_a_forward_pass_is_a_third_of_a_training_step_without_the_unscored_head() -> None:
+def test_a_forward_pass_is_a_third_of_a_training_step_without_the_unscored_head():
     whole = window_flops(MODEL, VOCABULARY, 512, 512)
     assert whole == 512 * flops_per_token(MODEL, VOCABULARY, 512) / 3
     assert window_flops(MODEL, VOCABULARY, 512, 32) == whole - 2 * 128 * 257 * 480
 
 
-def test_equal_readings_count_once_and_measured_ones_not_at_all() -> None:
+def test_equal_readings_count_once_and_measured_ones_not_at_all():
     """At the window, `auto` is 1, so YaRN's windows are those of the model as it is."""
     config = settings(lengths=[64, 128], max_documents=30, max_blocks=1, targets=8)
     plan = plan_of()(config)
@@ -56,9 +53,7 @@ def test_equal_readings_count_once_and_measured_ones_not_at_all() -> None:
     assert sweep_flops(plan, MODEL, VOCABULARY, {j.key for j in plan.jobs()}) == 0
 
 
-def chosen(
-    monkeypatch: pytest.MonkeyPatch, share: float, config: SweepConfig, **texts: int
-) -> tuple[tuple[int, ...], int, int | str]:
+def chosen(monkeypatch, share, config, **texts):
     """Return what is chosen where an hour is enough for a share of all defaults' FLOPs."""
     plan = plan_of(**texts)
     of_all = flops(plan_of()(config))
@@ -72,9 +67,7 @@ def chosen(
     return tuple(made.lengths), used.max_documents, used.max_blocks
 
 
-def test_defaults_become_fewer_and_shorter_until_an_hour_is_enough(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_defaults_become_fewer_and_shorter_until_an_hour_is_enough(monkeypatch):
     config = settings(targets=8)
     full = (32, 64, 128, 256, 512, 1024)
     assert chosen(monkeypatch, 1.0, config) == (full, 64, "auto")
@@ -88,14 +81,14 @@ def test_defaults_become_fewer_and_shorter_until_an_hour_is_enough(
     assert documents[-1] == 5  # the cheapest, though it still takes more than an hour
 
 
-def test_what_is_given_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_given_is_kept(monkeypatch):
     given = settings(lengths=[64, 256], max_documents=30, max_blocks=2)
     assert chosen(monkeypatch, 1e-6, given) == ((64, 256), 30, 2)
     given = settings(lengths=[64, 256], max_blocks=2)
     assert chosen(monkeypatch, 1e-6, given) == ((64, 256), 5, 2)
 
 
-def test_default_lengths_end_where_the_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_lengths_end_where_the_texts_do(monkeypatch):
     assert chosen(monkeypatch, 1.0, settings(), length=300) == ((32, 64, 128, 256), 64, "auto")
     with pytest.raises(UserError, match=r"^lengths: none of the 30 documents has the 1025 tokens"):
         chosen(monkeypatch, 1.0, settings(), length=100)
