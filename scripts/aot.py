@@ -231,7 +231,7 @@ def compile_training(config: Any, case: Case) -> dict[str, Any]:
     """Compile the training step."""
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.resolve import check_backend, resolve_run
-    from rope_jax.planning.training import plan_stage
+    from rope_jax.planning.plan import plan_stage
     from rope_jax.training.program import Program
 
     placement = Placement(config.mesh, parse_target(case.target).devices())
@@ -257,7 +257,7 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     from rope_jax.model.decoder import language_model
     from rope_jax.model.memory import MemoryPlan
     from rope_jax.model.resolve import check_backend, resolve_run
-    from rope_jax.planning.sweep import plan_readings
+    from rope_jax.planning.plan import plan_readings
     from rope_jax.sweeps.model import mesh_for
 
     target = parse_target(case.target)

@@ -36,8 +36,7 @@ def main(argv: list[str]) -> None:
     if target is not None:
         prepare()
     from rope_jax.console import plain_console
-    from rope_jax.planning.sweep import plan_sweep
-    from rope_jax.planning.training import plan_training, planned_vocabulary
+    from rope_jax.planning.plan import plan_sweep, plan_training, planned_vocabulary
     from rope_jax.runs.directory import RunDirectory
 
     stopping.check()

@@ -12,7 +12,7 @@ from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.resolve import resolve_run
-from rope_jax.planning.training import plan_stage, planned_vocabulary
+from rope_jax.planning.plan import plan_stage, planned_vocabulary
 from rope_jax.training.memory import stage_bound
 from rope_jax.training.program import Program
 
@@ -31,8 +31,8 @@ def planned(tmp_path, monkeypatch, capsys):
     """Return a function that plans, in a folder with run.yaml, and returns what is printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("rope_jax.planning.training.peak_flops", lambda _: (1e9, "assumed"))
-    monkeypatch.setattr("rope_jax.planning.training.device_bytes", lambda _: 2**30)
+    monkeypatch.setattr("rope_jax.planning.plan.peak_flops", lambda _: (1e9, "assumed"))
+    monkeypatch.setattr("rope_jax.planning.plan.device_bytes", lambda _: 2**30)
     (tmp_path / "run.yaml").write_text(RUN)
 
     def planned(*words):
@@ -53,7 +53,7 @@ def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path
         plans.append(plan_stage(program, number, validates=validates))
         return plans[-1]
 
-    monkeypatch.setattr("rope_jax.planning.training.plan_stage", recorded)
+    monkeypatch.setattr("rope_jax.planning.plan.plan_stage", recorded)
     out = planned("run.yaml", "seed=1")
     config = load(Config, tmp_path / "run.yaml")
     program = Program(resolve_run(config), ByteTokenizer().vocab_size, Placement(config.mesh))

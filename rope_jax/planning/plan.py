@@ -1,6 +1,10 @@
-"""What a sweep takes: its measurements, and the memory of a window at each length."""
+"""What a training run or a sweep takes: tokens, FLOPs, and memory by the compiler's figures."""
 
+import math
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -11,22 +15,162 @@ from rich.text import Text
 from rope_jax.config.devices import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import LongPPL
+from rope_jax.config.tokenizer import BPETokenizerConfig
 from rope_jax.config.training import Config
-from rope_jax.console import Column, print_columns, print_overview
-from rope_jax.devices.hardware import device_line
-from rope_jax.devices.memory import check_fits, device_bytes, program_bytes, shortage_as
+from rope_jax.console import Column, describe_duration, print_columns, print_overview, print_wrapped
+from rope_jax.data.tokenizers import open_tokenizer
+from rope_jax.devices.hardware import device_line, peak_flops
+from rope_jax.devices.memory import (
+    check_fits,
+    device_bytes,
+    is_host_memory,
+    program_bytes,
+    shortage_as,
+)
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.targets import Target
+from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.evaluation.measure import Reader
 from rope_jax.evaluation.plan import Job, Plan, readable, sweep_lengths
-from rope_jax.model.cost import window_flops
-from rope_jax.model.decoder import LanguageModel, Params, language_model
-from rope_jax.model.memory import MemoryPlan
+from rope_jax.model.cost import flops_per_token, window_flops
+from rope_jax.model.decoder import LanguageModel, Params, language_model, vocabulary_size
+from rope_jax.model.memory import MemoryPlan, bytes_per_device, parameter_count
 from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
+from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.compatibility import checked_sweep
 from rope_jax.sweeps.model import mesh_for
 from rope_jax.tasks import Words
+from rope_jax.training.memory import (
+    StageBytes,
+    check_compile_time,
+    check_stage,
+    compiled_bytes,
+    stage_bound,
+)
+from rope_jax.training.program import Program
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage as it would run on each device.
+
+    bound: of its memory, without compiling.
+    bytes: by the compiler; None: the stage is too large to compile.
+    seconds: what compiling took.
+    refusal: why the stage cannot be trained, with the key to change; None: it can.
+    """
+
+    bound: StageBytes
+    bytes: StageBytes | None
+    seconds: float
+    refusal: UserError | None
+
+
+def plan_training(
+    config: Config, vocab_size: int, console: Console, target: Target | None = None
+) -> None:
+    """Print the cost of a training run, compiled for this machine or a target."""
+    placement = Placement(config.mesh, None if target is None else target.devices())
+    config = resolve_run(config, placement.platform)
+    check_backend(config.model, placement.platform)
+    placement.check_stages(config.stages)
+    check_compile_time(config)
+    program = Program(config, vocab_size, placement)
+    parameters = parameter_count(program.model)
+    tokens = [span.stage.steps * span.tokens_per_step for span in config.spans]
+    flops = sum(
+        count * flops_per_token(config.model, program.vocab_size, stage.seq_len)
+        for count, stage in zip(tokens, config.stages, strict=True)
+    )
+    devices = list(placement.mesh.devices.flat)
+    peak, source = peak_flops(devices)
+    facts = {
+        "model": f"{parameters:,} parameters, a vocabulary of {program.vocab_size:,}",
+        "training": f"{sum(tokens):,} tokens in {config.last_step:,} steps, "
+        f"{sum(tokens) / parameters:.3g} per parameter",
+        "compute": f"{flops:.3g} FLOPs: {describe_duration(flops / peak)} at the peak of "
+        f"{peak / 1e9:,.0f} GFLOP/s ({source})",
+        "devices": device_line(describe_precision(config.model), devices),
+    }
+    if placement.mesh.size > 1:
+        axes = placement.mesh.shape.items()
+        facts["mesh"] = " × ".join(f"{name} {size}" for name, size in axes if size > 1)
+    if target is not None:
+        facts["target"] = target.text
+    print_overview(console, f"plan of {config.name}", facts)
+    validates = config.data.validation_fraction > 0
+    with console.status("compiling"):
+        plans = [plan_stage(program, n, validates=validates) for n in range(len(config.stages))]
+    _print_stages(console, program, plans)
+    copies = ", with the copies that saving makes" if is_host_memory(placement.device) else ""
+    print_wrapped(console, f"* without compiling; compiled: what the compiler plans for{copies}")
+    for plan in plans:
+        if plan.refusal is not None:
+            raise plan.refusal
+
+
+def plan_stage(program: Program, number: int, *, validates: bool) -> StagePlan:
+    """Compile the programs of a stage, unless it is too large already by a lower bound."""
+    available = device_bytes(program.placement.device)
+    bound, began = stage_bound(program, number), time.perf_counter()
+    needed = refusal = None
+    try:
+        check_stage(program, number, bound, available)
+        with shortage_as(f"stages[{number}]: does not fit", quote=True):
+            needed = compiled_bytes(program, number, validates=validates)
+        check_stage(program, number, needed, available)
+    except UserError as error:
+        refusal = error
+    return StagePlan(bound, needed, time.perf_counter() - began, refusal)
+
+
+def planned_vocabulary(config: Config, run: Path | None = None) -> int:
+    """Return the size of the model's vocabulary, without training a tokenizer.
+
+    run: the directory of a run, which has its own copy of the tokenizer. Without one, a tokenizer
+    of type `bpe` is taken to have as many tokens as it is asked for, the most that it may get.
+
+    UserError: the tokenizer cannot be read, or the vocabulary that the model states is too small.
+    """
+    if run is not None:
+        size = RunDirectory(run).open_tokenizer(config).vocab_size
+    elif isinstance(config.tokenizer, BPETokenizerConfig):
+        size = config.tokenizer.vocab_size
+    else:
+        own = config.model.vocab_size
+        size = open_tokenizer(config.tokenizer, config.data, known=own).vocab_size
+    return vocabulary_size(config.model, size)
+
+
+def _print_stages(console: Console, program: Program, plans: Sequence[StagePlan]) -> None:
+    config, state = program.config, program.abstract_state
+    available = device_bytes(program.placement.device)
+    used = [(plan.bytes or plan.bound).total for plan in plans]
+    unit, size = ("GiB", 2**30) if max(used) >= 2**30 else ("MiB", 2**20)
+    stages: list[dict[str, str]] = []
+    for span, plan, bytes_used in zip(config.spans, plans, used, strict=True):
+        stage = span.stage
+        flops = flops_per_token(config.model, program.vocab_size, stage.seq_len)
+        cells = {
+            "windows": f"{stage.batch_size:,} × {stage.seq_len:,}",
+            "parameters": f"{bytes_per_device(state.params) / size:,.2f}",
+            "optimizer": f"{bytes_per_device(state.opt_state) / size:,.2f}",
+            "at least*": f"{plan.bound.total / size:,.2f}",
+            "compiled": f"{plan.bytes.total / size:,.2f}" if plan.bytes else "",
+        }
+        if math.isfinite(available):
+            cells["available"] = f"{available / size:,.2f}"
+            cells["left"] = f"{(available - bytes_used) / size:,.2f}"
+        of_step = span.tokens_per_step * flops / program.placement.mesh.size
+        cells["FLOPs of a step"] = f"{of_step:.3g}"
+        cells["compiling took"] = f"{plan.seconds:,.1f} s" if plan.bytes else ""
+        stages.append(cells)
+    columns = [Column("", [Text(name) for name in stages[0]], "left")]
+    for number, cells in enumerate(stages):
+        columns.append(Column(f"stage {number}", [Text(cell) for cell in cells.values()]))
+    console.print(f"per device, memory in {unit}", style="bold")
+    print_columns(console, columns)
 
 
 def plan_sweep(
