@@ -28,9 +28,7 @@ SMALL |= {"num_hidden_layers": 1, "num_attention_heads": 2}
 STAGE = {"steps": 2, "seq_len": 16, "batch_size": 4}
 
 
-def growing_step(
-    model: Any, optimizer: Any, accumulation: int, out_shardings: Any, *_: Any
-) -> TrainStep:
+def growing_step(model: Any, *_: Any, out_shardings: Any, **__: Any) -> TrainStep:
     """Return a training step that compiles at once: it learns nothing, and all weights grow."""
 
     def step(state: TrainState, batch: Batch, rotary: Any) -> tuple[TrainState, StepMetrics]:
