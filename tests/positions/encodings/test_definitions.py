@@ -26,6 +26,7 @@ from tests.positions.encodings.dense import (
 
 N, H = SIZES.heads, SIZES.head_dim
 PAIRS = [(i, j) for i in range(S) for j in range(i + 1)]
+DISTANCES = np.maximum(np.arange(S)[:, None] - np.arange(S), 0)
 
 
 def found_logits(encoding, parameters, q, k, positions=POSITIONS, **settings):
@@ -42,12 +43,8 @@ def float64(parameters):
 
 
 def with_bias(q, k, bias):
-    """Return q·k/√H + bias(head, i, j) of all visible pairs."""
-    logits = slow_logits(q, k)
-    for head in range(logits.shape[1]):
-        for i, j in PAIRS:
-            logits[:, head, i, j] += bias(head, i, j)
-    return causal(logits)
+    """Return q·k/√H + bias [N, S, S] of all visible pairs."""
+    return causal(slow_logits(q, k) + bias)
 
 
 def by_pair(q, k, logit):
@@ -133,8 +130,8 @@ def test_alibi(heads):
     encoding, parameters = made("alibi")
     q, k, _ = random_qkv(S, SIZES._replace(heads=heads))
     # 6 heads: those of 4, then the first and third of 8
-    slopes = [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]
-    wanted = with_bias(q, k, lambda head, i, j: -slopes[head] * (i - j))
+    slopes = np.array([1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8])[:heads, None, None]
+    wanted = with_bias(q, k, -slopes * DISTANCES)
     np.testing.assert_allclose(found_logits(encoding, parameters, q, k), wanted, atol=1e-5)
 
 
@@ -165,7 +162,8 @@ def test_t5():
     q, k, _ = random_qkv(S)
     # 8 buckets, 12 tokens: 4 of one distance each; the others begin at 4·3^(k/4), rounded up.
     starts = np.array([0, 1, 2, 3, 4, 6, 7, 10])
-    wanted = with_bias(q, k, lambda head, i, j: bias[(starts <= i - j).sum() - 1, head])
+    bucket = (starts <= DISTANCES[..., None]).sum(-1) - 1
+    wanted = with_bias(q, k, bias[bucket].transpose(2, 0, 1))
     np.testing.assert_allclose(found_logits(encoding, parameters, q, k), wanted, atol=1e-5)
 
 
@@ -209,9 +207,10 @@ def test_t5_settings_that_do_not_fit(settings, message):
 
 def test_kerple():
     encoding, parameters = made("kerple")
-    r1, r2 = (np.maximum(float64(parameters)[name][0], 0.01) for name in ("r1", "r2"))
+    found = float64(parameters)
+    r1, r2 = (np.maximum(found[name][0], 0.01)[:, None, None] for name in ("r1", "r2"))
     q, k, _ = random_qkv(S)
-    wanted = with_bias(q, k, lambda n, i, j: -r1[n] * math.log(1 + r2[n] * (i - j)))
+    wanted = with_bias(q, k, -r1 * np.log(1 + r2 * DISTANCES))
     np.testing.assert_allclose(found_logits(encoding, parameters, q, k), wanted, atol=1e-5)
 
 
@@ -259,16 +258,13 @@ def test_fire_with_documents():
     q, k, _ = random_qkv(S)
 
     def psi(x):
-        return math.log(abs(p["c"] * x) + 1)
+        return np.log(abs(p["c"] * x) + 1)
 
-    logits = slow_logits(q, k)
-    for b in range(2):
-        for i, j in PAIRS:
-            ratio = psi(i - j) / (psi(max(float(positions[b, i]), 12.0)) + 1e-6)
-            hidden = np.maximum(p["hidden_kernel"] * ratio + p["hidden_bias"], 0)
-            logits[b, :, i, j] += hidden @ p["output_kernel"]
+    ratio = psi(DISTANCES) / (psi(np.maximum(positions, 12.0))[..., None] + 1e-6)  # [2, S, S]
+    hidden = np.maximum(p["hidden_kernel"] * ratio[..., None] + p["hidden_bias"], 0)
+    wanted = with_bias(q, k, (hidden @ p["output_kernel"]).transpose(0, 3, 1, 2))
     found = found_logits(encoding, parameters, q, k, positions)
-    np.testing.assert_allclose(found, causal(logits), atol=1e-5)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 # In place of q·k.
