@@ -57,7 +57,7 @@ class ModelConfig(Frozen):
     tie_word_embeddings: bool = Field(True, description="one matrix for embedding and output")
     norm: NormName = Field(
         "rms_norm",
-        description="rms_norm_plus_one (Gemma): scale 1 + weight; layer_norm: mean, bias",
+        description="rms_norm_plus_one (Gemma): scale 1 + weight; layer_norm: mean and bias",
     )
     norm_placement: NormPlacement = Field(
         "before", description="on the inputs of attention and MLP; after (OLMo 2): on their outputs"
