@@ -1,71 +1,22 @@
 """Errors of strategies and geometries: one line that begins with the field."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from rope_jax.rope import STRATEGIES, RotaryGeometry, parse_scaling
 from tests.rope.test_strategies import LENGTH_DEPENDENT, SETTINGS, scaling
 
 TYPES = ", ".join(STRATEGIES)
+CASES = yaml.safe_load(Path(__file__).with_name("bad_settings.yaml").read_text("utf-8"))
 
 
-def bucketed(factors, inner, **settings):
-    return {"type": "bucketed", "factors": factors, "inner": {"type": inner} | settings}
-
-
-def over_none(**query_scale):
-    return {"type": "none", "query_scale": query_scale}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        # the type
-        ({"type": "yan"}, rf"^type: 'yan' is not one of {TYPES}; did you mean yarn\?$"),
-        ({"factor": 2}, rf"^type: is required; it is one of {TYPES}$"),
-        ({"type": ["yarn"], "factor": 2}, rf"^type: \['yarn'\] is not one of {TYPES}$"),
-        ("", rf"^type: '' is not one of {TYPES}$"),
-        (over_none(s=2), r"^query_scale.type: is required"),
-        ({"type": "resonance", "inner": {"type": "resonance"}}, r"^inner"),
-        (bucketed([1, 4], "dynamic_ntk"), r"^inner.type: 'dynamic_ntk' is not one of pi, ntk, "),
-        # missing and unknown keys
-        ("yarn", r"^factor: is required but was not given$"),
-        ({"type": "pi", "factor": 2, "betas": 1}, r"^betas: unknown key; the keys of pi are "),
-        ({"type": "yarn", "beta_fats": 1}, r"^beta_fats: unknown key; .* beta_fast\? \(and 1 more"),
-        # values
-        ({"type": "pi", "factor": 0.5}, r"^factor: .*greater than or equal to 1, not 0.5"),
-        ({"type": "ntk", "factor": math.nan}, r"^factor: .*finite number, not nan"),
-        ({"type": "cope", "cut": "sharp"}, r"^cut: should be 'soft' or 'hard', not 'sharp'$"),
-        (bucketed([], "pi"), r"^factors: .*at least one element, not \[\]$"),
-        (bucketed([1, 0.5], "pi"), r"^factors.1: .*greater than or equal to 1, not 0.5$"),
-        ({"type": "longrope", "short_factor": [0], "long_factor": [1], "factor": 2},
-         r"^short_factor.0: .*greater than 0"),
-        ({"type": "explicit", "inv_freq": [4.0]}, r"inv_freq.*less than or equal to 3.14"),
-        ({"type": "explicit", "inv_freq": [[1.0], [-1.0]]}, r"inv_freq.*greater than or eq.* 0"),
-        (over_none(type="power", p=16.5), r"^query_scale.p: .*less than or equal to 16, not 16.5$"),
-        # settings that do not go together
-        ({"type": "yarn", "factor": 2, "beta_fast": 2, "beta_slow": 2},
-         r"beta_fast \(2\) must be above beta_slow \(2\)"),
-        ({"type": "yarn", "factor": 2, "truncate": False, "ramp": "rotations"}, r"^truncate: "),
-        ({"type": "yarn", "factor": 2, "mscale": 1.0}, r"^mscale: has no effect without"),
-        ({"type": "yarn", "factor": 2, "mscale": 1, "mscale_all_dim": 1, "attention_factor": 1},
-         r"^attention_factor: sets m directly"),
-        ({"type": "llama3", "low_freq_factor": 5.0}, r"^high_freq_factor \(4\) must not be below"),
-        ({"type": "longrope", "short_factor": [1], "long_factor": [1]}, r"^factor: is needed to"),
-        ({"type": "cope", "c": 1}, r"^c: should be at least 2, not 1"),
-        ({"type": "drope", "factor": 4.0}, r"^c: drope needs it for a factor above 1"),
-        ("explicit", r"^inv_freq, factors: give one of the two"),
-        (bucketed([4, 4.0], "pi"), r"^factors: \[4, 4\] must be ascending, without repeats$"),
-        (bucketed([1, 4], "pi", factor=4.0), r"^inner.factor: is chosen from factors; leave"),
-        (bucketed([1, 4], "drope"), r"^inner.c: drope needs it for a factor above 1; fit it to"),
-        (bucketed([1, 4], "yarn", query_scale={"type": "logn"}), r"^inner.query_scale: has no eff"),
-        ({"type": "resonance", "inner": over_none(type="logn")}, r"^inner.query_scale: has no eff"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("settings", "message"), CASES["settings"])
 def test_bad_settings_name_the_field(settings, message):
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message.replace("TYPES", TYPES)) as caught:
         parse_scaling(settings)
     assert "\n" not in str(caught.value)
 
@@ -92,29 +43,7 @@ def test_bad_geometry_names_the_field(field, values):
             RotaryGeometry(**{"rotary_dim": 64, field: value})
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"type": "longrope", "short_factor": [1] * 32, "long_factor": [2] * 33, "factor": 2},
-         "^long_factor: 33 numbers for the 32 pairs of rotary_dim 64$"),
-        ({"type": "explicit", "inv_freq": [1] * 64},
-         "^inv_freq: 64 numbers for the 32 pairs of rotary_dim 64$"),
-        ({"type": "explicit", "factors": [0.1] * 32}, "^factors: make a pair turn 10 radians"),
-        ({"type": "cope", "c": 33},
-         "^c: 33 pairs to clip, but rotary_dim 64 has only 32; give 2 to 32$"),
-        (bucketed([1, 1e300], "ntk"),
-         "^type: ntk with these settings and base 10000 exceeds the range of a float$"),
-        (bucketed([1, 4], "yarn", beta_slow=1e8, beta_fast=1e9),
-         r"^beta_fast, beta_slow: no pair turns between 1e\+08 and 1e\+09 times"),
-        (bucketed([1, 4], "p_rope", p=0.5), "^type: p_rope works on whole heads; rotary_dim 64"),
-        (bucketed([1, 4], "drope", c=0.4), "^type: drope works on whole heads; rotary_dim 64 is "),
-        (bucketed([1, 4], "ntk_by_parts", beta_slow=0.01, beta_fast=0.02),
-         "^factor: 4 changes no frequency at train_length 2048; check ntk_by_parts's other"),
-        ({"type": "resonance", "inner": {"type": "ntk_by_parts", "factor": 8.0,
-                                         "beta_slow": 0.01, "beta_fast": 0.02}},
-         "^factor: 8 changes no frequency at train_length 2048"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("settings", "message"), CASES["geometry"])
 def test_settings_that_do_not_fit_the_geometry_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         parse_scaling(settings).check(RotaryGeometry(64, 1e4, 2048), 100, head_dim=128)
