@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from rope_jax.checkpoints.weights import Row
 from rope_jax.config.model import ModelConfig
+from rope_jax.rope.hf.read import positive_int
 
 REQUIRED = object()
 """Default of a key that a config must have."""
@@ -83,10 +84,7 @@ class Windows(NamedTuple):
         off = not self.exist or (self.switch and not config.get("use_sliding_window"))
         if window is None or off:
             return [None] * count
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise ValueError(
-                f"sliding_window: should be a whole number of at least 1, not {window!r}"
-            )
+        window = positive_int({"sliding_window": window}, "sliding_window")
         if self.types is None:
             return [window] * count
         return [window if kind == _SLIDING else None for kind in self.layer_types(config, count)]

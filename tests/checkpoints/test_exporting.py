@@ -303,12 +303,6 @@ def changed(folder: Path, **sections: dict[str, Any]) -> Config:
     return validate(Config, raw, "test")
 
 
-def test_ministrals_query_scale_is_written_with_yarn(tmp_path: Path) -> None:
-    scaling = {"type": "yarn", "factor": 2.0, "query_scale": {"type": "ministral", "beta": 0.1}}
-    rope = keys_of(changed(tmp_path), scaling, 32)["rope_parameters"]
-    assert rope["llama_4_scaling_beta"] == 0.1
-
-
 NONE = "family: none can express this model ("
 
 

@@ -78,9 +78,6 @@ def test_the_stream_has_each_document_after_its_start_token(data):
         "test: 2 documents, 6 tokens",
     )
     assert train.bytes_per_token == 1.0
-    for index in (-1, 3):
-        with pytest.raises(IndexError, match=f"document {index} of 3"):
-            train.document(index)
     with pytest.raises(ValueError, match="read-only"):
         train.tokens[0] = 1
 

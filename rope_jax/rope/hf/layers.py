@@ -61,16 +61,14 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
         raise ValueError("rope_parameters: layers differ in rotary_dim or in their trained length")
     if lengths:
         geometry = RotaryGeometry(geometry.rotary_dim, geometry.base, lengths.pop())
-    nope = parse_scaling({"type": "drope"} | _nope_query_scale(config))
-    pattern = []
-    for layer in layers:
-        if layer is None:
-            pattern.append(LayerOverride(scaling=nope))
-        else:
-            base = None if layer[0].base == geometry.base else layer[0].base
-            pattern.append(LayerOverride(base, None if layer[1] == scaling else layer[1]))
-    shortest = tuple(shortest_pattern(pattern))
-    return RotaryLayers(geometry, count, shortest, head_dim(config, types[0])), scaling
+    nope = LayerOverride(scaling=_without_positions(config))
+
+    def override(own: RotaryGeometry, other: Scaling) -> LayerOverride:
+        base = None if own.base == geometry.base else own.base
+        return LayerOverride(base, None if other == scaling else other)
+
+    pattern = shortest_pattern([nope if layer is None else override(*layer) for layer in layers])
+    return RotaryLayers(geometry, count, tuple(pattern), head_dim(config, types[0])), scaling
 
 
 def _rotating_layers(config: Config, count: int) -> list[bool]:
@@ -78,24 +76,24 @@ def _rotating_layers(config: Config, count: int) -> list[bool]:
     kind = config.get("model_type")
     if kind in _GLOBAL_LAYERS_WITHOUT_POSITIONS and config.get("sliding_window"):
         return [layer != "full_attention" for layer in layer_types(config, count)]
-    own = config.get("no_rope_layers")
-    if not own:
-        every = config.get("no_rope_layer_interval")
-        if every is None and kind in _EVERY_FOURTH:
-            every = 4
-        return [not every or (layer + 1) % every != 0 for layer in range(count)]
-    if len(own) != count:
-        raise ValueError(f"no_rope_layers: {len(own)} entries for {count} layers")
-    return [bool(rotates) for rotates in own]
+    if own := config.get("no_rope_layers"):
+        if len(own) != count:
+            raise ValueError(f"no_rope_layers: {len(own)} entries for {count} layers")
+        return [bool(rotates) for rotates in own]
+    every = config.get("no_rope_layer_interval")
+    if every is None and kind in _EVERY_FOURTH:
+        every = 4
+    return [not every or (layer + 1) % every != 0 for layer in range(count)]
 
 
-def _nope_query_scale(config: Config) -> dict[str, Any]:
-    """The setting for the query scale of layers without positions; {} if there is none."""
+def _without_positions(config: Config) -> Scaling:
+    """The scaling of layers that do not rotate; Llama 4 scales their queries."""
+    settings: dict[str, Any] = {"type": "drope"}
     is_llama4 = config.get("model_type") in ("llama4", "llama4_text")
-    if not is_llama4 or not config.get("attn_temperature_tuning", True):
-        return {}
-    settings = {key: config[key] for key in ("attn_scale", "floor_scale") if key in config}
-    return {"query_scale": {"type": "llama4"} | settings}
+    if is_llama4 and config.get("attn_temperature_tuning", True):
+        own = {key: config[key] for key in ("attn_scale", "floor_scale") if key in config}
+        settings["query_scale"] = {"type": "llama4"} | own
+    return parse_scaling(settings)
 
 
 def shortest_pattern(layers: list[T]) -> list[T]:

@@ -152,21 +152,19 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
         raise ValueError("rope_scaling, rope_parameters: differ; keep one of the two")
     parameters: Config = {k: v for value in given.values() for k, v in value.items()}
     if any(isinstance(value, Mapping) for value in parameters.values()):
-        wrong = [k for k, v in parameters.items() if not (isinstance(v, Mapping) or v is None)]
-        if wrong:
+        if wrong := [k for k, v in parameters.items() if not isinstance(v, Mapping | None)]:
             raise ValueError(
                 f"rope_parameters.{wrong[0]}: is mixed with one mapping per layer type"
             )
         return {name: own for name, own in parameters.items()}
-    if config.get("rope_local_base_freq") is not None:
-        # Gemma 3 before transformers 5.0: scaling and rope_theta are for the global layers
+    # before transformers 5.0, scaling and rope_theta are for the global layers of these
+    if config.get("rope_local_base_freq") is not None:  # Gemma 3
         local = {"rope_type": "default", "rope_theta": config["rope_local_base_freq"]}
-        return {"full_attention": parameters, "sliding_attention": local}
-    if config.get("model_type") == "olmo3" and parameters:
-        # OLMo 3 before transformers 5.0: only the global layers are scaled
+    elif config.get("model_type") == "olmo3" and parameters:
         local = {key: parameters[key] for key in ("rope_theta",) if key in parameters}
-        return {"full_attention": parameters, "sliding_attention": local}
-    return {None: parameters}
+    else:
+        return {None: parameters}
+    return {"full_attention": parameters, "sliding_attention": local}
 
 
 def layer_types(config: Config, count: int) -> list[str | None]:
@@ -174,10 +172,7 @@ def layer_types(config: Config, count: int) -> list[str | None]:
     types = config.get("layer_types")
     if types is None and config.get("sliding_window_pattern"):
         every = positive_int(config, "sliding_window_pattern")
-        return [
-            "sliding_attention" if (layer + 1) % every else "full_attention"
-            for layer in range(count)
-        ]
+        types = [f"{'sliding' if (i + 1) % every else 'full'}_attention" for i in range(count)]
     if not isinstance(types, list | tuple):
         raise ValueError("layer_types: is required, because rope_parameters differ between them")
     if len(types) != count:
@@ -230,16 +225,13 @@ def read_part(
             )
         rotary_dim = own
     original = _either(outside, rope, LENGTH)
-    if kind == "dynamic":
-        longest = positive_int(config, "max_position_embeddings")
-        if rope.get(LENGTH, longest) != longest:
-            raise ValueError(
-                f"{LENGTH}: is {rope[LENGTH]}, but dynamic scaling grows from "
-                f"max_position_embeddings, {longest}; write the same, or leave it out"
-            )
-        original = longest
-    if original is None:
+    if original is None or kind == "dynamic":
         original = positive_int(config, "max_position_embeddings")
+    if kind == "dynamic" and rope.get(LENGTH, original) != original:
+        raise ValueError(
+            f"{LENGTH}: is {rope[LENGTH]}, but dynamic scaling grows from "
+            f"max_position_embeddings, {original}; write the same, or leave it out"
+        )
     length = positive_int({LENGTH: original}, LENGTH)
     geometry = RotaryGeometry(rotary_dim, float(_number("rope_theta", base)), length)
     settings = _settings(config, rope, kind, geometry, 1.0 if share is None else share)
