@@ -56,9 +56,10 @@ def _visits_of(
     visits: list[Visit] = []
     changes = max(limits) // block + 3  # the first offset from which on nothing changes
     for offset in range(min(changes, key_blocks)):
-        nearest, farthest = _least_distance(offset, block), _greatest_distance(offset, block)
-        needed = tuple(n for n in group if _sees(bands[n], nearest, farthest, any))
-        whole = offset > 0 and all(_sees(bands[n], nearest, farthest, all) for n in needed)
+        distances = np.arange(_least_distance(offset, block), _greatest_distance(offset, block) + 1)
+        seen = {number: bands[number].by_distance(distances) for number in group}
+        needed = tuple(number for number in group if seen[number].any())
+        whole = offset > 0 and all(seen[number].all() for number in needed)
         last = visits[-1] if visits else None
         if not needed:
             continue
@@ -77,14 +78,6 @@ def _least_distance(offset: int, block: int) -> int:
 
 def _greatest_distance(offset: int, block: int) -> int:
     return (offset + 1) * block - 1
-
-
-def _sees(band: BandMask, nearest: int, farthest: int, quantity: Callable[[Any], bool]) -> bool:
-    """Return whether a band sees any, or all, distances from nearest to farthest."""
-    ends = [nearest, farthest]
-    if quantity is any:  # also if the band lies strictly between the ends
-        ends.append(min(max(band.nearest, nearest), farthest))
-    return quantity(band.by_distance(end) for end in ends)
 
 
 class Blocks:

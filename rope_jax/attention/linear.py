@@ -56,7 +56,9 @@ def linear_attention(
     """
     batch, queries, heads, _ = q.shape
     length, kv_heads = k.shape[1:3]
-    keys = _Keys(k, rotate_keys(_phi(k)), v, _documents(segment_ids, batch, length))
+    if segment_ids is None:
+        segment_ids = jnp.zeros((batch, length), jnp.int32)
+    keys = _Keys(k, rotate_keys(_phi(k)), v, segment_ids)
 
     # Of the keys before the first query, only those of its document are ever seen: a single sum.
     before = length - queries
@@ -66,11 +68,8 @@ def linear_attention(
 
     chunks = -(-queries // chunk)
     grouped = batch, queries, kv_heads, heads // kv_heads, -1
-    own = _Chunk(
-        _cut(q.reshape(grouped), chunks),
-        _cut(rotate_queries(_phi(q)).reshape(grouped), chunks),
-        _Keys(*(_cut(x[:, before:], chunks) for x in keys)),
-    )
+    every_query = (_cut(x.reshape(grouped), chunks) for x in (q, rotate_queries(_phi(q))))
+    own = *every_query, _Keys(*(_cut(x[:, before:], chunks) for x in keys))
     # Without the checkpoint, the backward pass would keep the scores of every chunk.
     _, out = jax.lax.scan(jax.checkpoint(_add_chunk, prevent_cse=False), running, own)
     out = out.swapaxes(0, 1).reshape(batch, -1, heads, v.shape[-1])
@@ -78,20 +77,12 @@ def linear_attention(
 
 
 class _Keys(NamedTuple):
-    """Keys and values of a span of tokens; rotated is rotate(φ(k)); documents count from 0."""
+    """Keys and values of a span of tokens; rotated is rotate(φ(k))."""
 
     k: Float[Array, "B X K H"]
     rotated: Float32[Array, "B X K R"]
     v: Float[Array, "B X K V"]
     documents: Int[Array, "B X"]
-
-
-class _Chunk(NamedTuple):
-    """Queries, rotate(φ(q)), and the keys and values of the same tokens."""
-
-    q: Float[Array, "B chunk K G H"]
-    rotated: Float32[Array, "B chunk K G R"]
-    keys: _Keys
 
 
 class _Running(NamedTuple):
@@ -103,22 +94,24 @@ class _Running(NamedTuple):
 
 
 def _add_chunk(
-    running: _Running, chunk: _Chunk
+    running: _Running,
+    chunk: tuple[Float[Array, "B chunk K G H"], Float32[Array, "B chunk K G R"], _Keys],
 ) -> tuple[_Running, Float32[Array, "B chunk K G V"]]:
-    keys = chunk.keys
+    """Add the chunk (q, rotate(φ(q)), keys and values of the same tokens); return its output."""
+    q, rotated_q, keys = chunk
     causal = np.tri(keys.k.shape[1], dtype=bool)[None]
     seen = causal & (keys.documents[:, :, None] == keys.documents[:, None])
     continued = keys.documents == running.document[:, None]
 
-    scores = jnp.einsum("bqkgr,bskr->bkgqs", chunk.rotated, keys.rotated)
+    scores = jnp.einsum("bqkgr,bskr->bkgqs", rotated_q, keys.rotated)
     weights = jnp.where(seen[:, None, None], scores, 0)
     within = jnp.einsum("bkgqs,bskv->bqkgv", weights, keys.v.astype(jnp.float32))
-    carried = jnp.einsum("bqkgr,bkrv->bqkgv", chunk.rotated, running.rotated_kv)
+    carried = jnp.einsum("bqkgr,bkrv->bqkgv", rotated_q, running.rotated_kv)
     numerator = within + jnp.where(continued[:, :, None, None, None], carried, 0)
 
     seen_phi_k = jnp.einsum("bqs,bskh->bqkh", seen.astype(jnp.float32), _phi(keys.k))
     seen_phi_k += jnp.where(continued[:, :, None, None], running.phi_k[:, None], 0)
-    denominator = jnp.einsum("bqkgh,bqkh->bqkg", _phi(chunk.q), seen_phi_k)
+    denominator = jnp.einsum("bqkgh,bqkh->bqkg", _phi(q), seen_phi_k)
 
     last = keys.documents[:, -1]
     same = last == running.document
@@ -145,13 +138,6 @@ def _phi(x: Float[Array, "*shape"]) -> Float32[Array, "*shape"]:
     """
     x = x.astype(jnp.float32)
     return jnp.maximum(x, 0) + jnp.exp(jnp.minimum(x, 0))
-
-
-def _documents(segment_ids: Int[Array, "B S"] | None, batch: int, length: int) -> Int[Array, "B S"]:
-    if segment_ids is None:
-        return jnp.zeros((batch, length), jnp.int32)
-    borders = segment_ids[:, 1:] != segment_ids[:, :-1]
-    return jnp.pad(jnp.cumsum(borders, axis=1, dtype=jnp.int32), ((0, 0), (1, 0)))
 
 
 def _cut(x: Array, chunks: int) -> Array:

@@ -28,13 +28,15 @@ def seen_keys(queries, keys, batch=1, ids=None, band=BandMask()):  # noqa: B008
     return (seen & band.by_document_position(position, position))[:, -queries:]
 
 
-def attention(queries, keys, v, dout, seen, bias=0.0):
+def attention(queries, keys, v, dout, seen, bias=0.0, *, sizes=False):
     """Return softmax(scores)·v, and the gradients of its product with `dout`: dq, dk, dv.
 
     queries, keys, seen: of each band, or of one. bias: added to the logits [B, N, T, S].
+    sizes: instead, the sums of the sizes of their terms, which say how much an error of each factor
+        can matter.
     """
     if not isinstance(queries, tuple):
-        out, dq, dk, dv = attention((queries,), (keys,), v, dout, (seen,), bias)
+        out, dq, dk, dv = attention((queries,), (keys,), v, dout, (seen,), bias, sizes=sizes)
         return out, dq[0], dk[0], dv
     groups, kv_heads = queries[0].shape[2] // v.shape[2], v.shape[2]
     scale = queries[0].shape[-1] ** -0.5
@@ -49,9 +51,13 @@ def attention(queries, keys, v, dout, seen, bias=0.0):
         logits = np.where(own[:, None], scores, logits)
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
+    sign = -1
+    if sizes:
+        sign, v, dout = 1, np.abs(v), np.abs(dout)
+        queries, keys = ([np.abs(x) for x in arrays] for arrays in (queries, keys))
     out = np.einsum("bnts,bsnv->btnv", weights, v)
     delta = (dout * out).sum(-1).swapaxes(1, 2)[..., None]
-    ds = weights * (np.einsum("btnv,bsnv->bnts", dout, v) - delta) * scale
+    ds = weights * (np.einsum("btnv,bsnv->bnts", dout, v) + sign * delta) * scale
 
     def of_keys(x):  # the heads of a group share their keys
         return x.reshape(*x.shape[:2], kv_heads, groups, -1).sum(3)

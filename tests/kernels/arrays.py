@@ -10,12 +10,15 @@ import jax
 import ml_dtypes
 import numpy as np
 
+EACH = ["generic", "avx2", "avx512"]
+EACH_ROUNDED = [*EACH, "avx512_bf16"]
+
 
 def draw(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def cases(sizes, few, sets=("generic", "avx2", "avx512")):
+def cases(sizes, few, sets=EACH):
     """All sizes for the best instruction set, and the numbers in `few` of them for the others."""
     others = [(name, sizes[number]) for name in sets for number in few]
     return [("best", size) for size in sizes] + others

@@ -14,12 +14,9 @@ from rope_jax.kernels import loading
 from rope_jax.positions.interaction import Interaction, capped, dot_product
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, seen_keys
-from tests.kernels.arrays import along, as_bfloat16, cases, draw
+from tests.kernels.arrays import EACH, EACH_ROUNDED, along, as_bfloat16, cases, draw
 
 pytestmark = pytest.mark.skipif(loading.load_kernels() is None, reason="there is no C++ compiler")
-
-EACH = ["generic", "avx2", "avx512"]
-EACH_ROUNDED = [*EACH, "avx512_bf16"]
 
 
 @functools.partial(jax.jit, static_argnums=5)
@@ -145,27 +142,6 @@ def rounded_attention(q, k, v):
     return BACKENDS["cpu"].attend(q, k, v, None, 200, low_precision=True)
 
 
-def softmax_attention(q, k, v, dout, seen):
-    """Attention of one head in float64, and its gradients: (result, Σ of its terms' sizes) each.
-
-    The sizes say how much an error of each factor can matter.
-    """
-    scale = q.shape[1] ** -0.5
-    logits = np.where(seen, q @ k.T * scale, -np.inf)
-    weights = np.exp(logits - logits.max(1, keepdims=True))
-    weights /= weights.sum(1, keepdims=True)
-    out, out_size = weights @ v, weights @ np.abs(v)
-    ds = weights * (dout @ v.T - (dout * out).sum(1, keepdims=True)) * scale
-    shift = (np.abs(dout) * out_size).sum(1, keepdims=True)
-    ds_size = weights * (np.abs(dout) @ np.abs(v).T + shift) * scale
-    return (
-        (out, out_size),
-        (ds @ k, ds_size @ np.abs(k)),
-        (ds.T @ q, ds_size.T @ np.abs(q)),
-        (weights.T @ dout, weights.T @ np.abs(dout)),
-    )
-
-
 # Odd numbers of queries, keys and columns leave half of a pair empty.
 @pytest.mark.parametrize(
     ("name", "sizes"),
@@ -187,19 +163,12 @@ def test_rounded_attention_rounds_nothing_but_factors(choose, name, sizes):
     v = draw(1, keys, kv_heads, value_width, seed=2)
     dout = draw(1, queries, heads, value_width, seed=3)
     found = along(rounded_attention, q, k, v, dout)
-    q, k, v, dout = (as_bfloat16(x)[0] for x in (q, k, v, dout))
-    distance = np.arange(queries)[:, None] + keys - queries - np.arange(keys)
-    seen, groups = (distance >= 0) & (distance < 200), heads // kv_heads
-    by_head = [
-        softmax_attention(q[:, n], k[:, n // groups], v[:, n // groups], dout[:, n], seen)
-        for n in range(heads)
-    ]
-    for number, (a, parts) in enumerate(zip(found, zip(*by_head, strict=True), strict=True)):
-        result, size = (np.stack(each, 1) for each in zip(*parts, strict=True))
-        if number > 1:  # of keys and values, which the heads of a group share
-            result, size = (x.reshape(keys, kv_heads, groups, -1).sum(2) for x in (result, size))
+    rounded = [as_bfloat16(x) for x in (q, k, v, dout)]
+    seen = seen_keys(queries, keys, band=BandMask(beyond=200))
+    results, every_size = (attention(*rounded, seen, sizes=sizes) for sizes in (False, True))
+    for a, result, size in zip(found, results, every_size, strict=True):
         # the rounding of dout·v - delta's factors, and of the probabilities or of ds
-        assert (np.abs(np.asarray(a[0]) - result) <= 2.0**-8 * size + 1e-6).all()
+        assert (np.abs(np.asarray(a) - result) <= 2.0**-8 * size + 1e-6).all()
 
 
 @pytest.mark.parametrize("name", EACH_ROUNDED)

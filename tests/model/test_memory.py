@@ -1,6 +1,7 @@
 """The memory plan: its figures, what it prints and refuses, and what XLA then allocates."""
 
 import copy
+import re
 from dataclasses import replace
 
 import jax
@@ -14,10 +15,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.memory import (
-    LARGEST_OVERESTIMATE,
-    MemoryPlan,
-)
+from rope_jax.model.memory import LARGEST_OVERESTIMATE, MemoryPlan
 from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
 
@@ -90,35 +88,29 @@ def test_weights_are_divided_by_fsdp():
 # What is refused
 
 
-@pytest.mark.usefixtures("accelerator")
-def test_weights_that_do_not_fit_are_refused():
-    found = plan(LLAMA_8B)
-    replace(found, available=30 * GIB).check_weights()
-    with pytest.raises(UserError) as caught:
-        replace(found, available=24 * GIB).check([64])
-    assert str(caught.value) == (
-        "mesh.fsdp: the weights take at least 29.9 GiB per device, but there are only 24.0; "
-        "split them over more devices with mesh.fsdp, in the run's config.yaml or an import"
-    )
+REFUSED = [  # the model, its attention, GiB of a device, lengths, and what the error says
+    (LLAMA_8B, "blockwise", 24, [64], "mesh.fsdp: the weights take at least 29.9 GiB per device"),
+    (
+        *(LLAMA_8B | IN_BFLOAT16, "xla", 80, [8192, 32_768]),
+        "beside 15.0 GiB of weights, takes at least 92.2 GiB per device, but there are only 65.0; "
+        "attention=blockwise takes less",
+    ),
+    (
+        *(LLAMA_8B | IN_BFLOAT16, "blockwise", 16, [8192, 32_768]),
+        "takes at least 2.0 GiB per device, but there are only 1.0; the longest of the lengths "
+        "that may fit is 8,192",
+    ),
+    (LLAMA_8B | IN_BFLOAT16, "blockwise", 16, [32_768], "; give lengths shorter than 32,768"),
+]
 
 
+@pytest.mark.parametrize(("fields", "attention", "there_are", "lengths", "said"), REFUSED)
 @pytest.mark.usefixtures("accelerator")
-def test_a_window_that_does_not_fit_beside_the_weights_is_refused():
-    found = plan(LLAMA_8B | IN_BFLOAT16)
-    for attention, there_are, takes, left, advice in (
-        ("xla", 80, "92.2", "65.0", "attention=blockwise takes less"),
-        ("blockwise", 16, "2.0", "1.0", "the longest of the lengths that may fit is 8,192"),
-    ):
-        model = found.model.model_copy(update={"attention": attention})
-        changed = replace(found, model=model, available=there_are * GIB)
-        with pytest.raises(UserError) as caught:
-            changed.check([8192, 32_768])
-        assert str(caught.value) == (
-            f"lengths: a window of 32,768 tokens with attention {attention}, beside 15.0 GiB of "
-            f"weights, takes at least {takes} GiB per device, but there are only {left}; {advice}"
-        )
-    with pytest.raises(UserError, match=r"; give lengths shorter than 32,768$"):
-        replace(found, available=16 * GIB).check([32_768])
+def test_what_does_not_fit_is_refused(fields, attention, there_are, lengths, said):
+    found = plan(fields | {"attention": attention})
+    replace(found, available=400 * GIB).check(lengths)
+    with pytest.raises(UserError, match=re.escape(said)):
+        replace(found, available=there_are * GIB).check(lengths)
 
 
 def test_only_the_window_may_be_overestimated():
