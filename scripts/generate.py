@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -20,13 +21,16 @@ from pydantic.fields import FieldInfo
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rope_jax.attention import backend_names
+from rope_jax.config.inspection import KNOWN_MODELS
 from rope_jax.devices.targets import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
 from rope_jax.positions.maps import MAPS
 from rope_jax.report.measured import effective_text
-from rope_jax.rope import QUERY_SCALES, STRATEGIES
+from rope_jax.rope import QUERY_SCALES, STRATEGIES, RotaryGeometry
+from rope_jax.rope.decay import decay_scores, first_negative_distance, mean_and_peak_by_octave
 from rope_jax.rope.hf import HF_FORMS
 from rope_jax.rope.keys import models_in
+from rope_jax.rope.pairs import turns, wavelengths
 from scripts.aot import RESULTS as AOT_RESULTS
 from scripts.aot import read_results, result_table
 from scripts.plot_reference import LENGTHS, Above, Cost, measured_ways, read_cost
@@ -296,9 +300,77 @@ def _cost(cost: Cost | None) -> tuple[str, str, str]:
     return f"{cost.numbers:,}", f"{cost.tokens:,}", f"{cost.seconds:,.0f}"
 
 
+def decay_table() -> str:
+    """Return a table of the score of equal queries and keys at near and far distances, by base."""
+    rows = []
+    for base in (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0):
+        scores = decay_scores(RotaryGeometry(64, base).inv_freq(), np.arange(2048))
+        means, peaks = mean_and_peak_by_octave(scores)
+        falls = ("–", "–")
+        if base >= 500:
+            falls = f"{(means[2] - means[7]) / 5:.2f}", f"{8 * math.log(2) / math.log(base):.2f}"
+        numbers = f"{means[2]:.2f}", f"{means[7]:.2f}", *falls, f"{peaks[-1]:.2f}"
+        rows.append((f"{base:,.0f}", *(number.replace("-0.", "−0.") for number in numbers)))
+    falls = ("fall per octave", "√d·ln 2/ln b")
+    headings = ("base (d 64)", "mean score, Δ 4–7", "Δ 128–255", *falls)
+    return table((*headings, "largest \\|score\\|, Δ 1,024–2,047"), rows)
+
+
+def bases_table() -> str:
+    """Return a table of the longest wavelengths of published models."""
+    rows = []
+    for model in KNOWN_MODELS:
+        theta, window = model.geometry.inv_freq(), model.train_length
+        longest = wavelengths(theta)[-1]
+        own = model.name, f"{model.rotary_dim}", f"{model.base:,.0f}", f"{window:,}"
+        distances = f"{longest:,.0f}", f"{longest / window:.3g}"
+        rows.append((*own, *distances, f"{first_negative_distance(theta, 2**18):,}"))
+    return table(("model", "d", "base", "window L", "λ_max", "λ_max / L", "sum < 0 from Δ ="), rows)
+
+
+def circles_table() -> str:
+    """Return a table of the pairs of published models that turn once within the window."""
+    rows = []
+    for model in KNOWN_MODELS:
+        found = turns(model.geometry.inv_freq(), model.train_length)
+        share = math.log(model.train_length / 2 / math.pi) / math.log(model.base)
+        slowest = float(f"{found[-1]:.2g}")
+        digits = f"{slowest:.4f}" if slowest < 0.01 else f"{slowest:.3f}"
+        whole = f"{(found >= 1).sum()} of {found.size}"
+        rows.append((model.name, f"{share:.2f}", whole, digits))
+    headings = ("ln(L/2π)/ln b", "pairs with a full circle", "slowest pair, turns in L")
+    return table(("model", *headings), rows)
+
+
+def precision_table() -> str:
+    """Return a table of the error of cos by the dtype of frequencies and angles.
+
+    That of `cos_sin` is the bound that its tests hold.
+    """
+    theta = RotaryGeometry(64, 1e4, 4096).inv_freq()
+    rows = []
+    in_float32 = theta.astype(np.float32)
+    for bound, name in ((4096, "4,096"), (131_072, "131,072"), (10**6, "10^6"), (10**7, "10^7")):
+        positions = np.arange(bound + 1)
+        if bound > 131_072:
+            positions = np.random.default_rng(0).integers(0, bound + 1, 2**16)
+        product = positions[:, None].astype(np.float32) * in_float32
+        errors = (
+            np.abs(np.cos(np.float64(angles)) - np.cos(positions[:, None] * theta)).max()
+            for angles in (positions[:, None] * np.float64(in_float32), product)
+        )
+        texts = (f"{e:.2f}" if e >= 0.05 else f"{e:.1e}".replace("e-0", "e-") for e in errors)
+        rows.append((name, *texts, "3e-7"))
+    columns = ("float32 frequency, exact product", "float32 frequency and product", "`cos_sin`")
+    return table(("positions up to", *columns), rows)
+
+
 # By the name in the markers around it, `<!-- name: … -->` and `<!-- /name -->`.
 TABLES: dict[str, Callable[[], str]] = {
+    "bases": bases_table,
     "chips": chips_table,
+    "circles": circles_table,
+    "decay": decay_table,
     "demo": demo_table,
     "demo in short": lambda: demo_table(
         ["trained", "pi-auto", "ntk-16", "yarn-auto", "rerope-logn"]
@@ -312,6 +384,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "maps": lambda: settings_table(MAPS),
     "position encodings": encodings_table,
     "position maps": maps_table,
+    "precision": precision_table,
     "protocols": protocols_table,
     "query scales": query_scales_table,
     "scaling results": lambda: above_truncation_table("scalings", "name"),

@@ -149,6 +149,8 @@ def copy(tmp_path: Path) -> Path:
         (environment / name).symlink_to(Path(sys.prefix) / name)
     for name in (".created", ".runtime", ".dev"):  # last: newer than the lock files
         (environment / name).touch()
+    if (ROOT / ".mypy_cache").exists():  # so that unchanged files need not be checked again
+        shutil.copytree(ROOT / ".mypy_cache", copy / ".mypy_cache")
     (copy / "texts").mkdir()
     for index in range(10):
         (copy / f"texts/{index}.txt").write_text("rope turns slow\nfast " * (60 + index))

@@ -8,6 +8,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled_fully")  # trainings gain more than compilation loses
 def test_the_blocks_print_what_the_page_shows(tmp_path):
     page = blocks(TEXT)
     for block, printed in zip(page, run(TEXT, tmp_path), strict=True):
