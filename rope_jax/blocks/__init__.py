@@ -12,21 +12,15 @@ from rope_jax.blocks.attention import GroupedQueryAttention
 from rope_jax.blocks.base import Block, FeedForward, Sharding
 from rope_jax.blocks.mlp import MLP
 
-__all__ = ["FEED_FORWARDS", "MLP", "SHARDINGS", "AnyFeedForward", "Block", "FeedForward"]
+__all__ = ["MLP", "SHARDINGS", "AnyFeedForward", "Block", "FeedForward"]
 
 _ALL: tuple[type[FeedForward], ...] = (MLP,)
-FEED_FORWARDS = {block.model_fields["type"].default: block for block in _ALL}
-"""The class of each feed-forward, by its `type`."""
 
 if TYPE_CHECKING:
     AnyFeedForward = FeedForward
     """The type of a config field that holds a feed-forward: the union of all, by `type`."""
 else:
-    AnyFeedForward = (
-        Annotated[Union[*FEED_FORWARDS.values()], Field(discriminator="type")]
-        if len(_ALL) > 1
-        else MLP
-    )
+    AnyFeedForward = Annotated[Union[*_ALL], Field(discriminator="type")] if _ALL[1:] else MLP
 
 
 _BLOCKS: tuple[type[Block], ...] = (GroupedQueryAttention, *_ALL)

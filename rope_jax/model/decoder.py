@@ -22,13 +22,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from rope_jax.attention.remat_names import with_remat
-from rope_jax.blocks.base import linear
+from rope_jax.blocks.base import Norm, Parameter, Parameters, linear
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import SINGLE_DEVICE, Collectives
 from rope_jax.errors import UserError
 from rope_jax.model.layers import DecoderLayer, LayerContext, LayerInputs, LayerKind, Weights
 from rope_jax.model.loss import Scores, token_nll, token_scores
-from rope_jax.model.norms import norm
 from rope_jax.model.resolve import ResolvedModel, ResolvedRun
 from rope_jax.positions.bands import band_masks, of_tokens, rotations
 from rope_jax.positions.encodings import Encoding, RoPE
@@ -41,33 +40,28 @@ Auxiliary = Float[Array, ""] | None
 _ROPE = RoPE()
 
 
-class EmbeddingAndHead(nnx.Module):
+class EmbeddingAndHead(Weights):
     """The modules outside the layers: token embedding, final norm and output matrix."""
 
     def __init__(
         self, config: ModelConfig, vocab_size: int, mesh: Collectives, rngs: nnx.Rngs
     ) -> None:
-        self.config, self.mesh = config, mesh
-        self.embed_tokens = nnx.Embed(
-            vocab_size,
-            config.hidden_size,
-            dtype=config.dtype,
-            param_dtype=config.param_dtype,
-            embedding_init=nnx.initializers.normal(config.initializer_range),
-            rngs=rngs,
-        )
-        self.norm = norm(config, config.hidden_size, rngs)
+        self.config, self.mesh, width = config, mesh, config.hidden_size
+        embedding = {"embedding": Parameter((vocab_size, width))}
+        declared: Parameters = {"embed_tokens": embedding, "norm": Norm(width)}
         if not config.tie_word_embeddings:
-            self.lm_head: Any = Weights(linear(config.hidden_size, vocab_size), config, rngs)
+            declared["lm_head"] = linear(width, vocab_size)
+        super().__init__(declared, config, rngs)
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
         """Return the tokens' embeddings; times √D, rounded to their dtype, where configured."""
+        embedding = self["embed_tokens"]["embedding"].astype(self.config.dtype)
         if self.mesh.tensor == 1:
-            x = self.embed_tokens(tokens)
+            x = jnp.take(embedding, tokens, axis=0)
         else:
-            size = self.embed_tokens.embedding[...].shape[0]
+            size = embedding.shape[0]
             own = tokens - self.mesh.own_vocabulary(size)
-            x = self.embed_tokens(jnp.clip(own, 0, size - 1))
+            x = jnp.take(embedding, jnp.clip(own, 0, size - 1), axis=0)
             is_own = (own >= 0) & (own < size)
             x = self.mesh.sum_over_tensor(x * is_own[:, None].astype(x.dtype))
         if self.config.scale_embeddings:
@@ -77,8 +71,8 @@ class EmbeddingAndHead(nnx.Module):
     def output_kernel(self) -> Float[Array, "D V"]:
         """Return the matrix that turns normed hidden states into logits."""
         if self.config.tie_word_embeddings:
-            return self.embed_tokens.embedding[...].astype(self.config.dtype).T
-        return self.lm_head.kernel[...].astype(self.config.dtype)
+            return self["embed_tokens"]["embedding"].astype(self.config.dtype).T
+        return self["lm_head"]["kernel"].astype(self.config.dtype)
 
 
 class LanguageModel:
@@ -158,7 +152,7 @@ class LanguageModel:
         kinds[-1] = replace(kinds[-1], last=last)
         layers = self._scanned if self.config.layers == "scanned" else self._unrolled
         x, auxiliary = layers(x, params["layers"], inputs, kinds)
-        return outer.norm(x), auxiliary
+        return outer["norm"](x), auxiliary
 
     def nll(
         self,

@@ -203,7 +203,7 @@ class LayerContext:
         return out.astype(v.dtype)
 
 
-class DecoderLayer(nnx.Module):
+class DecoderLayer(Weights):
     """Attention and feed-forward, each added to the residual stream.
 
     Norms are named as in Hugging Face's models: `post_attention_layernorm` is before the
@@ -211,32 +211,32 @@ class DecoderLayer(nnx.Module):
     """
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
-        placement, width = config.norm_placement, config.hidden_size
-        if placement != "after":
-            self.input_layernorm = norm(config, width, rngs)
-        self.self_attn = Weights(_ATTENTION.parameters(config), config, rngs)
-        self.post_attention_layernorm = norm(config, width, rngs)
+        placement, norm = config.norm_placement, Norm(config.hidden_size)
+        declared: Parameters = {} if placement == "after" else {"input_layernorm": norm}
+        declared["self_attn"] = _ATTENTION.parameters(config)
+        declared["post_attention_layernorm"] = norm
         if placement == "both":
-            self.pre_feedforward_layernorm = norm(config, width, rngs)
-        self.mlp = Weights(config.feed_forward.parameters(config), config, rngs)
+            declared["pre_feedforward_layernorm"] = norm
+        declared["mlp"] = config.feed_forward.parameters(config)
         if placement != "before":
-            self.post_feedforward_layernorm = norm(config, width, rngs)
+            declared["post_feedforward_layernorm"] = norm
+        super().__init__(declared, config, rngs)
 
     def __call__(
         self, x: Float[Array, "tokens D"], layer: LayerContext
     ) -> tuple[Float[Array, "computed D"], Float[Array, ""] | None]:
         """Return the residual stream, and the feed-forward's auxiliary loss if it has one."""
         config, placement = layer.config, layer.config.norm_placement
-        normed = x if placement == "after" else self.input_layernorm(x)
-        y = _ATTENTION.apply(config, self.self_attn, normed, layer)
+        normed = x if placement == "after" else self["input_layernorm"](x)
+        y = _ATTENTION.apply(config, self["self_attn"], normed, layer)
         before = layer.computed(x)
         if placement == "before":
             x = before + y
-            normed = self.post_attention_layernorm(before if config.parallel_residual else x)
+            normed = self["post_attention_layernorm"](before if config.parallel_residual else x)
         else:
-            x = before + self.post_attention_layernorm(y)
-            normed = x if placement == "after" else self.pre_feedforward_layernorm(x)
-        y, auxiliary = config.feed_forward.apply(config, self.mlp, normed, layer)
+            x = before + self["post_attention_layernorm"](y)
+            normed = x if placement == "after" else self["pre_feedforward_layernorm"](x)
+        y, auxiliary = config.feed_forward.apply(config, self["mlp"], normed, layer)
         if placement != "before":
-            y = self.post_feedforward_layernorm(y)
+            y = self["post_feedforward_layernorm"](y)
         return x + y, auxiliary

@@ -76,8 +76,7 @@ def _with_attention(config: Config, attention: AttentionName) -> ModelConfig:
     """Return a run's model with another attention backend; UserError if it cannot have it."""
     trained = config.model.attention
     model = config.model.model_copy(update={"attention": attention})
-    same = model.backend.is_softmax and config.model.backend.is_softmax
-    if not same and attention != trained:
+    if attention != trained and not (model.backend.is_softmax and config.model.backend.is_softmax):
         raise UserError(
             f"attention: {attention} computes something else than {trained}, with which this "
             "model was trained"
