@@ -67,10 +67,7 @@ def splash_attention(
     # The kernel takes one row [heads, S, H] at a time, and does not divide by √H.
     q = _pad(q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype), rows)
     q, k, v = (x.swapaxes(1, 2) for x in (q, _pad(k, size), _pad(v, size)))
-    if ids is None:
-        out = jax.vmap(lambda q, k, v: attend(q, k, v))(q, k, v)
-    else:
-        out = jax.vmap(attend)(q, k, v, ids)
+    out = jax.vmap(attend, in_axes=(0, 0, 0, None if ids is None else 0))(q, k, v, ids)
     return out.swapaxes(1, 2)[:, :queries].astype(v.dtype)
 
 
