@@ -14,7 +14,7 @@ from rope_jax.config.sections import AnyInitFrom, InitFrom
 from rope_jax.config.tokenizer import ByteTokenizerConfig, FileTokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen, errors_in
-from rope_jax.errors import UserError, errors_from
+from rope_jax.errors import UserError, errors_from, file_errors
 from rope_jax.rope.messages import show_value
 
 # Fields of `model` that change how it is computed or initialized, but not what its parameters mean.
@@ -56,15 +56,13 @@ def load_training(path: Path | None, overrides: Sequence[str] = ()) -> Config:
 def find_source(start: InitFrom) -> Source:
     """Read the config of the run to start from, and find its checkpoint. UserError: none there."""
     run = Path(start.run)
-    try:
+    with errors_from("init_from"), file_errors(run):
         if not (run / "config.yaml").is_file():
             raise UserError(
-                f"init_from: {run}: not a run directory (it has no config.yaml); train it first, "
-                "or continue a run that started from it with that run's own config.yaml"
+                f"{run}: not a run directory (it has no config.yaml); train it first, or continue "
+                "a run that started from it with that run's own config.yaml"
             )
         folders = [path for path in (run / "checkpoints").glob("*") if path.is_dir()]
-    except OSError as error:
-        raise UserError(f"init_from: {run}: cannot be read ({error.strerror})") from None
     steps = sorted(int(p.name) for p in folders if p.name.isascii() and p.name.isdecimal())
     if not steps:
         raise UserError(f"init_from: {run}: has no checkpoint; train it first")

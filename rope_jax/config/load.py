@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 from rope_jax.config.explain import validate
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, file_errors
 from rope_jax.rope.files import read_limited
 from rope_jax.rope.keys import TAG_KEYS
 from rope_jax.rope.messages import Model, show_value
@@ -91,12 +91,11 @@ def config_folder() -> Path:
 
 
 def _read_yaml(path: Path) -> dict[Any, Any]:
+    if not os.path.lexists(path):
+        raise UserError(f"{path}: no such file")
     try:
-        text = read_limited(path, _MAX_BYTES).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        with file_errors(path):
+            text = read_limited(path, _MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     content = parse_yaml(text, f"{path}:")
