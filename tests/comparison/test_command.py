@@ -111,23 +111,20 @@ def test_mismatches_are_refused_unless_forced(sweep_of, run_command, tmp_path):
     assert "bos: one/demo has document, two/demo has none" in text
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ((), "the following arguments are required: RUN; see compare.py"),
-        (("nowhere",), "nowhere: no such folder"),
-        (("empty",), "empty: has no sweep; run eval_ppl.py on it first"),
-        (("one", "output=" + "x/" * 3000), "output: x/x/x/"),
-        (("one", "sweep=other"), "sweep: one has no sweep other; it has demo"),
-        (("one", "output=one/config.yaml"), "output: one/config.yaml is a file; name a folder"),
-        (("one", "resample=5"), "overrides: resample: unknown key; did you mean resamples?"),
-    ],
-)
-def test_bad_input_is_reported_in_one_line(sweep_of, run_command, tmp_path, words, says):
+def test_bad_input_is_reported_in_one_line(sweep_of, run_command, tmp_path):
     sweep_of("one")
     (tmp_path / "empty/evals").mkdir(parents=True)
-    code, out, err = run_command(*words)
-    assert (code, out) == (2, "")
-    assert err.startswith(f"compare.py: {says}")
-    assert err.count("\n") == 1
+    for *words, says in (
+        ("the following arguments are required: RUN; see compare.py",),
+        ("nowhere", "nowhere: no such folder"),
+        ("empty", "empty: has no sweep; run eval_ppl.py on it first"),
+        ("one", "output=" + "x/" * 3000, "output: x/x/x/"),
+        ("one", "sweep=other", "sweep: one has no sweep other; it has demo"),
+        ("one", "output=one/config.yaml", "output: one/config.yaml is a file; name a folder"),
+        ("one", "resample=5", "overrides: resample: unknown key; did you mean resamples?"),
+    ):
+        code, out, err = run_command(*words)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"compare.py: {says}")
+        assert err.count("\n") == 1
     assert not (tmp_path / "comparison").exists()

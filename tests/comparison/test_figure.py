@@ -153,11 +153,10 @@ def truncation_lines(axis):
 @pytest.mark.parametrize("names", [["trained"], ["trained", "yarn-1", "yarn-2", "yarn-3"]])
 def test_several_groups_have_their_truncation_in_their_own_colours(several, names):
     made = several(2, names)
+    shift = {made.groups[0]: 0.0, made.groups[1]: 0.5}
     curves = [
-        curve
-        if curve.group is made.groups[0]
-        else replace(curve, points=tuple(replace(p, nll=p.nll + 0.5) for p in curve.points))
-        for curve in made.curves
+        replace(c, points=tuple(replace(p, nll=p.nll + shift[c.group]) for p in c.points))
+        for c in made.curves
     ]
     figure = draw_comparison(replace(made, curves=curves))
     for axis in panels(figure).values():

@@ -10,42 +10,36 @@ from rope_jax.plots.panels import add_legend, fold_text, label_powers, scale_len
 from rope_jax.plots.style import figure_style
 
 
-@pytest.mark.parametrize(
-    ("width", "labels"),
-    [
+def test_tick_labels_without_room_are_left_out_but_not_the_last():
+    for width, labels in (
         (3.3, ["64", "128", "256", "512", "1,024", "2,048"]),
         (1.5, ["", "128", "", "512", "", "2,048"]),
         (0.6, ["", "", "256", "", "", "2,048"]),
-    ],
-)
-def test_tick_labels_without_room_are_left_out_but_not_the_last(width, labels):
-    with figure_style():
-        figure = Figure(figsize=(width, 2))
-        axis = figure.add_axes((0, 0.2, 1, 0.8))
-        scale_lengths(axis, (64, 128, 256, 512, 1024, 2048), width)
-        figure.draw_without_rendering()
-        shown = [text for text in axis.get_xticklabels() if text.get_text()]
-        assert [text.get_text() for text in axis.get_xticklabels()] == labels
-        boxes = [text.get_window_extent() for text in shown]
-    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+    ):
+        with figure_style():
+            figure = Figure(figsize=(width, 2))
+            axis = figure.add_axes((0, 0.2, 1, 0.8))
+            scale_lengths(axis, (64, 128, 256, 512, 1024, 2048), width)
+            figure.draw_without_rendering()
+            shown = [text for text in axis.get_xticklabels() if text.get_text()]
+            assert [text.get_text() for text in axis.get_xticklabels()] == labels
+            boxes = [text.get_window_extent() for text in shown]
+        assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
+def test_perplexities_have_round_ticks_whatever_their_range():
+    for low, high, ticks in (
         (25.75, 26.45, [25.8, 26.0, 26.2, 26.4]),
-        (3.6, 34, [5, 10, 20, 30]),
-        (4, 260, [5, 10, 20, 50, 100, 200]),
-        (4, 26000, [10, 100, 1000, 10000]),
-    ],
-)
-def test_perplexities_have_round_ticks_whatever_their_range(low, high, ticks):
-    axis = Figure().subplots()
-    axis.set_yscale("log")
-    axis.set_ylim(low, high)
-    label_powers(axis.yaxis, float(low), float(high))
-    shown = [tick for tick in axis.get_yticks() if low <= tick <= high]
-    assert shown == pytest.approx(ticks)
+        (3.6, 34.0, [5, 10, 20, 30]),
+        (4.0, 260.0, [5, 10, 20, 50, 100, 200]),
+        (4.0, 26000.0, [10, 100, 1000, 10000]),
+    ):
+        axis = Figure().subplots()
+        axis.set_yscale("log")
+        axis.set_ylim(low, high)
+        label_powers(axis.yaxis, low, high)
+        shown = [tick for tick in axis.get_yticks() if low <= tick <= high]
+        assert shown == pytest.approx(ticks)
 
 
 def test_a_legend_has_as_many_columns_as_fit():
@@ -57,9 +51,8 @@ def test_a_legend_has_as_many_columns_as_fit():
         assert figure.legends[0]._ncols == columns
 
 
-@pytest.mark.parametrize(
-    ("text", "letters", "folded"),
-    [
+def test_text_is_folded_before_parentheses_and_not_in_them():
+    for text, letters, folded in (
         ("encoding-rope (3 seeds)", 23, "encoding-rope (3 seeds)"),
         ("encoding-rope (3 seeds)", 20, "encoding-rope\n(3 seeds)"),
         ("a (3 seeds); b (3 seeds)", 13, "a (3 seeds);\nb (3 seeds)"),
@@ -67,7 +60,5 @@ def test_a_legend_has_as_many_columns_as_fit():
         ("leaky (window 96, k 13)", 16, "leaky (window\n96, k 13)"),  # too long for one line
         ("two lines\n\nof (their own)", 12, "two lines\n\nof\n(their own)"),
         ("model.position.type", 10, "model.posi\ntion.type"),
-    ],
-)
-def test_text_is_folded_before_parentheses_and_not_in_them(text, letters, folded):
-    assert fold_text(text, letters) == folded
+    ):
+        assert fold_text(text, letters) == folded

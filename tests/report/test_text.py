@@ -3,8 +3,6 @@
 import math
 import re
 
-import pytest
-
 from rope_jax.report.measured import half_width_text, interval_text, perplexity_text
 from rope_jax.report.table import (
     Cell,
@@ -85,9 +83,8 @@ def test_a_table_is_one_environment_with_booktabs_rules():
     ]
 
 
-@pytest.mark.parametrize(
-    ("nll", "low", "high", "text"),
-    [
+def test_a_half_width_is_shown_unless_the_interval_is_too_wide():
+    for nll, low, high, text in (
         (1.0, 0.9, 1.1, "±0.27"),
         (1.247, 1.247, 1.247, "±0"),
         (5.0, 4.9, 5.1, "±15"),
@@ -97,10 +94,8 @@ def test_a_table_is_one_environment_with_booktabs_rules():
         (1.0, math.nan, math.nan, ""),
         (math.inf, math.nan, math.nan, ""),
         (1000.0, 999.9, 1000.1, "[e^999.9, e^1000.1]"),  # too large for a float
-    ],
-)
-def test_a_half_width_is_shown_unless_the_interval_is_too_wide(nll, low, high, text):
-    assert interval_text(Estimate(nll, low, high)) == text
+    ):
+        assert interval_text(Estimate(nll, low, high)) == text
 
 
 def test_a_perplexity_may_be_a_power_of_e_and_a_half_width_has_two_digits_or_all_before_the_point():
