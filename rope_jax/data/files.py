@@ -176,7 +176,9 @@ def _json_lines(lines: Iterable[bytes], name: str) -> Iterator[Record]:
         except UnicodeDecodeError as error:
             raise UserError(f"data.files: {where} is not UTF-8; save it as UTF-8") from error
         except (ValueError, RecursionError) as error:
-            why = str(error).partition(";")[0]  # the rest is about limits of Python
+            why = str(error).partition(";")[0]  # of a number that is too long, or deep nesting
+            if isinstance(error, json.JSONDecodeError):
+                why = f"{error.msg}, character {error.pos}"
             raise UserError(
                 f"data.files: {where} is not JSON ({why}); write one object per line"
             ) from error

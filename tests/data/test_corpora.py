@@ -252,7 +252,7 @@ def test_nulls_among_the_texts_of_the_hub_are_skipped_and_counted(tmp_path, monk
         assert found.notes == [SKIPPED + "test:0"]
 
 
-# Bad input
+# Bad input, where tests/bad_input.yaml has no case
 
 
 def assert_message(data, folder, start, only=None):
@@ -289,8 +289,6 @@ def test_a_hub_that_cannot_be_read_is_reported(tmp_path, monkeypatch):
     for name in ("json", "./here", "a/b/c", "hf://datasets/a/b", "a/b"):  # the last is a folder
         says = f"data.id: {name!r} is not the id (owner/name)"
         assert_message(HubData(id=name), tmp_path, says)
-    unreachable = "data.id: cannot load someone/books: Couldn't reach"
-    assert_message(HubData(id="someone/books"), tmp_path, unreachable)
 
     def broken():
         yield {"text": "a"}
@@ -307,14 +305,10 @@ LINE = '{"text": "fine"}\n'
     ("kind", "content", "message"),
     [
         (TextData, b"ab\xe9", "data.files: {} is not UTF-8 (byte 2); save it as UTF-8"),
-        (JsonLinesData, LINE + "{oops", "data.files: {}:2 is not JSON ("),
         (JsonLinesData, LINE.encode() + b'{"text": "\xe9"}', "data.files: {}:2 is not UTF-8"),
         (JsonLinesData, '["text"]', "data.files: {}:1 is not a JSON object"),
-        (JsonLinesData, '{"a": 1, "b": 2}', "data.column: {}:1 has no 'text'; its columns: a, b"),
         (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 is of type int, not text"),
         (JsonLinesData, '{"text": "\\ud800"}', "data.column: 'text' of {}:1 has a lone surrogate"),
-        (JsonLinesData, "\n\n", "data.files: no documents in {}"),
-        (ParquetData, b"PAR1 no", "data.files: {} is not readable as Parquet: "),
     ],
 )
 def test_bad_files_are_explained(tmp_path, kind, content, message):
@@ -323,26 +317,14 @@ def test_bad_files_are_explained(tmp_path, kind, content, message):
     assert_message(kind(files=[str(path)]), tmp_path, message.format(path))
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        (["no/*.txt"], "data.files: no file matches no/*.txt in {}"),
-        (["."], "data.files: . is a folder; give a pattern such"),
-        (["pipe[1]"], "data.files: pipe[1] is not a regular file; copy its text to one"),
-        (["/dev/zero"], "data.files: /dev/zero is not a regular file"),
-        (["pipe*"], "data.files: no file matches pipe*"),  # which takes only regular files
-        ({}, "data.files: there is no split train, validat"),
-        ({"train": []}, "data.files: train has no files"),
-        ({"train": ["d*.txt"], "test": ["d01.txt"]}, "data.files: d01.txt is in both train and te"),
-        (["d*.txt"], "data: too few documents (4 distinct): none are left to train on"),
-    ],
-)
-def test_bad_patterns_are_explained(tmp_path, monkeypatch, files, message):
+def test_bad_patterns_are_explained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text_files(tmp_path, "abcd")
     os.mkfifo("pipe[1]")
-    data = TextData(files=files, test_fraction=0.98, validation_fraction=0.01)
-    assert_message(data, tmp_path, message.format(tmp_path))
-    files = {"train": ["d00.txt"], "test": ["d01.txt"]}
-    says = "data.files: there is no split validation, only train, test"
-    assert_message(TextData(files=files), tmp_path, says, "validation")
+    two = {name: [text_files(tmp_path, "a", name)] for name in ("train", "test")}
+    for files, only, message in (
+        (["pipe[1]"], None, "pipe[1] is not a regular file; copy its text to one"),
+        (["pipe*"], None, "no file matches pipe*"),  # which takes only regular files
+        ({}, None, "there is no split train, validation or test, only none"),
+        (two, "validation", "there is no split validation, only train, test"),
+    ):
+        assert_message(TextData(files=files), tmp_path, f"data.files: {message}", only)

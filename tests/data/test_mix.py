@@ -5,12 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from rope_jax.config.explain import validate
+from rope_jax.config.data import StdlibData
 from rope_jax.config.sections import DocumentsConfig, PosePositions
-from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import MIXED_TASKS
 from rope_jax.config.tokenizer import START_TOKEN
-from rope_jax.config.training import Config
 from rope_jax.data.batches import ShortRows
 from rope_jax.data.mix import mix_of, words_of
 from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer
@@ -120,29 +118,16 @@ def test_samples_jump_like_other_rows_and_leave_short_windows_alone():
         assert ("<<PASS" in text) == (row >= 2)
 
 
-def config(**data):
-    raw = {"name": "x", "data": data, "stages": [{"steps": 1, "seq_len": T, "batch_size": 1}]}
-    return validate(Config, raw, "run.yaml")
-
-
 def test_a_task_that_does_not_fit_is_refused_with_the_stage():
     with pytest.raises(UserError, match=r"^data\.mix\.1\.digits: .*; stages\[1\]\.seq_len is 32$"):
         mix(induction=0.1, passkey=0.1).check(32, 1)
     with pytest.raises(UserError, match=r"data\.mix\.0\.digits: 5 need a window of 34 tokens"):
         draw(SPLIT, seq_len=33, batch_size=4, mix=mix(passkey=1.0))
-    with pytest.raises(UserError, match=r"data.mix.0.task: passkey_text is for a tokenizer"):
-        mix(passkey_text=0.1).check(4096, 0)
     assert words_of(JsonTokenizer(ByteTokenizer().json(), START_TOKEN, "of an import")).has_words
 
 
-def test_bad_shares_are_refused_and_any_in_a_sweep():
-    for shares, message in (
-        ([("passkey", 0.6), ("repeat", 0.6)], "data.mix: the shares add up to 1.2"),
-        ([("passkey", 0)], "data.mix.0.share"),
-    ):
-        mixed = [{"task": task, "share": share} for task, share in shares]
-        with pytest.raises(UserError, match=re.escape(message)):
-            config(mix=mixed)
-    data = {"type": "stdlib", "mix": [{"task": "passkey", "share": 0.1}]}
-    with pytest.raises(UserError, match=r"data.mix: a sweep trains on nothing"):
-        validate(SweepConfig, {"data": data}, "sweep.yaml")
+def test_bad_shares_are_refused():
+    for shares, message in (((0.6, 0.6), "mix: the shares add up to 1.2"), ((0, 0.1), "share")):
+        tasks = [{"task": "passkey", "share": share} for share in shares]
+        with pytest.raises(ValueError, match=message):
+            StdlibData(mix=tasks)

@@ -201,7 +201,6 @@ def only(word, unknown):
 @pytest.mark.parametrize(
     ("content", "bos", "message"),
     [
-        ("", None, "path: {} is not readable as a tokenizer.json (EOF while parsing"),
         ('{"a": "\udcff"}', None, "path: {} is not UTF-8 (byte 7)"),
         (library().to_str(), "<bos>",
          "bos: {} has no token '<bos>'; its special tokens begin with '<s>', '</s>'"),
