@@ -47,28 +47,19 @@ def unstacked(x: Float[Array, "B K rows X"], groups: int) -> Float[Array, "B K G
 
 
 def dot_product(
-    params: Any,
-    q: Float[Array, "B K G T H"],
-    k: Float[Array, "B K S H"],
-    query_index: Int[Array, " T"],
-    key_index: Int[Array, " S"],
+    params: Any, q: Float[Array, "B K G T H"], k: Float[Array, "B K S H"], *indices: Array
 ) -> Float[Array, "B K G T S"]:
     """q·kᵀ in float32: the scores of every encoding that adds nothing to them."""
     return unstacked(product(stacked(q), k.swapaxes(-1, -2)), q.shape[2])
 
 
 def plus_by_distance(
-    params: Any,
-    q: Float[Array, "B K G T H"],
-    k: Float[Array, "B K S H"],
-    query_index: Int[Array, " T"],
-    key_index: Int[Array, " S"],
+    params: Any, q: Float[Array, "B K G T H"], k: Float[Array, "B K S H"], *indices: Array
 ) -> Float[Array, "B K G T S"]:
     """Scores q·kᵀ + params["by_distance"][n, min(i − j, C − 1)], from a table [#B, N, C]."""
-    logits = dot_product(params, q, k, query_index, key_index)
     table = params["by_distance"]
     table = table.reshape(-1, k.shape[1], q.shape[2], 1, table.shape[-1])
-    return add_by_distance(logits, table, query_index, key_index)
+    return add_by_distance(dot_product(params, q, k, *indices), table, *indices)
 
 
 @functools.cache  # the same object at every call, because it is compiled into the program

@@ -8,10 +8,9 @@ from pydantic import Field, model_validator
 from rope_jax.positions.maps.base import MOST_TOKENS, MapBand, PositionMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.numbers import Positive, Whole
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # Above π radians per token a frequency looks like a slower one that rotates the other way.
 _Frequency = Annotated[float, Field(ge=-np.pi, le=np.pi)]
 
@@ -53,7 +52,7 @@ class FittedMap(PositionMap):
         description="θ' below the first border, [layers or 1][key-value heads or 1][pairs], "
         "radians per token; null: that of the scaling",
     )
-    attention_factor: _nested(_Positive, 2) | None = Field(  # type: ignore[valid-type]
+    attention_factor: _nested(Positive, 2) | None = Field(  # type: ignore[valid-type]
         None, description="m, [layers or 1][key-value heads or 1]; null: that of the scaling"
     )
     far_inv_freq: _nested(_Frequency, 4) | None = Field(  # type: ignore[valid-type]
@@ -62,10 +61,10 @@ class FittedMap(PositionMap):
     far_phase: _nested(_Finite, 4) | None = Field(  # type: ignore[valid-type]
         None, description="φ of each far band in radians, [bands][layers or 1][heads or 1][pairs]"
     )
-    far_amplitude: _nested(_Positive, 4) | None = Field(  # type: ignore[valid-type]
+    far_amplitude: _nested(Positive, 4) | None = Field(  # type: ignore[valid-type]
         None, description="a of each far band, [bands][layers or 1][heads or 1][pairs]; null: 1"
     )
-    scale_s: _nested(_Positive, 2) | None = Field(  # type: ignore[valid-type]
+    scale_s: _nested(Positive, 2) | None = Field(  # type: ignore[valid-type]
         None,
         description="s of the query scale s·max(1, ln n / ln L)^p, [layers or 1][heads or 1]; "
         "null: the scaling's own query scale",
