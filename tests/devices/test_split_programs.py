@@ -200,16 +200,22 @@ def bfloat16():
     yield "products by kernels, odd numbers of columns", lambda: case(odd, {"tensor": 4})
 
 
+# One of each kind: bands, a sliding window, parameters.
+TRAINED_MAPS = ("self_extend", "streaming", "fitted")
+
+
 def positions():
-    """Every encoding and map, on meshes that share windows, and heads where they may."""
+    """Every encoding and map, on meshes that share windows, and heads where they may.
+
+    Those with parameters are trained with, and some maps.
+    """
     kinds = [{"encoding": name} for name in ENCODINGS] + [{"map_": name} for name in MAPS]
     for how, attention in zip(kinds, itertools.cycle(("xla", "blockwise")), strict=False):
         name, differs = next(iter(how.values())), how == {"map_": "fitted"}
         if "encoding" in how:
             differs = ENCODINGS[name].differs_by_head
         mesh = {"context": 4} if differs else {"context": 4, "tensor": 2}
-        # of the maps, one of each kind is trained with: bands, a sliding window, parameters
-        trains = "encoding" in how or name in ("self_extend", "streaming", "fitted")
+        trains = name in ("learned", "shaw", "t5", "kerple", "fire", "pope", *TRAINED_MAPS)
         of_one = functools.partial(case, ONE_LAYER | {"attention": attention}, mesh, **how)
         yield f"{how} by {attention}", functools.partial(of_one, of=("batch" if trains else "nll",))
 

@@ -115,6 +115,9 @@ def test_a_run_that_a_signal_stops_and_that_gets_another_stage_is_like_any_other
     planned = r"another stages\.0\.steps; its learning rate is planned for 5 steps"
     with pytest.raises(UserError, match=rf"{planned}.*name=NEW init_from={run.path}$"):
         train(longer, quiet())
+    shorter = config(tmp_path, stages=[STAGES[0] | {"steps": 3}])
+    with pytest.raises(UserError, match=r"it has been trained to step 5 already"):
+        train(shorter, quiet())
     with pytest.raises(UserError, match=r"another seed; give this one another name, or delete"):
         train(first.model_copy(update={"seed": 1}), quiet())
     assert run.config_file.read_bytes() == before
