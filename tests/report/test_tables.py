@@ -1,5 +1,6 @@
-"""results.md and results.tex list the newest checkpoint's values, intervals and usable lengths."""
+"""Text, numbers and tables as Markdown and LaTeX; results.md and results.tex."""
 
+import math
 import re
 
 import pytest
@@ -7,7 +8,18 @@ import pytest
 from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.presentation import Presentation
 from rope_jax.report.comparison import results_texts
-from rope_jax.results.statistics import UsableLength
+from rope_jax.report.measured import half_width_text, interval_text, perplexity_text
+from rope_jax.report.table import (
+    Cell,
+    Line,
+    Table,
+    escape_latex,
+    escape_markdown,
+    format_latex,
+    latex_cell,
+    yaml_block,
+)
+from rope_jax.results.statistics import Estimate, UsableLength
 from rope_jax.results.tasks import NO_TASKS
 from tests.report.rows import checkpoint, curve, row
 
@@ -89,3 +101,99 @@ def test_without_bytes_per_token_bits_turn_into_nats_and_few_units_are_said_to_b
     text, _ = texts("nats", [r._replace(documents=2, units=12, reliable=False) for r in ROWS])
     assert "test split, 12 blocks of 2 documents." in text
     assert "Blocks are too few for a reliable interval." in text
+
+
+def test_markdown_is_escaped():
+    shown = {
+        "runs/a_b corpus: one": "runs/a_b corpus: one",
+        "a|b`c` [x](y) <b>": r"a\|b\`c\` \[x\](y) \<b\>",
+        "https://a.b www.a.b a@b.c": r"https\://a.b www\.a.b a\@b.c",
+        "a\n# b\x1b": r"a\\n\# b\\x1b",
+        "_a_ **b**": r"\_a\_ \*\*b\*\*",
+    }
+    assert {text: escape_markdown(text) for text in shown} == shown
+
+    for name in ("plain", "```", "a ````` b", "``"):  # nothing ends a block
+        block = yaml_block(f"name: x\n{name}\n<script>\n")
+        fence = block.partition("yaml")[0]
+        assert len(fence) >= 3
+        assert block.count(fence) == 2
+        assert block.endswith(f"<script>\n{fence}")
+
+
+def test_latex_is_escaped():
+    shown = {
+        "dynamic_ntk 100% of $x & #1": r"dynamic\_ntk 100\% of \$x \& \#1",
+        r"\input{x} a~b^c": r"\textbackslash{}input\{x\} a\textasciitilde{}b\textasciicircum{}c",
+        "yarn-4 --x": "yarn-4 -{}-x",
+        "≥ 1,024 † 256–512": r"$\geq$ 1,024 \dag{} 256\textendash{}512",
+        "\x1b[31m\n": r"\textbackslash{}x1b[31m\textbackslash{}n",  # for a terminal to obey
+    }
+    assert {text: escape_latex(text) for text in shown} == shown
+
+
+def test_a_cell_is_a_value_and_its_interval():
+    shown = {
+        Cell("4.10", "±0.57"): r"4.10 {\scriptsize $\pm$0.57}",
+        Cell("4.10", is_best=True): r"\textbf{4.10}",
+        Cell(is_best=True): "",
+        Cell("e^12.5", "[0.05, e^13.0]"): r"$e^{12.5}$ {\scriptsize [0.05, $e^{13.0}$]}",
+        Cell("-0.5"): "$-$0.5",
+    }
+    assert {cell: latex_cell(cell) for cell in shown} == shown
+
+
+def test_a_table_is_one_environment_with_booktabs_rules():
+    table = Table(
+        title="x",
+        caption="long " * 40,
+        labels=("scaling",),
+        columns=("64",),
+        lines=[Line(("a",), [Cell("1")])],
+        below=[Line(("b",), [Cell("2")])],
+    )
+    text = format_latex(table)
+    comments = re.findall(r"^% .*$", text, re.MULTILINE)
+    assert len(comments) > 1
+    assert max(map(len, comments)) <= 98
+    assert text.partition(r"\begin")[2].splitlines() == [
+        "{tabular}{lr}",
+        r"  \toprule",
+        r"  scaling & 64 \\",
+        r"  \midrule",
+        r"  a & 1 \\",
+        r"  \midrule",
+        r"  b & 2 \\",
+        r"  \bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_a_half_width_is_shown_unless_the_interval_is_too_wide():
+    for nll, low, high, text in (
+        (1.0, 0.9, 1.1, "±0.27"),
+        (1.247, 1.247, 1.247, "±0"),
+        (5.0, 4.9, 5.1, "±15"),
+        (1.247, -10.0, 12.0, "[0.00, e^12.0]"),  # was ±8.1e+04
+        (1.0, -3.0, 8.0, "[0.05, 2,981]"),
+        (1.0, 0.2, 1.7, "±2.1"),
+        (1.0, math.nan, math.nan, ""),
+        (math.inf, math.nan, math.nan, ""),
+        (1000.0, 999.9, 1000.1, "[e^999.9, e^1000.1]"),  # too large for a float
+    ):
+        assert interval_text(Estimate(nll, low, high)) == text
+
+
+def test_a_perplexity_may_be_a_power_of_e_and_a_half_width_has_two_digits_or_all_before_the_point():
+    assert [perplexity_text(nll) for nll in (1.0, 5.0, 20.0)] == ["2.72", "148", "e^20.0"]
+    shown = {
+        0.5678: ("±0.57", "±0.6"),
+        0.996: ("±1.0", "±1"),
+        1.72: ("±1.7", "±2"),
+        151.7: ("±152", "±152"),  # was ±1.5e+02
+        1234.0: ("±1,234", "±1,234"),
+        0.0123: ("±0.012", "±0.01"),
+        0.00012345: ("±0.00012", "±0.0001"),
+        0.0: ("±0", "±0"),
+    }
+    assert {half: (half_width_text(half), half_width_text(half, 1)) for half in shown} == shown
