@@ -47,9 +47,8 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     placement = Placement(mesh_for(training))
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     chosen = (config.step,) if config.step else None
-    (step,), checkpoints = chosen_checkpoints(
-        run, chosen, like, functools.partial(print_warning, console)
-    )
+    warn = functools.partial(print_warning, console)
+    (step,), checkpoints = chosen_checkpoints(run, chosen, like, warn)
     if config.step == 0 and step:  # only an imported run has a checkpoint of step 0
         raise UserError(f"steps: {run.checkpoints} has no step 0; its newest is {step}")
     sources = [(run, training)]  # and the runs that its weights come from, as far as they are here

@@ -84,9 +84,7 @@ class CheckpointFiles:
                     shape = tuple(part.get_shape())
                     self.tensors[name] = TensorInfo(path, stored, shape, _DTYPES[dtype])
         if adapter and (absent := sorted(adapter.factors.keys() - self.tensors.keys())):
-            raise UserError(
-                f"{adapter.folder}: changes {absent[0]}, which {folder} does not contain"
-            )
+            raise UserError(f"{adapter.folder}: changes {absent[0]}, which {folder} lacks")
 
     @property
     def remarks(self) -> list[str]:
@@ -185,9 +183,7 @@ def _shards(folder: Path) -> list[Path]:
         listed: Any = read_json(index).get("weight_map")
         names = list(listed.values()) if isinstance(listed, dict) else []
         if not names or not all(isinstance(n, str) and Path(n).name == n for n in names):
-            raise UserError(
-                f"{index}: has no weight_map from tensors to the names of files beside it"
-            )
+            raise UserError(f"{index}: has no weight_map from tensors to names of files beside it")
         return [folder / name for name in sorted(set(names))]
     pickles = sorted(path for pattern in _PICKLES for path in folder.glob(pattern))
     why = f"{folder}: has neither {SINGLE} nor {INDEX}; if the model has only pickles,"

@@ -160,9 +160,7 @@ def read_description(
         # transformers keeps it after it has dequantized a GGUF file; the tensors are floats then
         from_gguf = isinstance(quantized, Mapping) and quantized.get("quant_method") == "gguf"
         if quantized and not from_gguf:
-            raise ValueError(
-                "quantization_config: is quantized; use the checkpoint before it was quantized"
-            )
+            raise ValueError("quantization_config: is quantized; use the unquantized checkpoint")
         left_over: list[str] = []
         for name in _ROPE:
             if isinstance(given.get(name), Mapping):

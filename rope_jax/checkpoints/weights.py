@@ -159,8 +159,7 @@ def _check_tensors(files: CheckpointFiles, tensors: Mapping[str, Tensor]) -> Non
 
     if missing := [name for name in tensors if name not in files.tensors]:
         raise UserError(
-            f"{files.folder}: {first(missing)} is missing, and config.json says that the model "
-            "has it"
+            f"{files.folder}: {first(missing)} is missing, but config.json describes it"
         )
     if unread := [name for name in files.tensors if name not in {*tensors, *_TIED}]:
         raise UserError(

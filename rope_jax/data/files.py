@@ -147,9 +147,7 @@ def _records(file: Path, data: FileData) -> Iterator[Record]:
             return
         inner = Path(file.stem).suffix if suffix in _DECOMPRESSING else ""
         if {file.suffix, inner} & _ARCHIVES:
-            raise UserError(
-                f"data.files: {file} is an archive; unpack it, and name the files in it"
-            )
+            raise UserError(f"data.files: {file} is an archive; unpack it, and name its files")
         with _DECOMPRESSING.get(suffix, Path.open)(file, "rb") as opened:
             if isinstance(data, JsonLinesData):
                 yield from _json_lines(opened, name)

@@ -270,9 +270,7 @@ def read_content(path: Path) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"tokenizer.path: {path} is not UTF-8 (byte {error.start}), as a tokenizer.json is"
-        ) from None
+        raise UserError(f"tokenizer.path: {path} is not UTF-8 (byte {error.start})") from None
 
 
 def describe_tokenizer(config: TokenizerConfig, tokenizer: Tokenizer) -> str:

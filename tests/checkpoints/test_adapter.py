@@ -128,7 +128,7 @@ def test_factors_of_another_model(folder: Path) -> None:
     one = f"base_model.model.{MODULES[0]}.lora_A.weight"
     for changed, message in (
         ({name.replace(MODULES[1], absent): f for name, f in factors.items()},
-         f"{folder}: changes {absent}.weight, which {folder.parent}/base does not contain"),
+         f"{folder}: changes {absent}.weight, which {folder.parent}/base lacks"),
         ({n: f[:, :5].copy() if "lora_A" in n else f for n, f in factors.items()},
          f"do not fit {MODULES[0]}.weight"),
         ({one: factors[one]}, f"{path}: {MODULES[0]}.weight has only one of lora_A and lora_B"),

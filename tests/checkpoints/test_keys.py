@@ -183,7 +183,7 @@ KNOWN = ", ".join(FAMILIES)
          f"model_type: 'own' is not one of {KNOWN}; code that comes with a model is never run"),
         ("llama", {"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000 is above 10,000"),
         ("llama", {"quantization_config": {"quant_method": "gptq"}},
-         "quantization_config: is quantized; use the checkpoint before it was quantized"),
+         "quantization_config: is quantized; use the unquantized checkpoint"),
         ("llama", {"use_bidirectional_attention": True},
          "use_bidirectional_attention: is not a causal model"),
         ("llama", {"hidden_size": ...}, "hidden_size: is required but was not given"),

@@ -231,7 +231,7 @@ def test_bad_rope_parameters_are_refused_by_name(rope, message):
         ({"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"type": "yarn"}},
          "rope_scaling, rope_parameters: differ; keep one"),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}, "factor": 2}},
-         "rope_parameters.factor: is mixed with one mapping per layer type"),
+         "rope_parameters.factor: is mixed with a mapping per layer type"),
     ],
 )  # fmt: skip
 def test_bad_configs_are_refused_by_name(config, message):

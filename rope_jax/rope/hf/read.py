@@ -127,9 +127,7 @@ def language_model(config: Config) -> Config:
     config = inside if isinstance(inside, Mapping) else config
     for key in _UNSUPPORTED:
         if config.get(key) is not None:
-            raise ValueError(
-                f"{key}: is not supported; transformers writes this in rope_parameters"
-            )
+            raise ValueError(f"{key}: is not supported; transformers writes it in rope_parameters")
     if config.get("alibi"):
         raise ValueError("alibi: is true; this model does not rotate")
     encoding = config.get("position_embedding_type")
@@ -153,9 +151,7 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
     parameters: Config = {k: v for value in given.values() for k, v in value.items()}
     if any(isinstance(value, Mapping) for value in parameters.values()):
         if wrong := [k for k, v in parameters.items() if not isinstance(v, Mapping | None)]:
-            raise ValueError(
-                f"rope_parameters.{wrong[0]}: is mixed with one mapping per layer type"
-            )
+            raise ValueError(f"rope_parameters.{wrong[0]}: is mixed with a mapping per layer type")
         return {name: own for name, own in parameters.items()}
     # before transformers 5.0, scaling and rope_theta are for the global layers of these
     if config.get("rope_local_base_freq") is not None:  # Gemma 3
@@ -220,9 +216,7 @@ def read_part(
     if config.get("rotary_dim") is not None:
         own = positive_int(config, "rotary_dim")
         if share is not None and own != rotary_dim:
-            raise ValueError(
-                f"rotary_dim: is {own}, but partial_rotary_factor makes it {rotary_dim}"
-            )
+            raise ValueError(f"rotary_dim: is {own}, but partial_rotary_factor says {rotary_dim}")
         rotary_dim = own
     original = _either(outside, rope, LENGTH)
     if original is None or kind == "dynamic":
@@ -270,9 +264,7 @@ def _settings(
         scales = [own.pop(key) for key in ("short_mscale", "long_mscale") if key in own]
         if scales and config.get("model_type") == "phimoe":
             if scales[0] != scales[-1]:
-                raise ValueError(
-                    "short_mscale: differs from long_mscale; only one m for both is supported"
-                )
+                raise ValueError("short_mscale: differs from long_mscale; only one m is supported")
             own["attention_factor"] = scales[0]
     if kind == "yarn":
         own.pop("finetuned", None)
@@ -293,9 +285,7 @@ def _either(config: Config, rope: Config, key: str, other: str | None = None) ->
     """A key's value, inside or outside the rope parameters; ValueError if the two differ."""
     inside, outside = rope.get(key), config.get(key)
     if None not in (inside, outside) and inside != outside:
-        raise ValueError(
-            f"{key}: is {inside} in the rope parameters but {outside} at the top level"
-        )
+        raise ValueError(f"{key}: is {inside} in the rope parameters but {outside} outside them")
     value = outside if inside is None else inside
     return config.get(other) if value is None and other is not None else value
 
