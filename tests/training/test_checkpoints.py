@@ -227,7 +227,7 @@ def test_leftovers_of_a_killed_save_are_removed_and_links_not_followed(
     assert (tmp_path / "mine" / "file").read_text() == "mine"
 
 
-def test_reading_the_parameters_changes_nothing(copy: Path) -> None:
+def test_reading_parameters_changes_nothing(copy: Path, tmp_path: Path) -> None:
     shutil.rmtree(copy / "4/params")
     before = files_of(copy)
     warnings: list[str] = []
@@ -235,17 +235,13 @@ def test_reading_the_parameters_changes_nothing(copy: Path) -> None:
     assert step == 3
     assert same(params, state(3).params)
     assert "using step 3" in warnings[0]
+    # and of a chosen step
+    assert same(params_at(copy, 2, state(0).params), state(2).params)
+    with pytest.raises(DamagedCheckpoint, match=r"the checkpoint of step 4 is damaged \("):
+        params_at(copy, 4, state(0).params)
+    assert (saved_steps(copy), saved_steps(tmp_path / "nowhere")) == ([2, 3, 4], [])
     assert files_of(copy) == before
     assert not (copy.parent / "damaged").exists()
-
-
-def test_the_parameters_of_a_chosen_step_are_read(copy: Path, tmp_path: Path) -> None:
-    assert saved_steps(copy) == [2, 3, 4]
-    assert same(params_at(copy, 2, state(0).params), state(2).params)
-    shutil.rmtree(copy / "3/params")
-    with pytest.raises(DamagedCheckpoint, match=r"the checkpoint of step 3 is damaged \("):
-        params_at(copy, 3, state(0).params)
-    assert saved_steps(tmp_path / "nowhere") == []
 
 
 def test_a_checkpoint_that_training_deletes_during_a_sweep_is_not_damaged(copy: Path) -> None:
