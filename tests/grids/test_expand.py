@@ -61,24 +61,15 @@ def test_every_job_comes_after_those_that_it_needs(jobs):
 
 
 def test_the_commands(jobs):
-    def words(name):
-        return jobs[name].command(Path())[1:]
-
     def command(name):
-        return shlex.join(words(name))
+        return shlex.join(jobs[name].command(Path())[1:])
 
     assert command("base-s1/train") == "train.py run.yaml seed=1 name=base-s1 runs_dir=out"
-    assert words("yarn-run-x4-500-s2/train") == [
-        "train.py",
-        "run.yaml",
-        "init_from=out/base-s2",
-        "stages.0.steps=500",
-        "stages.0.seq_len=512",
-        "stages.0.scaling={type: yarn, factor: 4.0}",
-        "data.cache_dir=cache-4-of-out/base-s2",
-        "name=yarn-run-x4-500-s2",
-        "runs_dir=out",
-    ]
+    assert command("yarn-run-x4-500-s2/train") == (
+        "train.py run.yaml init_from=out/base-s2 stages.0.steps=500 stages.0.seq_len=512 "
+        "'stages.0.scaling={type: yarn, factor: 4.0}' data.cache_dir=cache-4-of-out/base-s2 "
+        "name=yarn-run-x4-500-s2 runs_dir=out"
+    )
     assert command("long-x16/train") == (
         "train.py run.yaml stages.0.seq_len=2048 stages.0.batch_size=4 name=long-x16 runs_dir=out"
     )
@@ -86,19 +77,15 @@ def test_the_commands(jobs):
     # what the fit's file says, except its name
     fit = "scripts/fit.py out/base-s2 name=search-x8 'learn=[far_phase]' length=1024"
     assert command("base-s2/fit-search-x8") == fit
-    assert words("base-s2/sweep-short-search-x8")[-2:] == [
-        "scalings=[trained, out/base-s2/fits/search-x8/strategy.json]",
-        "name=short-search-x8",
-    ]
+    file = "out/base-s2/fits/search-x8/strategy.json"
+    assert command("base-s2/sweep-short-search-x8").endswith(
+        f" 'scalings=[trained, {file}]' name=short-search-x8"
+    )
     # training from a fit: the weights are those of the run that it was made on
     assert [job.name for job in jobs["tuned-x8-s2/train"].needs] == ["base-s2/fit-search-x8"]
-    assert words("tuned-x8-s2/train")[2:4] == [
-        "init_from=out/base-s2",
-        "rope.strategy=out/base-s2/fits/search-x8/strategy.json",
-    ]
-    compare = words("compare")
-    assert compare[:2] == ["scripts/compare.py", "out/base-s0/evals/short"]
-    assert compare[-2:] == ["output=compared", "resamples=100"]
+    assert f" init_from=out/base-s2 rope.strategy={file} " in command("tuned-x8-s2/train")
+    assert command("compare").startswith("scripts/compare.py out/base-s0/evals/short ")
+    assert command("compare").endswith(" output=compared resamples=100")
 
 
 def test_what_is_inherited_is_known_before_there_is_a_run(folder):

@@ -151,13 +151,8 @@ def test_what_slurm_is_asked_for(stand_ins, folder, slurm):
     names = ["tiny-s0/train", "tiny-s0/sweep-short", "tiny-s1/train", "tiny-s1/sweep-short"]
     assert ids_of(submitted) == dict(zip([*names, "compare"], map(str, range(41, 46)), strict=True))
     first = options(41)
-    wanted = {
-        "job-name": "small/tiny-s0/train",
-        "partition": "big",
-        "time": "90",
-        "account": "mine",
-    }
-    wanted |= {"cpus-per-task": "4", "gpus-per-node": "1", "mem": "12GB"}
+    wanted = {"job-name": "small/tiny-s0/train", "partition": "big", "time": "90"}
+    wanted |= {"account": "mine", "cpus-per-task": "4", "gpus-per-node": "1", "mem": "12GB"}
     assert wanted.items() <= first.items()
     assert "dependency" not in first
     assert options(42)["dependency"] == "afterok:41"
@@ -174,10 +169,7 @@ def test_what_is_queued_is_not_submitted_again(stand_ins, folder, slurm):
     Path("queue").write_text("".join(lines) + f"7 small/tiny-s0/train {folder.parent}\n")
     submitted, out = submit_grid(stand_ins)
     assert "[3/5] tiny-s1/train: in the queue as job 43\n" in out
-    assert ids_of(submitted) == {
-        "tiny-s0/train": "46",
-        "tiny-s0/sweep-short": "47",
-        "compare": "48",
-    }
+    wanted = {"tiny-s0/train": "46", "tiny-s0/sweep-short": "47", "compare": "48"}
+    assert ids_of(submitted) == wanted
     assert options(47)["dependency"] == "afterok:46"
     assert options(48)["dependency"] == "afterany:47:44"
