@@ -131,9 +131,8 @@ def test_a_sweep_may_read_other_texts_without_those_of_the_run(bpe, tmp_path):
     parquet.write_table(pyarrow.table({"book": texts(7, 9), "year": list(range(9))}), path)
     data = {"type": "parquet", "files": [str(path)], "column": "book", "max_documents": 8,
             "cache_dir": str(tmp_path / "tokens")}  # fmt: skip
-    hidden = config.model_copy(
-        update={"data": config.data.model_copy(update={"files": ["no/such/file"]})}
-    )
+    elsewhere = config.data.model_copy(update={"files": ["no/such/file"]})
+    hidden = config.model_copy(update={"data": elsewhere})
     moved = shutil.copytree(run.path, tmp_path / "tiny")
     (moved / "config.yaml").write_text(dump(hidden))
     with pytest.raises(UserError, match=r"has another data\.files\.0 than the one that the checkp"):
@@ -146,9 +145,8 @@ def test_a_sweep_may_read_other_texts_without_those_of_the_run(bpe, tmp_path):
     written = load(SweepConfig, run.evals / "books" / "sweep.yaml")
     corpus = open_corpus(written.data, run.open_tokenizer(config), only="test")
     assert {row.corpus for row in rows} == {corpus.fingerprint[:16]}
-    assert [run.open_tokenizer(config).decode(text) for text in corpus.test.texts()] == texts(7, 9)[
-        :8
-    ]
+    read = map(run.open_tokenizer(config).decode, corpus.test.texts())
+    assert list(read) == texts(7, 9)[:8]
     assert (len(corpus.train), len(corpus.validation), rows[0].documents) == (0, 0, 8)
     assert "test" in printed
     assert f"data: whether {run.path} was trained on these texts cannot be checked" in printed
@@ -206,9 +204,7 @@ def test_a_run_that_starts_from_another_has_its_tokenizer(bpe, tmp_path):
         train(load_training(tmp_path / "more.yaml"), plain_console(quiet=True))
     raw |= {"tokenizer": {"type": "bytes"}}
     (tmp_path / "more.yaml").write_text(json.dumps(raw))
-    with pytest.raises(
-        UserError, match=r"tokenizer\.type is 'bpe or file' there and 'bytes' here; leave"
-    ):
+    with pytest.raises(UserError, match=r"tokenizer\.type is 'bpe or file' there and 'bytes' her"):
         load_training(tmp_path / "more.yaml")
 
 
@@ -216,9 +212,7 @@ def test_a_changed_copy_of_the_tokenizer_is_refused(bpe, tmp_path):
     run, config = bpe
     moved = RunDirectory(shutil.copytree(run.path, tmp_path / "tiny"))
     moved.tokenizer_file.write_text(train_bpe([texts(5)], 270))
-    with pytest.raises(
-        UserError, match=r"/tiny/tokenizer\.json: is not the tokenizer that the run"
-    ):
+    with pytest.raises(UserError, match=r"/tiny/tokenizer\.json: is not the tokenizer that the r"):
         moved.open_tokenizer(config)
     moved.tokenizer_file.unlink()  # then it is made again, from the same texts
     assert moved.open_tokenizer(config).name == run.open_tokenizer(config).name
