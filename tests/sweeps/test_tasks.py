@@ -23,7 +23,7 @@ from rope_jax.results.tasks import (
     taken_out,
 )
 from rope_jax.sweeps.run import sweep_tables, write_folder
-from tests.evaluation.test_sweep_tasks import ORIGIN, oracle, sweep_tasks
+from tests.evaluation.test_sweep_tasks import ORIGIN, sweep_tasks
 
 TRAINING = Config.model_validate(
     {"name": "toy", "stages": [{"steps": 5, "seq_len": 64, "batch_size": 1}]}
@@ -33,9 +33,7 @@ TRAINING = Config.model_validate(
 @pytest.fixture(scope="module")
 def result():
     """A model that finds what lies in the last 100 tokens: all at 64, 2/3 at 128, 1/3 at 200."""
-    return sweep_tasks(
-        oracle(100), tasks=[{"task": "passkey", "samples": 20, "depths": [0, 0.5, 1]}]
-    )
+    return sweep_tasks()
 
 
 @pytest.fixture(scope="module")
