@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from rope_jax.config.explain import validate
+from rope_jax.config.keys import at
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
@@ -21,12 +22,6 @@ def sections(node, path=()):
     for key, inner in items:
         if isinstance(inner, dict | list):
             yield from sections(inner, (*path, key))
-
-
-def at(node, path):
-    for part in path:
-        node = node[part]
-    return node
 
 
 def raw_configs():
@@ -46,16 +41,16 @@ def test_a_misspelt_key_and_a_wrong_value_are_named_wherever_they_are():
     seen = 0
     for schema, full in raw_configs():
         for path in sections(full):
-            for key, value in at(full, path).items():
+            for key, value in at(full, *path).items():
                 dotted = ".".join(map(str, (*path, key)))
                 if isinstance(value, str | int | float):
                     raw = copy.deepcopy(full)
-                    at(raw, path)[key] = {"a": "mapping"}
+                    at(raw, *path)[key] = {"a": "mapping"}
                     assert_complaint(schema, raw, f"{dotted}: ")
                     seen += 1
                 if key not in (*TAG_KEYS, "train", "test"):
                     raw = copy.deepcopy(full)
-                    at(raw, path)[key + "x"] = at(raw, path).pop(key)
+                    at(raw, *path)[key + "x"] = at(raw, *path).pop(key)
                     says = f"{dotted}x: unknown key; did you mean {dotted}?"
                     assert_complaint(schema, raw, says)
     assert seen > 80
@@ -70,5 +65,5 @@ def test_a_missing_key_is_named_wherever_it_is():
         for dotted in missing[schema]:
             raw = copy.deepcopy(full)
             *path, last = (int(p) if p.isdigit() else p for p in dotted.split("."))
-            del at(raw, path)[last]
+            del at(raw, *path)[last]
             assert_complaint(schema, raw, f"{dotted}: is required but was not given")
