@@ -98,14 +98,11 @@ def test_lines_missing_from_the_metrics_are_named(run: OpenedRun, kept: slice, l
     assert "lacks train/loss of 6 of 6 steps" in str(describe_gaps(folder, config, 9, True))
 
 
-def stages(*steps: int, **more: object) -> list[dict]:
-    first, *others = ({"seq_len": 16, "batch_size": 4, "steps": count} for count in steps)
-    return [first, *(other | more for other in others)]
-
-
 def test_the_first_steps_are_the_same_or_not(config: Callable[..., Config], tmp_path: Path) -> None:
-    def made(*steps: int, optim: dict | None = None, **stage: object) -> Config:
-        return config(tmp_path, stages=stages(*steps, **stage), optim=optim or {})
+    def made(*steps: int, optim: dict | None = None, size: int = 4, **later: object) -> Config:
+        first, *others = ({"seq_len": 16, "batch_size": size, "steps": count} for count in steps)
+        given = [first, *(other | later for other in others)]
+        return config(tmp_path, stages=given, optim=optim or {})
 
     base = made(20)
     assert same_until(base, base, 20)
@@ -118,9 +115,8 @@ def test_the_first_steps_are_the_same_or_not(config: Callable[..., Config], tmp_
     # constant until the last fifth of 18 steps
     assert same_until(short, long, 17)
     assert not same_until(short, long, 19)
-    assert not same_until(base, config(tmp_path, stages=stages(20), optim={"b1": 0.8}), 5)
-    other = config(tmp_path, stages=[stages(20)[0] | {"batch_size": 2}], optim={})
-    assert not same_until(base, other, 5)
+    assert not same_until(base, made(20, optim={"b1": 0.8}), 5)
+    assert not same_until(base, made(20, size=2), 5)
     constant = {"warmup_steps": 2, "final_lr_fraction": 1}
     assert same_until(made(20, optim=constant), made(40, optim=constant), 20)
     more = made(20, 5, learning_rate=1e-3)
