@@ -208,10 +208,8 @@ def _model_keys(model: ModelConfig, family: Family) -> dict[str, Any]:
         "query_pre_attn_scalar": model.heads_width,
         **family.fixed,
     }
-    fields = {
-        name: default if (value := getattr(model, name)) is None else value
-        for name, default in expected.items()
-    }
+    given = {name: getattr(model, name) for name in expected}
+    fields = {name: expected[name] if value is None else value for name, value in given.items()}
     written = {key.name: key.written(fields) for key in family.keys}
     settable = _WITHOUT_KEY.union(*(key.fields for key in family.keys))
     for name, value in fields.items():

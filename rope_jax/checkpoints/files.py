@@ -62,8 +62,8 @@ class CheckpointFiles:
 
     def __init__(self, folder: Path, adapter: Adapter | None = None) -> None:
         """adapter: what is merged into the weights as they are read."""
-        self.folder, self.adapter = folder, adapter
-        self.config = read_json(folder / CONFIG)
+        self.folder, self.adapter, self.config_file = folder, adapter, folder / CONFIG
+        self.config = read_json(self.config_file)
         self._shards = _shards(folder)
         self.tensors: dict[str, TensorInfo] = {}
         for path in self._shards:
@@ -111,7 +111,7 @@ class CheckpointFiles:
     def identity(self) -> str:
         """Return a hash of the paths, sizes and times of the checkpoint's files."""
         beside = [self.folder / name for name in ("tokenizer_config.json", INDEX)]
-        paths = [self.folder / CONFIG, self.tokenizer, *beside, *self._shards]
+        paths = [self.config_file, self.tokenizer, *beside, *self._shards]
         if self.adapter:
             paths += [self.adapter.folder / name for name in (adapter.CONFIG, adapter.WEIGHTS)]
         facts = [

@@ -7,13 +7,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from rope_jax.checkpoints.files import (
-    ACCOMPANYING,
-    CONFIG,
-    TOKENIZER,
-    CheckpointFiles,
-    open_checkpoint,
-)
+from rope_jax.checkpoints.files import ACCOMPANYING, TOKENIZER, CheckpointFiles, open_checkpoint
 from rope_jax.checkpoints.opening import read_json
 from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.sentence_pieces import converted
@@ -54,7 +48,7 @@ def import_checkpoint(model: str, config: ImportConfig, console: Console) -> Run
     imported. Raises UserError; no run is left then.
     """
     files = open_checkpoint(model, config.revision)
-    description = read_description(files.config, str(files.folder / CONFIG), config.ignored_keys)
+    description = read_description(files.config, str(files.config_file), config.ignored_keys)
     path = Path(model).expanduser()
     name = config.name or (path.resolve() if path.exists() else path).name
     run = RunDirectory(Path(config.runs_dir) / name)
@@ -77,7 +71,6 @@ def _training_config(
     files: CheckpointFiles,
     description: Description,
 ) -> tuple[Config, Tokenizer]:
-    """Return the config of the run, and the tokenizer."""
     file = files.tokenizer
     if file.name == TOKENIZER:
         content = read_content(file)
@@ -113,7 +106,7 @@ def _training_config(
         "stages": [{"steps": 1, "seq_len": config.window or description.window, "batch_size": 1}],
         "mesh": config.mesh.model_dump(),
     }
-    return validate(Config, raw, str(files.folder / CONFIG)), tokenizer
+    return validate(Config, raw, str(files.config_file)), tokenizer
 
 
 def _is_imported(run: RunDirectory, training: Config) -> bool:

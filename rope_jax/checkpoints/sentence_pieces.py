@@ -82,7 +82,6 @@ def _check(library: "Library", model: Any, path: Path) -> None:
 
 
 def _is_spaces(piece: Any) -> bool:
-    """Whether a piece is user-defined and consists of spaces."""
     return piece.type == _USER_DEFINED and not piece.piece.strip(_SPACE)
 
 

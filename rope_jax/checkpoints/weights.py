@@ -150,8 +150,8 @@ def _check_tensors(files: CheckpointFiles, tensors: Mapping[str, Tensor]) -> Non
         info = files.tensors.get(name)
         if info is not None and info.shape != tensor.shape:
             raise UserError(
-                f"{info.file}: {name} has shape {list(info.shape)}, but {files.folder}/config.json "
-                f"makes it {list(tensor.shape)}"
+                f"{info.file}: {name} has shape {list(info.shape)}, but {files.config_file} makes "
+                f"it {list(tensor.shape)}"
             )
 
     def first(names: list[str]) -> str:

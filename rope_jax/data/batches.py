@@ -177,7 +177,6 @@ def validation_batches(
 def _windows(
     split: TokenSplit, offsets: NDArray[np.int64], seq_len: int, documents: DocumentsConfig
 ) -> Batch:
-    """Return the windows that begin at these offsets."""
     window = np.empty((len(offsets), seq_len + 1), np.int32)
     is_start = np.zeros(window.shape, bool)
     for row, offset in enumerate(offsets.tolist()):

@@ -62,10 +62,8 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
     elif isinstance(data, HubData):
         given = _hub_splits(data, skipped)
     else:
-        given = {
-            name: partial(read_documents, files, data, skipped)
-            for name, files in matching_files(data).items()
-        }
+        found = matching_files(data).items()
+        given = {name: partial(read_documents, files, data, skipped) for name, files in found}
     if only in given:
         given = {only: given[only]}
     elif only is not None and len(given) == 1:

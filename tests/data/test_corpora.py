@@ -213,13 +213,6 @@ def test_streaming_reads_no_more_documents_than_are_used(tmp_path, monkeypatch):
     assert len(asked) <= 41
 
 
-def test_a_list_of_files_may_be_read_as_one_split_with_a_cap(tmp_path):
-    data = TextData(files=[text_files(tmp_path, BOOKS)], max_documents=3)
-    splits = read(data, tmp_path, "validation")
-    assert texts_of(splits["validation"]) == BOOKS[:3]
-    assert splits["train"] == splits["test"] == []
-
-
 WITH_NULLS = [None, "a", "b", None, "c", "d"]
 SKIPPED = "skipped 2 records whose text is null, the first at "
 

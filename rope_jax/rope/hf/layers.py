@@ -72,7 +72,6 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
 
 
 def _rotating_layers(config: Config, count: int) -> list[bool]:
-    """Whether each layer rotates."""
     kind = config.get("model_type")
     if kind in _GLOBAL_LAYERS_WITHOUT_POSITIONS and config.get("sliding_window"):
         return [layer != "full_attention" for layer in layer_types(config, count)]
