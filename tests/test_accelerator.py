@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 CHECK, BENCHMARK = ROOT / "scripts/check_accelerator.py", ROOT / "benchmarks/accelerator.py"
 
@@ -34,7 +35,6 @@ def test_a_cpu_is_no_accelerator() -> None:
     assert run(BENCHMARK) == f"nothing was measured: {nothing}"
 
 
-@pytest.mark.slow
 def test_kernels_agree_however_two_devices_share_the_work() -> None:
     out = run(CHECK, "--on-cpu", "--length", "128", devices=2)
     for name in ("xla", "blockwise", "xla with two bands", "blockwise with two bands"):
@@ -46,7 +46,6 @@ def test_kernels_agree_however_two_devices_share_the_work() -> None:
     assert "training loop: it waits only for what it asked for" in out
 
 
-@pytest.mark.slow
 def test_the_benchmark_measures_training_and_a_sweep() -> None:
     out = run(BENCHMARK, "--on-cpu", "--models", "tiny", "--rounds", "1", "--steps", "2", devices=2)
     assert "tiny: 93,248 parameters on 2 × cpu, bfloat16, blockwise" in out

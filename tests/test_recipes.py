@@ -22,7 +22,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.resolve import resolve_model
 from rope_jax.protocols.windows import streams_of
-from rope_jax.rope import Frequencies, Rotary, RotaryGeometry
+from rope_jax.rope import Frequencies, Rotary
 
 ROOT = Path(__file__).parents[1]
 
@@ -93,16 +93,6 @@ PROTOCOL, BACKEND, BLOCK = (
 def run_code(code: str, **names: object) -> dict:
     exec(code, names)
     return names
-
-
-def test_the_scaling_has_the_golden_values_beside_it() -> None:
-    names = run_code(SCALING.code, RotaryGeometry=RotaryGeometry)
-    names["parse_scaling"] = names["HalfScaling"].model_validate
-    names["assert_golden"] = lambda frequencies, golden: np.testing.assert_allclose(
-        frequencies.inv_freq, list(golden.values()), rtol=1e-6
-    )
-    exec(SCALING.tests[0], names)
-    names["test_half_golden"]()
 
 
 def test_the_protocols_windows_are_what_the_page_says() -> None:
