@@ -42,8 +42,9 @@ def banded_dense(
 ) -> Float[Array, "B T N V"]:
     """`Backend.attend_bands`, in about B·N·T·S floats, of which the backward pass keeps half.
 
-    Differentiable in reverse mode, with a hand-written derivative: JAX's own pads the gradient of
-    every slice of keys and v to full length, and with it a step took 20 to 40% longer on a CPU.
+    Differentiable in reverse mode, with a hand-written derivative: automatic differentiation pads
+    the gradient of every slice of keys and v to full length, which took XLA longer on a CPU than
+    the products.
     """
     starts = None if part is None else part.starts(v.shape[1])
     return _attention(interaction, queries, keys, v, segment_ids, starts, params)
