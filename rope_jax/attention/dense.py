@@ -187,7 +187,7 @@ _attention.defvjp(_forward, _backward)
 
 
 def _sum_of_spans(
-    parts: Sequence[tuple[slice, Float[Array, "B K _ C"]]],
+    parts: Sequence[tuple[slice, Float[Array, "B K _ _"]]],
 ) -> Float[Array, "B S K _"]:
     """Add up gradients that each cover a span of the keys; the first reaches the last key."""
     (span, total), *others = parts
