@@ -105,10 +105,9 @@ def test_run_turns_the_outcome_into_a_status(call, raised, status, err):
     assert call(main, "/some/where/thing.py", "a", "b=c") == (status, "", err)
 
 
-def test_run_shows_the_traceback_of_a_bug(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["thing.py"])
+def test_run_shows_the_traceback_of_a_bug(call):
     with pytest.raises(ZeroDivisionError):
-        cli.run(lambda _: 1 / 0)
+        call(lambda _: 1 / 0, "thing.py")
 
 
 def test_help_shows_brackets_and_backslashes_as_they_are(capsys):

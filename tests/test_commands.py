@@ -14,21 +14,15 @@ import eval_ppl
 import train
 
 ROOT = Path(__file__).parents[1]
-TINY = [
-    "model.hidden_size=16",
-    "model.intermediate_size=24",
-    "model.num_hidden_layers=1",
-    "model.num_attention_heads=2",
-    "stages=[{steps: 20, seq_len: 16, batch_size: 4}]",
-    "optim.warmup_steps=1",
-    "log_every_steps=1",
-    "checkpoint.every_steps=20",
-    "data.type=text",
-    "data.files=[texts/*.txt]",
-    "data.test_fraction=0.4",
-    "data.validation_fraction=0.2",
-    "data.cache_dir=cache",
-]
+TINY = """\
+name: tiny
+model: {hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1, num_attention_heads: 2}
+stages: [{steps: 20, seq_len: 16, batch_size: 4}]
+optim: {warmup_steps: 1}
+checkpoint: {every_steps: 20}
+data: {type: text, files: [texts/*.txt], test_fraction: 0.4, validation_fraction: 0.2,
+  cache_dir: cache}
+"""
 
 
 def next_lines(out: str) -> list[str]:
@@ -44,8 +38,8 @@ def test_a_run_is_trained_and_swept(call, tmp_path, monkeypatch):
     for index in range(10):
         text = "".join(rng.choice(["rope ", "turns ", "slow\n", "fast "], 120))
         (tmp_path / "texts" / f"{index}.txt").write_text(text)
-    (tmp_path / "run.yaml").write_text("name: tiny\nstages: []\n")
-    status, out, err = call(train.main, str(ROOT / "train.py"), "run.yaml", *TINY)
+    (tmp_path / "run.yaml").write_text(TINY)
+    status, out, err = call(train.main, str(ROOT / "train.py"), "run.yaml", "log_every_steps=1")
     assert (status, err) == (0, "")
     for said in ("parameters", "cpu", "1,280 tokens", "none: slowest wavelength 6,283", "L 16"):
         assert said in out
