@@ -40,7 +40,7 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
     export_run(run, ExportConfig(strategy=strategy), out, CONSOLE)
     training = run.load_config()
     loaded = load_model(Session(run, training, CONSOLE))
-    step, params = newest_params(run.checkpoints, loaded.like, CONSOLE.print)
+    step, params = newest_params(run.checkpoints, loaded.memory.like, CONSOLE.print)
     stage = training.stages[training.stage_at(step)]
     tokenizer, bos = loaded.corpus.tokenizer, loaded.corpus.tokenizer.bos_id
     start = [] if bos is None else [bos]

@@ -36,7 +36,7 @@ class FitStep:
         self._nll_of_last = loaded.nll_of_last
         self._params, self.parameters = params, parameters
         self._config, self._split, self._window = config, loaded.corpus.train, window
-        self._everywhere = loaded.placement.replicated
+        self._everywhere = loaded.memory.placement.replicated
         first = [self._windows(config.length[-1], n) for n in range(1, 9)]  # refuses short texts
         if config.objective == "far" and not any(self._weights(tokens).any() for tokens in first):
             raise UserError(

@@ -1,12 +1,11 @@
 """What a sweep prints before it measures: checkpoints, texts, scalings, memory and warnings."""
 
-import jax
-
 from rope_jax.config.entries import SweepEntry
 from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.console import describe_duration, print_overview, print_wrapped
 from rope_jax.errors import UserError
+from rope_jax.model.memory import parameter_count
 from rope_jax.rope.layers import describe_scaling
 from rope_jax.sweeps.compatibility import ResolvedSweep
 from rope_jax.sweeps.model import LONGEST_DEFAULT, LoadedModel, SweepPlans
@@ -39,7 +38,7 @@ def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
         {
             "checkpoint": f"{session.run.path}, {which}; window {trained.window:,} tokens, "
             f"scaling {trained.scaling.type}",
-            "model": f"{sum(leaf.size for leaf in jax.tree.leaves(loaded.like)):,} parameters",
+            "model": f"{parameter_count(loaded.model):,} parameters",
             "devices": f"{session.describe_devices()}; {memory}",
             "tokenizer": session.describe_tokenizer(),
             config.split: [

@@ -53,12 +53,9 @@ class LoadedModel:
     training: ResolvedRun
     corpus: Corpus
     """The one that it was trained on, or the sweep's own texts."""
-    placement: Placement
     model: LanguageModel
-    like: Params
-    """Shapes, dtypes and shardings of the parameters."""
     memory: MemoryPlan
-    """Memory on each device for reading a window, weights included."""
+    """Memory on each device for reading a window; also where and how the parameters lie."""
 
     def placement_at(self, length: int) -> Placement:
         """Return where windows of n tokens are read.
@@ -117,7 +114,7 @@ class LoadedModel:
         """Read the checkpoint of a step; None: the newest undamaged one."""
         steps = None if step is None else (step,)
         run, warn = self.session.run, self.session.warn
-        _, checkpoints = chosen_checkpoints(run, steps, self.like, warn)
+        _, checkpoints = chosen_checkpoints(run, steps, self.memory.like, warn)
         return next(checkpoints)
 
     def origin(self, step: int) -> Origin:
@@ -151,7 +148,7 @@ def load_model(
         available=processes.smallest(device_bytes()),
         memory_gib=memory_gib,
     )
-    return LoadedModel(session, training, corpus, placement, model, like, memory)
+    return LoadedModel(session, training, corpus, model, memory)
 
 
 def mesh_for(

@@ -85,7 +85,7 @@ def _measure(loaded: LoadedModel, config: ResolvedSweep) -> tuple[ResolvedSweep,
     run, console = session.run, session.console
     expected = expected_steps(run, config.steps)
     plans = _planned(loaded, config, expected)
-    steps, checkpoints = chosen_checkpoints(run, config.steps, loaded.like, session.warn)
+    steps, checkpoints = chosen_checkpoints(run, config.steps, loaded.memory.like, session.warn)
     if steps != expected:  # the newest is damaged, or the run is still training
         plans = _planned(loaded, config, steps)
     stopping.check()

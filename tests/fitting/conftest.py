@@ -23,16 +23,8 @@ MODEL = SMALL | {
     "initializer_range": 0.3,  # so that attention is far from uniform
     "layers": "scanned",  # which compiles faster
 }
-TINY = {
-    "length": 64,
-    "steps": 4,
-    "check_every": 2,
-    "batch_tokens": 256,
-    "warmup_steps": 0,
-    "max_documents": 4,
-    "max_blocks": 1,
-    "resamples": 20,
-}
+TINY = {"length": 64, "steps": 4, "check_every": 2, "batch_tokens": 256, "warmup_steps": 0}
+TINY |= {"max_documents": 4, "max_blocks": 1, "resamples": 20}
 
 
 def fit_config(**settings: object) -> FitConfig:

@@ -123,10 +123,8 @@ def test_a_stopped_fit_continues_from_the_file(fit, tmp_path):
             while not stopping.requested():  # another thread reads the signal
                 time.sleep(0.001)
 
-    stopped = pytest.raises(
-        Stopped, match=r"^stopped after step 6 of 12; the same command continues"
-    )
-    with stopping.listening(), stopped:
+    says = r"^stopped after step 6 of 12; the same command continues"
+    with stopping.listening(), pytest.raises(Stopped, match=says):
         fit(losses, save=save, patience=9)
     state = fresh.restored(path, "this fit")
     assert state.step == 6
@@ -139,19 +137,17 @@ def test_a_stopped_fit_continues_from_the_file(fit, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("bytes_kept", "says"),
     [
-        (lambda content: b"", "is damaged (EOFError); delete it to begin the fit again"),
-        (lambda content: content[:-30], "is damaged (BadZipFile); delete it to begin the fit ag"),
+        (0, "is damaged (EOFError); delete it to begin the fit again"),
+        (-30, "is damaged (BadZipFile); delete it to begin the fit ag"),
         (None, "belongs to a fit with another checkpoint, corpus or code; delete it to begin ag"),
     ],
-    ids=["empty", "cut off", "another"],
 )
-def test_a_damaged_state_is_refused(fit, tmp_path, damage, says):
+def test_a_damaged_state_is_refused(fit, tmp_path, bytes_kept, says):
     path = tmp_path / "state.npz"
     state, _, _ = fit([5.0, 4.0], last=2, save=lambda state: state.save(path, "this fit"))
-    if damage:
-        path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(path.read_bytes()[:bytes_kept])
     with pytest.raises(UserError) as caught:
-        state.restored(path, "this fit" if damage else "that fit")
+        state.restored(path, "that fit" if bytes_kept is None else "this fit")
     assert str(caught.value).startswith(f"{path}: {says}")

@@ -4,7 +4,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
 from rope_jax.grids.run import done_jobs, shell_lines, submit
+from tests.grids.test_run import wait_for
 
 LOGS = Path("runs/grids/small")
 
@@ -35,14 +35,6 @@ def submit_grid(root, *overrides, cluster="slurm"):
 
 def ids_of(submitted):
     return {name: job.job_id for name, job in submitted.items()}
-
-
-def wait_for(*jobs):
-    """Wait for jobs on this machine; submitit would look every few seconds."""
-    end = time.monotonic() + 60
-    while not all(job.done() for job in jobs):
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_the_printed_commands_run_under_sh(stand_ins, folder):
@@ -101,7 +93,7 @@ def test_submitted_jobs_run_and_are_recorded(stand_ins, folder, slurm):
     submitted, out = submit_grid(stand_ins, *only_runs, cluster="local")
     assert list(submitted) == ["tiny-s0/train", "tiny-s1/train"]
     _, jobs = grid_of(*only_runs)
-    wait_for(*submitted.values())
+    wait_for(lambda: all(job.done() for job in submitted.values()))  # submitit looks seldom
     submitted["tiny-s0/train"].result()
     error = submitted["tiny-s1/train"].exception()
     assert "RuntimeError: tiny-s1/train: there is no luck for tiny-s1" in str(error)
