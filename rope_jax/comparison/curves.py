@@ -1,5 +1,6 @@
 """Curves pooled over seeds, with paired differences from the baseline and the first group."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -84,7 +85,7 @@ class Curve:
     usable: UsableLength | None
     """None where it was not measured."""
     truncation: float | None = None
-    """What truncation to the window gives, in nats per token; None: what the gains say."""
+    """What truncation to the window gives, in nats per token; None where it was not measured."""
 
     @classmethod
     def of(cls, rows: Sequence[Row], points: Sequence[Point], **others: Any) -> "Curve":
@@ -244,8 +245,15 @@ class _Pooling:
             usable = statistics.established_length(
                 losses, self._window, self._tolerance, units=units
             )
-            about = {"group": self._group, "window": self._window}
-            yield Curve.of(own, points, usable=usable if losses else None, **about)
+            levels = [p.nll + p.gain.value for p in points if p.gain is not None]
+            yield Curve.of(
+                own,
+                points,
+                group=self._group,
+                window=self._window,
+                usable=usable if losses else None,
+                truncation=next(filter(math.isfinite, reversed(levels)), None),
+            )
 
     def _point(self, row: Row) -> Point:
         """row: of the first seed."""

@@ -221,13 +221,7 @@ def _column(plotted: Plotted, length: int, show: Show) -> list[Cell]:
 
 def truncation_levels(curves: Iterable[Curve]) -> dict[float, list[str]]:
     """Return the labels of the groups by what truncation to the window costs them, in nats."""
-    levels = {
-        curve.group.label: point.nll + point.gain.value
-        for curve in curves
-        for point in curve.points
-        if point.gain is not None and math.isfinite(point.gain.value)
-    }
-    levels |= {c.group.label: c.truncation for c in curves if c.truncation is not None}
+    levels = {c.group.label: c.truncation for c in curves if c.truncation is not None}
     groups: dict[float, list[str]] = {}
     for label, nll in levels.items():
         groups.setdefault(round(nll, 9), []).append(label)

@@ -155,7 +155,11 @@ def test_several_groups_have_their_truncation_in_their_own_colours(several, name
     made = several(2, names)
     shift = {made.groups[0]: 0.0, made.groups[1]: 0.5}
     curves = [
-        replace(c, points=tuple(replace(p, nll=p.nll + shift[c.group]) for p in c.points))
+        replace(
+            c,
+            points=tuple(replace(p, nll=p.nll + shift[c.group]) for p in c.points),
+            truncation=c.truncation + shift[c.group],
+        )
         for c in made.curves
     ]
     figure = draw_comparison(replace(made, curves=curves))

@@ -19,21 +19,18 @@ def test_only_a_suffix_behind_a_separator_names_a_seed():
     assert without_seed("gpt-2-s1") == "gpt-2"
 
 
-@pytest.mark.parametrize(
-    ("runs", "label"),
-    [
+def test_a_group_is_labelled_by_its_runs_without_their_seeds(sweep_of):
+    for runs, label in (
         (("novels", "novels-s1"), "novels (2 seeds)"),
         (("demo-3", "demo-4"), "demo (2 seeds)"),
         (("llama-2", "llama-2-s1"), "llama-2 (2 seeds)"),
         (("a0", "a1"), "a0, a1 (2 seeds)"),
         (("s0", "s1", "s2", "s3", "s4"), "s0, …, s4 (5 seeds)"),
         (("gpt-2",), "gpt-2"),  # not pooled: it keeps its whole name
-    ],
-)
-def test_a_group_is_labelled_by_its_runs_without_their_seeds(sweep_of, runs, label):
-    made = [sweep_of(run, seed=seed) for seed, run in enumerate(runs)]
-    (group,) = group_sweeps(read(*made), [])
-    assert group.label == label
+    ):
+        made = [sweep_of(run, seed=seed) for seed, run in enumerate(runs)]
+        (group,) = group_sweeps(read(*made), [])
+        assert group.label == label
 
 
 def experiment(**changes):

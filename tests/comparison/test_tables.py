@@ -33,13 +33,12 @@ def test_the_csv_has_every_point(comparison):
     rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
     points = [(c, p) for c in comparison.curves for p in c.points]
     for row, (curve, p) in zip(rows, points, strict=True):
-        assert (row["group"], row["name"], int(row["step"])) == (
-            (curve.group.label, curve.name, curve.step)
+        assert (row["group"], row["name"], row["protocol"]) == (
+            (curve.group.label, curve.name, p.protocol)
         )
-        assert (row["protocol"], int(row["length"])) == (p.protocol, p.length)
-        assert [float(row[k]) for k in ("nll", "ci_low", "ci_high", "ppl", "bpb")] == [
-            *(p.nll, p.ci_low, p.ci_high, p.ppl, p.bpb)
-        ]
+        assert (int(row["step"]), int(row["length"])) == (curve.step, p.length)
+        for name in ("nll", "ci_low", "ci_high", "ppl", "bpb"):
+            assert float(row[name]) == getattr(p, name)
         assert [float(v) for v in row["nll_by_seed"].split()] == list(p.nll_by_seed)
         assert row["factor"] == ("" if p.factor is None else str(p.factor))
         for name in ("difference", "gain", "from_first", "above_truncation"):
@@ -59,8 +58,7 @@ def test_the_markdown_has_one_table_per_protocol_and_marks(comparison):
     text = comparison_markdown(comparison)
     assert text.startswith("# a (2 seeds); b; c †\n\n> † cannot be compared with the sweeps before")
     assert text.count("\n## `") == 2
-    curves = [c for c in comparison.newest if c.group.label.startswith("a")]
-    (curve,) = (c for c in curves if c.name == "yarn-4")
+    curve = next(c for c in comparison.newest if c.name == "yarn-4")
     p = next(p for p in curve.points if (p.protocol, p.length) == ("same_tokens", 64))
     (line,) = re.findall(r"^\| a \(2 seeds\) \|.* yarn-4 \|.* none \|$", text, re.MULTILINE)
     assert line.startswith("| a (2 seeds) | model.hidden_size 16 | yarn-4 | ")
@@ -89,10 +87,8 @@ def test_latex_writes_each_group_once_and_a_row_of_truncation_for_one(sweep_of):
     assert "usable" not in second  # whole_window scores other tokens
     found = compared(runs[0])
     (line,) = (x for x in comparison_latex(found).splitlines() if "truncation &" in x)
-    (at_window,) = (
-        p for p in found.curves[0].points if (p.protocol, p.length) == ("same_tokens", 16)
-    )
-    value = f"{at_window.ppl:.2f}"
+    points = {(p.protocol, p.length): p for p in found.curves[0].points}
+    value = f"{points['same_tokens', 16].ppl:.2f}"
     assert line.removesuffix(r" \\").split(" & ") == ["  truncation", "", "", *[value] * 3, ""]
 
 
