@@ -146,8 +146,13 @@ def _backward(
             )
             probabilities = jnp.exp(logits - lse[i])
             d_probabilities, more_dv, d_params = value_gradients(
-                *(interaction, params, probabilities, values[j], dout_block),
-                *(blocks.indices(i, j), d_params),
+                interaction,
+                params,
+                probabilities,
+                values[j],
+                dout_block,
+                blocks.indices(i, j),
+                d_params,
             )
             more_d_params, more_dqs, more_dks = pull_back(probabilities * (d_probabilities - delta))
             dks, dqs = list(dks), list(dqs)

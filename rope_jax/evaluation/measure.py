@@ -100,7 +100,8 @@ def _check_host_memory(jobs: Sequence[Job]) -> None:
         # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
         check_fits(
             f"{job.metric.name}: {windows:,} windows of {length:,} tokens take",
-            *(4 * windows * (length + 2 * job.last), available),
+            4 * windows * (length + 2 * job.last),
+            available,
             "raise stride, or lower max_blocks or max_documents",
             where="of the host's memory",
         )
@@ -286,7 +287,8 @@ class Reader:
             can_shrink = size > self.row_multiple(length)
             check_fits(
                 f"lengths: {size:,} × {length:,} tokens at a time take",
-                *(used, least_available()),
+                used,
+                least_available(),
                 "lower memory_gib" if can_shrink else "leave out the longest length",
             )
             self.compilations += 1

@@ -105,7 +105,11 @@ def sweep(
         window or layers.geometry.train_length, trained or NoScaling(), trained_map
     )
     plan = Plan(
-        *(layers, as_trained, documents, bos_id, config),
+        layers,
+        as_trained,
+        documents,
+        bos_id,
+        config,
         takes_maps=takes_maps,
         longest=longest,
         words=words,

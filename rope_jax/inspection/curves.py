@@ -116,7 +116,13 @@ def make_curves(model: InspectedModel, asked: ScalingConfig, length: int) -> lis
                 seen, _ = exact_frequencies(trained, geometry, model.window)
                 window, reach = (min(n, attended or n) for n in (model.window, length))
                 curves[shown] = Curve(
-                    *(shown, shown_kind, own, geometry, reach, m, inv_freq),
+                    shown,
+                    shown_kind,
+                    own,
+                    geometry,
+                    reach,
+                    m,
+                    inv_freq,
                     wavelengths=wavelengths(inv_freq),
                     turns=turns(inv_freq, window),
                     scale=inv_freq / geometry.inv_freq(),

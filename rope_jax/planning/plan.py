@@ -198,7 +198,10 @@ def plan_sweep(
     placement.check_vocabulary(model.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     memory = MemoryPlan(
-        *(model.config, model.vocab_size, like, placement),
+        model.config,
+        model.vocab_size,
+        like,
+        placement,
         available=device_bytes(placement.device),
         memory_gib=config.memory_gib,
     )

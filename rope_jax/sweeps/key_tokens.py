@@ -156,7 +156,9 @@ def _read(
         (near_windows(sizes, config.short, config.s), config.short + config.s - 1, config.s),
     )
     reader = Reader(
-        *(loaded.nll_of_last, params, loaded.memory.window),
+        loaded.nll_of_last,
+        params,
+        loaded.memory.window,
         row_multiple=lambda n: loaded.placement_at(n).row_shards,
     )
     bar = progress_bar(loaded.session.console, TaskProgressColumn())

@@ -144,7 +144,10 @@ def load_model(
     model = language_model(training, session.tokenizer.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     memory = MemoryPlan(
-        *(model.config, model.vocab_size, like, placement),
+        model.config,
+        model.vocab_size,
+        like,
+        placement,
         available=processes.smallest(device_bytes()),
         memory_gib=memory_gib,
     )

@@ -58,7 +58,9 @@ def sweep_run(
 ) -> None:
     """Sweep a run's checkpoints and write RUN/evals/<name>/. again: repeat earlier measurements."""
     opened = open_run(
-        *(run, training, console),
+        run,
+        training,
+        console,
         attention=config.attention,
         distributed=config.distributed,
         out_of_memory="lengths: there is not enough memory; end other programs, and the same "
@@ -71,7 +73,10 @@ def sweep_run(
         if again:
             processes.on_first(lambda: run.remove_sweep_journals(config.name))
         loaded = load_model(
-            *(session, config.data, config.split, config.memory_gib),
+            session,
+            config.data,
+            config.split,
+            config.memory_gib,
             whole_heads=differ_by_head(entry.map for entry in resolved.scalings),
         )
         check_key_tokens(session.config, resolved, loaded.corpus)

@@ -88,7 +88,8 @@ def check_stage(program: Program, number: int, needed: StageBytes, available: fl
     parameters = bytes_per_device(state) + bytes_per_device(state.params)
     check_fits(
         "model: its parameters, their gradients and the optimizer state take",
-        *(parameters, available),
+        parameters,
+        available,
         "lower hidden_size, intermediate_size or num_hidden_layers, or split it with mesh.fsdp "
         f"over at least {math.ceil(parameters * shards / max(available, 1)):,} devices",
     )
@@ -97,7 +98,8 @@ def check_stage(program: Program, number: int, needed: StageBytes, available: fl
     where = " in validation" if in_validation else ""
     check_fits(
         f"stages[{number}]: {windows:,} × {stage.seq_len:,} tokens at a time{where} take",
-        *(needed.total, available),
+        needed.total,
+        available,
         _advice(program, number, in_validation=in_validation),
     )
 

@@ -103,7 +103,9 @@ class StageProgram:
     @functools.cached_property
     def compiled_step(self) -> Any:
         step: Any = make_train_step(  # jitted
-            *(self._program.model, self._program.optimizer, self._stage.grad_accumulation),
+            self._program.model,
+            self._program.optimizer,
+            self._stage.grad_accumulation,
             out_shardings=(self._program.state_shardings(), self._placement.replicated),
             positioning=self._positioning(self._row_groups),
             gradient_of=self._placement.gradient,
