@@ -1,6 +1,7 @@
 """What a sweep refuses before any work, and what it accepts."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from rope_jax.config.sections import Trained
@@ -129,7 +130,7 @@ def test_a_scaling_makes_the_known_window_longer(entry, window, length):
         ({"bos_id": None}, "bos: there is no document-start token; give bos_id, or bos: none"),
         ({"lengths": [8, 400]}, "lengths: none of the 22 documents has the 401 tokens that length "
          "400 needs; the longest possible length is 331"),
-        ({"token_bytes": [1.0] * 89}, "token_bytes: has no entry for token 89 of the documents"),
+        ({"token_bytes": np.ones(89)}, "token_bytes: has no entry for token 89 of the documents"),
     ],
 )  # fmt: skip
 def test_bad_input_is_a_user_error(settings, message):
