@@ -40,7 +40,7 @@ def banded_dense(
     params: Any,
     part: ZigZag | None = None,
 ) -> Float[Array, "B T N V"]:
-    """`Backend.attend_bands`, in about B·N·T·S floats, of which the backward pass keeps half.
+    """`Backend.attend_bands`, in about B·N·T·S floats; the backward pass keeps over half.
 
     Differentiable in reverse mode, with a hand-written derivative: automatic differentiation pads
     the gradient of every slice of keys and v to full length, which took XLA longer on a CPU than

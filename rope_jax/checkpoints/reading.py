@@ -297,8 +297,10 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
             is_inside = is_new and key in inside
         if not is_inside and key not in given:
             given.setdefault(family.aliases.get(key, key), default)
-    width = model.get("head_dim") or model["hidden_size"] // model["num_attention_heads"]
-    given["head_dim"] = width
+    if width := model.get("head_dim"):
+        given["head_dim"] = width
+    elif all(key.name != "head_dim" for key in family.keys):
+        given["head_dim"] = model["hidden_size"] // model["num_attention_heads"]
     if family.local:
         nested = given.get("rope_parameters")
         if nested and not all(isinstance(part, Mapping) for part in nested.values()):

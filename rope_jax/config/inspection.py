@@ -36,7 +36,7 @@ MAX_MAPPED_LENGTH = 2**13  # visiting every pair of tokens takes nearly a second
 
 
 FigurePath = Annotated[
-    str, Field(pattern=r".\.(png|pdf|svg)$"), single_error("should end in .png, .pdf or .svg")
+    str, Field(pattern=r"[^/]\.(png|pdf|svg)$"), single_error("should end in .png, .pdf or .svg")
 ]
 RotaryDim = Annotated[int, Field(ge=2, le=2**12, multiple_of=2), Whole]
 

@@ -5,10 +5,11 @@ text → plain values (`parse_yaml`) → with overrides (`read_raw`) → a model
 """
 
 import difflib
+import itertools
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ _SUFFIX = ".yaml"
 # words with slashes between them
 _NAME = re.compile(r"[\w+=-][\w.+=-]*(/[\w+=-][\w.+=-]*)*")
 _MAX_BYTES = 2**18  # a larger file is not a config, and is slow to parse
+_MAX_DEPTH = 50  # nested sections; PyYAML crashes at tens of thousands
 
 
 def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
@@ -91,13 +93,14 @@ def config_folder() -> Path:
 
 
 def _read_yaml(path: Path) -> dict[Any, Any]:
-    if not os.path.lexists(path):
-        raise UserError(f"{path}: no such file")
-    try:
-        with file_errors(path):
+    with file_errors(path):
+        try:
             text = read_limited(path, _MAX_BYTES).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such file") from None
+        except UnicodeDecodeError as error:
+            reason = f"is not UTF-8 (byte {error.start}); save it as UTF-8"
+            raise UserError(f"{path}: {reason}") from None
     content = parse_yaml(text, f"{path}:")
     if content is not None and not isinstance(content, dict):
         raise UserError(f"{path}: should contain `key: value` lines")
@@ -176,7 +179,14 @@ def parse_yaml(text: str, begin: str) -> Any:
     """Return the value of YAML text. UserError, with this beginning: it is not YAML."""
     problem, mark = "", None
     try:
-        return _unshared(yaml.load(text, _Loader))
+        depth = 0
+        for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                mark = event.start_mark
+                raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=mark)
+        return _unshared(yaml.load(text, _Loader), itertools.count())
     except yaml.MarkedYAMLError as error:
         problem, mark = str(error.problem).rstrip("."), error.problem_mark
     except yaml.YAMLError as error:
@@ -189,13 +199,15 @@ def parse_yaml(text: str, begin: str) -> Any:
     raise UserError(f"{begin} not valid YAML ({problem}{line})")
 
 
-def _unshared(node: Any) -> Any:
+def _unshared(node: Any, count: Iterator[int]) -> Any:
     """Copy what aliases repeat, so that an override of one place leaves the others."""
+    if next(count) > _MAX_BYTES:  # aliases of aliases can stand for billions of values
+        raise yaml.YAMLError("aliases repeat too many values")
     if isinstance(node, dict):
-        return {key: _unshared(value) for key, value in node.items()}
+        return {key: _unshared(value, count) for key, value in node.items()}
     if isinstance(node, str) and "${" in node:
         raise yaml.YAMLError("references, ${key}, are not supported; write the value")
-    return [_unshared(value) for value in node] if isinstance(node, list) else node
+    return [_unshared(value, count) for value in node] if isinstance(node, list) else node
 
 
 def dump(config: BaseModel) -> str:

@@ -118,6 +118,10 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         taken = {*PROTOCOLS, "curve", "steps"}
         if used := sorted(taken & {task.label for task in self.tasks}):
             raise ValueError(f"tasks: {used[0]} names a protocol or a figure; choose another name")
+        # files of a sweep beside the folders of its curves: results.csv, curve.png, …
+        endings = (".csv", ".jsonl", ".json", ".yaml", ".md", ".tex", ".png", ".pdf", ".svg")
+        if files := [e.label for e in self.scalings if e.label.endswith(endings)]:
+            raise ValueError(f"scalings: {files[0]} is named like a results file")
         if self.data is not None:
             with errors_in("data."):
                 check_read_whole(self.data)

@@ -127,4 +127,6 @@ def _cgroup_limits(root: Path) -> Iterator[int]:
         inside = PurePosixPath(path.lstrip("/"))
         for folder in (inside, *inside.parents):
             with contextlib.suppress(OSError, ValueError):  # absent, or "max"
-                yield int((top / folder / name).read_text())
+                limit = int((top / folder / name).read_text())
+                if limit >= 0:  # emulations of version 1 write -1 for no limit
+                    yield limit

@@ -95,12 +95,17 @@ def measure(
 
 def _check_host_memory(jobs: Sequence[Job]) -> None:
     available = host_bytes()
+    last: dict[tuple[int, str], int] = {}  # batches are read for the job that needs most of them
+    for job in jobs:
+        key = (job.batch.length, job.batch.structure)
+        last[key] = max(last.get(key, 0), job.last)
     for job in jobs:
         windows, length = job.batch.windows, job.batch.length
+        most = last[length, job.batch.structure]
         # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
         check_fits(
             f"{job.metric.name}: {windows:,} windows of {length:,} tokens take",
-            4 * windows * (length + 2 * job.last),
+            4 * windows * (length + 2 * most),
             available,
             "raise stride, or lower max_blocks or max_documents",
             where="of the host's memory",

@@ -74,16 +74,16 @@ class FitState:
             # opened here, because numpy does not close a file that is no archive
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 about = json.loads(str(arrays["about"]))
+                if about.get("identity") != identity:
+                    raise UserError(
+                        f"{path}: belongs to a fit with another checkpoint, corpus or code; delete "
+                        "it to begin again, or choose another name"
+                    )
                 leaves = [jnp.asarray(arrays[f"arr_{i}"]) for i in range(len(expected))]
         except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
             raise UserError(
                 f"{path}: is damaged ({type(error).__name__}); delete it to begin the fit again"
             ) from None
-        if about.get("identity") != identity:
-            raise UserError(
-                f"{path}: belongs to a fit with another checkpoint, corpus or code; delete it to "
-                "begin again, or choose another name"
-            )
         free, opt_state, best = jax.tree.unflatten(structure, leaves)
         kept = {name: about[name] for name in _ABOUT} | {"checks": tuple(about["checks"])}
         return replace(self, free=free, opt_state=opt_state, best=best, **kept)

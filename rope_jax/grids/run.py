@@ -5,12 +5,13 @@ with its output in a log.
 """
 
 import contextlib
+import functools
 import shlex
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def run_jobs(
                     print_message(console, f"{title}: already done", "dim")
                     continue
                 with console.status(title) as status:
-                    run_job(ready, root, logs, status)
+                    run_job(ready, root, logs, functools.partial(_show, status, title))
             except (UserError, OSError) as error:
                 failed[job.name] = str(error)
                 print_message(console, f"{title}: failed: {error}", "red")
@@ -100,14 +101,18 @@ def run_jobs(
     return failed
 
 
+def _show(status: Status, title: str, line: str) -> None:
+    status.update(Text(printable(f"{title}: {line}"), no_wrap=True, overflow="ellipsis"))
+
+
 def run_job(
     job: Job,
     root: Path | None,
     logs: Path,
-    status: Status | None = None,
+    show: Callable[[str], None] = lambda line: None,
     in_slurm: bool = False,
 ) -> None:
-    """Run a job that is ready, and record it; `status` shows the newest line of its log.
+    """Run a job that is ready, and record it. show: called with the newest line of its log.
 
     Raises UserError if the command fails or leaves no result, and Stopped if a signal ended it.
     """
@@ -127,9 +132,7 @@ def run_job(
         )
     try:
         while stopping.requested() is None:
-            if status is not None:
-                text = printable(f"{job.name}: {last_line(log)}")
-                status.update(Text(text, no_wrap=True, overflow="ellipsis"))
+            show(last_line(log))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=0.1)
                 break

@@ -28,14 +28,14 @@ class Band:
     multiplied by a; that of a key rotates by θ'·g(p). θ are the frequencies of the `Rotary` that
     the band belongs to. What is None has no effect.
 
-    frequencies:     θ' and m, [L, #B, #K, pairs] and [L, #B, #K].
+    frequencies:     θ' and m, [#L, #B, #K, pairs] and [#L, #B, #K].
     mask:            which keys these are; static.
     query_positions: f(p), integers [1, #B, S]; None: f(p) = p.
     key_positions:   g(p), integers [1, #B, S]; None: g = f.
     border:          the distance at which θ' takes over from θ without a step, [1, #B].
-    phase:           φ in radians, [L, #B, #N, pairs].
-    amplitude:       a, [L, #B, #N, pairs].
-    query_scale:     multiplies whole queries, [L, #B, #N, S].
+    phase:           φ in radians, [#L, #B, #N, pairs].
+    amplitude:       a, [#L, #B, #N, pairs].
+    query_scale:     multiplies whole queries, [#L, #B, #N, S].
     """
 
     # numpy on the host, jax inside jit

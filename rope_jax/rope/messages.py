@@ -140,7 +140,7 @@ def _suggest_key(schemas: Schemas, path: Path, members: Schemas, given: Schemas,
         if elsewhere and any(wrong in model.model_fields for model in models):
             return f"did you mean {elsewhere}.{wrong}?"
     kind = type_tag(given[0]) if len(given) == 1 else None
-    listed = ", ".join(name for name in fields if name not in TAG_KEYS)
+    listed = ", ".join([name for name in fields if name not in TAG_KEYS] or fields)
     return f"the keys {f'of {kind}' if kind else 'here'} are {listed}"
 
 

@@ -119,7 +119,7 @@ def _train(session: Session) -> None:
 
 
 def _check_config(config: Config) -> None:
-    """UserError for what cannot be trained: an imported checkpoint, or one in bfloat16.
+    """UserError for what cannot be trained: an import, weights in bfloat16, or without texts.
 
     AdamW's steps are a thousandth of a weight or less, and bfloat16 would round them away.
     """

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -57,19 +58,21 @@ def no_gradients(monkeypatch):
     """Let steps change numbers without a program that learns."""
 
     def step(self, free, opt_state, number):
-        return jax.tree.map(lambda x: np.asarray(x) + np.float32(0.01), free), opt_state, 1.0
+        return jax.tree.map(lambda x: x + jnp.float32(0.01), free), opt_state, jnp.ones(())
 
     monkeypatch.setattr(FitStep, "__call__", step)
 
 
 @pytest.fixture(scope="module")
 def without_test_split():
-    """Load corpora without their test split."""
+    """Load corpora whose test split is empty."""
     load = model.load_model
 
     def loaded(*arguments, **how):
         found = load(*arguments, **how)
-        return dataclasses.replace(found, corpus=dataclasses.replace(found.corpus, test=None))
+        test = found.corpus.test
+        empty = dataclasses.replace(test, tokens=test.tokens[:0], starts=test.starts[:1], ids=[])
+        return dataclasses.replace(found, corpus=dataclasses.replace(found.corpus, test=empty))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rope_jax.fitting.run.load_model", loaded)

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -98,7 +99,7 @@ def test_far_targets_short_windows_and_lengths_in_turn(step_of, expected_loss):
     wanted += 0.5 * expected_loss(parameters, "all", WINDOW, 6)
     assert float(loss) == pytest.approx(wanted, rel=1e-5)
     read = []
-    step._program = lambda *given: (read.append(given), (free, (), 0.0))[1]
+    step._program = lambda *given: (read.append(given), (free, (), jnp.zeros(())))[1]
     for number in range(1, 5):
         step(free, (), number)
     assert [arguments[3].shape for arguments in read] == [(2, 49), (1, 65)] * 2

@@ -263,22 +263,21 @@ The same command tries them again.
     )
 
 
-class WhenItBegins:
-    """Calls a function once the log says that a command has begun."""
+def when_it_begins(action):
+    """Call a function once the log says that a command has begun."""
 
-    def __init__(self, action):
-        self.action = action
+    def show(line):
+        if "begins" in line:
+            action()
 
-    def update(self, line):
-        if "begins" in str(line):
-            self.action()
+    return show
 
 
 def test_ctrl_c_stops_the_command_and_then_the_grid(stand_ins, folder):
     Path("hang-tiny-s0").touch()
-    status = WhenItBegins(lambda: os.kill(os.getpid(), signal.SIGINT))
+    interrupt = when_it_begins(lambda: os.kill(os.getpid(), signal.SIGINT))
     with stopping.listening(), pytest.raises(Stopped, match="run the same command again"):
-        run_job(expanded()[0], stand_ins, Path("logs"), status)
+        run_job(expanded()[0], stand_ins, Path("logs"), interrupt)
     assert Path("logs/tiny-s0/train.log").read_text().endswith("stopped by signal 15\n")
 
 
@@ -290,7 +289,7 @@ def test_a_command_does_not_outlive_an_error(stand_ins, folder):
 
     Path("hang-tiny-s0").touch()
     with pytest.raises(RuntimeError):
-        run_job(expanded()[0], stand_ins, Path("logs"), WhenItBegins(fail))
+        run_job(expanded()[0], stand_ins, Path("logs"), when_it_begins(fail))
     assert Path("logs/tiny-s0/train.log").read_text().endswith("stopped by signal 15\n")
 
 

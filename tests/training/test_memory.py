@@ -34,8 +34,8 @@ def sized(stage=None, **model):
 
 LARGEST = 2**31 - 1
 TINY = {"hidden_size": 8, "intermediate_size": 8}
-# 10^23 parameters: nothing overflows
-HUGE = {"hidden_size": LARGEST - 1, "intermediate_size": LARGEST, "num_hidden_layers": 10_000}
+# 10^20 parameters: nothing overflows
+HUGE = {"hidden_size": 2**20, "intermediate_size": LARGEST, "num_hidden_layers": 10_000}
 HUGE |= {"num_attention_heads": 2, "head_dim": 2**16, "layers": "scanned"}
 
 
@@ -107,9 +107,11 @@ def test_the_compilers_figure_decides_what_the_estimate_lets_pass(config, tmp_pa
 
 
 def test_a_run_refused_by_the_compilers_figure_writes_nothing(config, tmp_path, monkeypatch):
-    needed = memory.StageBytes(2**60)
-    monkeypatch.setattr(memory, "compiled_bytes", lambda *_, **__: needed)
-    with pytest.raises(UserError, match=r"^stages\[0\]: 4 × 16 tokens at a time take"):
+    def needed(program, number, *, validates):
+        return memory.StageBytes(2**60 if number == 1 else 0)
+
+    monkeypatch.setattr(memory, "compiled_bytes", needed)
+    with pytest.raises(UserError, match=r"^stages\[1\]: 2 × 32 tokens at a time take"):
         train(config(tmp_path), quiet())
     assert not (tmp_path / "runs").exists()
 

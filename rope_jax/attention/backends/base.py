@@ -82,7 +82,7 @@ class Backend:
 
         By default one band of dot products, by `attend`; one of the two has to be defined.
         """
-        if not interaction.is_plain:
+        if not interaction.is_plain or type(self).attend is Backend.attend:
             raise NotImplementedError(f"attention {self.name} knows one band of dot products alone")
         (q,), (k,), (band,) = queries, keys, interaction.masks
         return self.attend(q, k, v, segment_ids, band.beyond, part)

@@ -57,7 +57,7 @@ class Encoding(Settings):
     @property
     def needs_interaction(self) -> bool:
         """Whether it takes an attention backend that does more than plain dot products."""
-        return not self.scores_are_products
+        return not self.scores_are_products or self.values is not None
 
     @property
     def longest(self) -> int | None:
