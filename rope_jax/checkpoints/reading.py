@@ -34,7 +34,7 @@ _LEFT_OVER = {
 _SCALES = {"factor", "attention_factor", "short_factor", "long_factor", "llama_4_scaling_beta"}
 
 
-def _number(kind: Any, least: float, most: float) -> Callable[[Any], bool]:
+def _number(kind: Any, least: float | int, most: float | int) -> Callable[[Any], bool]:
     """Return a function that says whether a value is a number of a kind from `least` to `most`."""
     return lambda x: isinstance(x, kind) and not isinstance(x, bool) and least <= x <= most
 

@@ -181,7 +181,8 @@ def test_every_kind_of_number_has_a_gradient_in_every_layer_and_head():
     @jax.value_and_grad
     def loss(free: Any, params: Any) -> Any:
         rotary = parameters.rotary(free, positions, 32)
-        return model.nll(params, text[:, :-1], text[:, 1:], positions, None, rotary).mean()
+        inputs, targets = text[:, :-1], text[:, 1:]
+        return model.nll(params, inputs, targets, jnp.asarray(positions), None, rotary).mean()
 
     value, gradient = loss(parameters.initial(), params)
     assert set(gradient) == {*OF_MAPS, "query_scale_s", "query_scale_p"} - {"query_scale"}
