@@ -153,9 +153,13 @@ def _bind_address(config: DistributedConfig) -> str:
     """
     host, _, port = (config.coordinator or "").rpartition(":")
     host = host.strip("[]")
-    how: Any = {"type": socket.SOCK_STREAM, "flags": socket.AI_ADDRCONFIG}  # IPv6 if there is any
     try:
-        (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, **how)
+        (family, _, _, _, address), *_ = socket.getaddrinfo(
+            host,
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_ADDRCONFIG,  # IPv6 if there is any
+        )
         if config.process_id == 0:  # JAX would share a port with process 0 of another run
             socket.create_server(address[:2], family=family).close()
     except OSError as error:

@@ -90,9 +90,11 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
     """
     panels = _panels(parameters, free)
     columns = min(3, len(panels))
-    shape: dict[str, Any] = {"row_height": 2.1 if columns > 1 else 3.0, "sharey": False}
+    height = 2.1 if columns > 1 else 3.0
     with figure_style():
-        figure, axes = make_grid(len(panels), columns, **shape, title="", width="page")
+        figure, axes = make_grid(
+            len(panels), columns, row_height=height, sharey=False, title="", width="page"
+        )
         for axis, panel in zip(axes, panels, strict=True):
             colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(panel.values)))
             every = -(-len(colours) // _MOST_LABELS) if len(colours) > 1 else 0

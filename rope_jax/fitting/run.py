@@ -209,7 +209,8 @@ def _announce(fit: Fit, learned: int) -> None:
     training, stage = session.config, session.config.stage_at(fit.step)
     train, validation, _ = corpus.report[:3]
     notes = corpus.notes if config.data is not None else ()
-    model, trials = fit.loaded.model, len(config.windows) if len(config.windows) > 1 else 0
+    model = fit.loaded.model
+    trials = len(config.windows) if len(config.windows) > 1 else 0
     of_token = flops_per_token(model.config, model.vocab_size, config.length[-1]) * 2 / 3
     of_check = sweep_flops(fit.plan(["trained"], fit.lengths), model.config, model.vocab_size)
     steps = config.steps + config.trial_steps * trials

@@ -177,7 +177,8 @@ def _reading(path: Path) -> Iterator[None]:
 def _commit() -> str | None:
     """Return the commit of this package's repository; None outside one."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    how: Any = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "timeout": 10}
+    folder = Path(__file__).parent
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(command, **how).stdout.strip() or None
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10)
+        return done.stdout.strip() or None
     return None

@@ -28,8 +28,9 @@ def learning_rate(config: Config) -> optax.Schedule:
 def optimizer(config: Config) -> optax.GradientTransformation:
     """Return AdamW (arXiv 1711.05101) on gradients clipped by their global norm."""
     optim, rate = config.optim, learning_rate(config)
-    how: Any = {"weight_decay": optim.weight_decay, "mask": decayed}
-    adamw = optax.adamw(rate, optim.b1, optim.b2, optim.eps, **how)
+    adamw = optax.adamw(
+        rate, optim.b1, optim.b2, optim.eps, weight_decay=optim.weight_decay, mask=decayed
+    )
     return optax.chain(optax.clip_by_global_norm(optim.clip_norm), adamw)
 
 

@@ -50,9 +50,12 @@ class Program:
 
     def fresh_state(self) -> TrainState:
         """Return the initial training state, sharded."""
-        options = compiler_options(self.placement.platform)
-        how: Any = {"out_shardings": self.state_shardings(), "compiler_options": options}
-        return jax.jit(self._draw_state, **how)()
+        draw = jax.jit(
+            self._draw_state,
+            out_shardings=self.state_shardings(),
+            compiler_options=compiler_options(self.placement.platform),
+        )
+        return draw()
 
     def state_shardings(self) -> TrainState:
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)

@@ -53,8 +53,10 @@ def train(config: Config, console: Console) -> RunDirectory:
         f"{run.path}: there is not enough memory; end other programs, and the same command "
         "continues from the newest checkpoint; or make the model smaller, under another name"
     )
-    how: Any = {"distributed": config.distributed, "out_of_memory": out_of_memory}
-    with open_run(run, config, console, **how) as session:
+    opened = open_run(
+        run, config, console, distributed=config.distributed, out_of_memory=out_of_memory
+    )
+    with opened as session:
         _train(session)
     return run
 
