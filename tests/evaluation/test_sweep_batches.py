@@ -122,14 +122,16 @@ def test_equal_readings_run_once(entries, protocol, curves):
             {"protocols": ["sliding"], "stride": 1, "max_blocks": 100},
             r"sliding: .* of the host's memory.*; raise stride, or lower max_blocks or max_docum.*",
         ),
+        # whose windows are read for all 64 targets, as those of per_position are
+        ({"protocols": ["same_tokens", "per_position"]}, r"same_tokens: 38 windows of 64 .*"),
     ],
 )
 def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
     monkeypatch, settings, says
 ):
     monkeypatch.setattr("rope_jax.evaluation.measure.least_available", lambda: 64)
-    if "stride" in settings:
-        monkeypatch.setattr("rope_jax.evaluation.measure.host_bytes", lambda: 2**16)
+    if "protocols" in settings:
+        monkeypatch.setattr("rope_jax.evaluation.measure.host_bytes", lambda: 20_000)
     with pytest.raises(UserError, match=f"^{says}$"):
         run(lengths=[8, 64], programs={}, journal=Interrupting(0), **settings)
 
