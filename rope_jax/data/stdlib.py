@@ -69,7 +69,9 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document
             text = path.read_bytes().decode("utf-8")  # text mode would change line ends
             sources.append(Document(path.relative_to(root).as_posix(), text))
     if not sources:
-        raise UserError(f"data.type: stdlib finds no source files in {root}; set data.type=text")
+        raise UserError(
+            f"data.type: stdlib finds no source files in {root}; set data.type=text and data.files"
+        )
     grams = [shingles(source.text) for source in sources]
     copies = near_copies(grams)
     kept = [i for i in range(len(sources)) if i not in copies]
