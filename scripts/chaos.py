@@ -1,6 +1,6 @@
 """Attack training, sweeps and comparisons; nothing may be lost, hang, or be wrong without a word.
 
-    python scripts/chaos.py                          # 1,000 cases, about 40 minutes
+    python scripts/chaos.py                          # 1,000 cases, about an hour
     python scripts/chaos.py --cases 40 --seed 7
     python scripts/chaos.py --only kills signals
 
