@@ -1,6 +1,6 @@
 """Compare whole models with Hugging Face transformers, or write the golden files for tests.
 
-python scripts/golden_checkpoints.py --write            # tests/checkpoints/golden/*.npz
+python scripts/golden_checkpoints.py --write [FAMILY …]    # tests/checkpoints/golden/*.npz
 python scripts/golden_checkpoints.py --keys             # tests/checkpoints/golden/config_keys.json
 python scripts/golden_checkpoints.py --check DIR [DIR …]    # logits of exported models
 python scripts/golden_checkpoints.py --sliding DIR --stride 64 --length 256 --tokens FILE.npy
@@ -41,7 +41,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,220 +50,10 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.golden_models import MODELS, VOCABULARY, WINDOW, Settings
 from tests.checkpoints.cases import FOLDER, Case, Text
 
-Settings = dict[str, Any]
-
 TOLERANCE = 2e-4
-VOCABULARY = 64
-WINDOW = 32
-"""The length for which the scaled models were "trained"."""
-LENGTHS = (24, 80)
-"""Inside and past the window."""
-AT_THE_SWITCH = (WINDOW, WINDOW + 1, 80)
-FAR = (600,)
-
-# --- the models ---
-
-
-def tiny(**settings: Any) -> Settings:
-    """Return what most models share: 4 heads of 12 dimensions, 2 of keys and values."""
-    return {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 48,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 4 * WINDOW,
-        "pad_token_id": None,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    } | settings
-
-
-def scaled(kind: str, pairs: int, theta: float = 10000.0) -> Settings:
-    """Return rope_parameters of one type, extending WINDOW four times."""
-    own: dict[str, Settings] = {
-        "default": {},
-        "linear": {"factor": 4.0},
-        "dynamic": {"factor": 4.0},
-        "yarn": {"factor": 4.0, "original_max_position_embeddings": WINDOW},
-        "llama3": {
-            "factor": 4.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": WINDOW,
-        },
-        "longrope": {
-            "factor": 4.0,
-            "original_max_position_embeddings": WINDOW,
-            "short_factor": [round(1.0 + 0.05 * pair, 2) for pair in range(pairs)],
-            "long_factor": [round(1.2 + 1.1 * pair, 2) for pair in range(pairs)],
-        },
-        "proportional": {"partial_rotary_factor": 0.5, "factor": 2.0},
-    }
-    return {"rope_type": kind, "rope_theta": theta} | own[kind]
-
-
-TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
-
-
-def every_type(
-    base: Settings, pairs: int, theta: float = 10000.0, **rope: Any
-) -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
-    """Yield (name, settings, text lengths) of a model with each rope type."""
-    for kind in TYPES:
-        longest = WINDOW if kind == "dynamic" else 4 * WINDOW
-        parameters = scaled(kind, pairs, theta) | rope
-        settings = base | {"max_position_embeddings": longest, "rope_parameters": parameters}
-        yield kind, settings, AT_THE_SWITCH if kind in ("dynamic", "longrope") else LENGTHS
-
-
-def llama() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
-    yield from every_type(tiny(rms_norm_eps=1e-5), 6)
-    llama3 = scaled("llama3", 6, 500000.0)
-    yield "biases", tiny(attention_bias=True, mlp_bias=True), LENGTHS
-    yield "tied", tiny(tie_word_embeddings=True, rope_parameters=llama3), LENGTHS
-    wide = tiny(head_dim=16, num_key_value_heads=4, rope_parameters=scaled("linear", 8))
-    yield "head_dim", wide, LENGTHS
-    yarn = scaled("yarn", 6) | {
-        "beta_fast": 4.0,
-        "beta_slow": 0.5,
-        "mscale": 0.8,
-        "mscale_all_dim": 0.4,
-        "truncate": False,
-    }
-    yield "yarn_settings", tiny(rope_parameters=yarn), LENGTHS
-    given = scaled("longrope", 6) | {"attention_factor": 1.4}
-    yield "longrope_attention_factor", tiny(rope_parameters=given), LENGTHS
-
-
-def mistral() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
-    # 48: shorter than the long text, so far keys are hidden, but longer than the trained window
-    yield from every_type(tiny(sliding_window=48), 6, 1000000.0)
-    yield "short_window", tiny(sliding_window=16, rope_parameters=scaled("yarn", 6)), LENGTHS
-    yield "no_window", tiny(sliding_window=None, head_dim=16), LENGTHS
-    # with layer_types, AutoModel reads "mistral" as Ministral, where only some layers slide
-    kinds = ["sliding_attention", "full_attention"]
-    yield "layer_types", tiny(sliding_window=16, layer_types=kinds), LENGTHS
-
-
-def qwen2() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
-    none = {"bos_token_id": None, "eos_token_id": None}
-    yield from every_type(tiny(**none), 6, 1000000.0)
-    three = tiny(num_hidden_layers=3, use_sliding_window=True, sliding_window=16, **none)
-    yield "sliding", three | {"max_window_layers": 1}, LENGTHS
-    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    yield "layer_types", three | {"layer_types": kinds}, LENGTHS
-    yield "tied", tiny(tie_word_embeddings=True, **none), LENGTHS
-
-
-def qwen3() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
-    own = tiny(hidden_size=32, head_dim=16, bos_token_id=None, eos_token_id=None)
-    yield from every_type(own, 8, 1000000.0)
-    yield "biases", own | {"attention_bias": True, "tie_word_embeddings": True}, LENGTHS
-    sliding = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
-    yield "sliding", own | sliding, LENGTHS
-
-
-def smollm3() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
-    own = tiny(num_hidden_layers=4)  # with the default interval, the fourth layer has no positions
-    yield from every_type(own, 6, 2000000.0)
-    some = {"no_rope_layers": [0, 1, 0, 1], "rope_parameters": scaled("yarn", 6, 5000000.0)}
-    yield "no_rope_layers", own | some, LENGTHS
-    untied = own | {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True}
-    yield "biases", untied, LENGTHS
-    sliding = {"use_sliding_window": True, "sliding_window": 16, "no_rope_layer_interval": 2}
-    yield "sliding", own | sliding, LENGTHS
-
-
-def phi3() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
-    own = tiny(original_max_position_embeddings=WINDOW)
-    yield "default", own, LENGTHS
-    longrope = scaled("longrope", 6)
-    del longrope["factor"]  # as in Phi-3's configs: the ratio of the two lengths
-    yield "longrope", own | {"rope_parameters": longrope}, AT_THE_SWITCH
-    wide = own | {"num_attention_heads": 3, "num_key_value_heads": 1}  # 16 dimensions per head
-    part = {"partial_rotary_factor": 0.75}
-    yield "partial", wide | {"rope_parameters": scaled("default", 6) | part}, LENGTHS
-    yield (
-        "partial_longrope",
-        wide | {"rope_parameters": longrope | part},
-        AT_THE_SWITCH,
-    )
-    given = {"rope_parameters": scaled("longrope", 6) | {"attention_factor": 1.25}}
-    yield "longrope_attention_factor", own | given | {"sliding_window": 20}, LENGTHS
-    far = wide | {"max_position_embeddings": 1024, "tie_word_embeddings": True}
-    yield "far", far | {"rope_parameters": scaled("default", 6) | part}, FAR
-    far_scaled = far | {"original_max_position_embeddings": 512}
-    yield "far_longrope", far_scaled | {"rope_parameters": longrope | part}, FAR
-
-
-def gemma2() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
-    own = tiny(
-        head_dim=16,
-        query_pre_attn_scalar=24,
-        sliding_window=16,
-        attn_logit_softcapping=2.0,
-        final_logit_softcapping=3.0,
-        num_hidden_layers=3,
-    )
-    yield from every_type(own, 8)
-    uncapped = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
-    yield "no_caps", own | uncapped | {"attention_bias": True}, LENGTHS
-    untied = {"tie_word_embeddings": False, "layer_types": ["full_attention"] * 3}
-    yield "all_full", own | untied, LENGTHS
-
-
-def gemma3_text() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
-    own = tiny(
-        head_dim=16,
-        query_pre_attn_scalar=24,
-        sliding_window=16,
-        num_hidden_layers=3,
-        sliding_window_pattern=3,  # the third layer is global
-    )
-    for name, settings, lengths in every_type(own, 8, 1000000.0):
-        parts = {
-            "full_attention": settings["rope_parameters"],
-            "sliding_attention": scaled("default", 8, 10000.0),
-        }
-        yield name, settings | {"rope_parameters": parts}, lengths
-    capped = {"final_logit_softcapping": 3.0, "attention_bias": True, "num_hidden_layers": 7}
-    # transformers 5.23 ignores this cap in Gemma 3
-    capped |= {"attn_logit_softcapping": 2.0, "sliding_window_pattern": 6}
-    yield "caps", own | capped, LENGTHS
-
-
-def gpt_neox() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
-    own = tiny(hidden_size=64, bos_token_id=0, eos_token_id=0)  # 16 dimensions per head
-    del own["num_key_value_heads"]
-    yield from every_type(own, 4, partial_rotary_factor=0.5)
-    quarter = scaled("default", 2) | {"partial_rotary_factor": 0.25}
-    yield "quarter", own | {"rope_parameters": quarter}, LENGTHS
-    whole = scaled("linear", 8) | {"partial_rotary_factor": 1.0}
-    in_turn = {"use_parallel_residual": False, "rope_parameters": whole}
-    yield "sequential", own | in_turn, LENGTHS
-    plain = {"attention_bias": False, "tie_word_embeddings": True, "hidden_act": "gelu_fast"}
-    yield "no_attention_bias", own | plain, LENGTHS
-    yield "far", own | {"max_position_embeddings": 1024, "rope_parameters": quarter}, FAR
-    far_scaled = scaled("yarn", 4) | {"partial_rotary_factor": 0.5}
-    far_scaled |= {"factor": 2.0, "original_max_position_embeddings": 512}
-    scaled_up = {"max_position_embeddings": 1024, "rope_parameters": far_scaled}
-    yield "far_yarn", own | scaled_up, FAR
-
-
-def olmo2() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
-    own = tiny(bos_token_id=None)
-    yield from every_type(own, 6, 500000.0)
-    yield "biases", own | {"attention_bias": True, "tie_word_embeddings": True}, LENGTHS
-    yield "all_key_heads", own | {"num_key_value_heads": 4, "rms_norm_eps": 1e-6}, LENGTHS
-
-
-_ALL = (llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3_text, gpt_neox, olmo2)
-MODELS = {models.__name__: models for models in _ALL}
-"""By model_type; a family is added here."""
 
 
 def old_form(config: Settings) -> Settings:
@@ -409,8 +199,8 @@ def write_cases(family: str, cases: Sequence[Case]) -> Path:
     return path
 
 
-def write() -> None:
-    for family in MODELS:
+def write(families: Sequence[str]) -> None:
+    for family in families:
         cases = [make_case(family, *model) for model in MODELS[family]()]
         path = write_cases(family, cases)
         widest = max(float(np.abs(text.logits).max()) for case in cases for text in case.texts)
@@ -528,7 +318,7 @@ def print_sliding(folder: Path, tokens: Path, length: int, stride: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="write the golden files")
+    parser.add_argument("--write", nargs="*", choices=MODELS, metavar="FAMILY", help="or all")
     parser.add_argument("--keys", action="store_true", help="write the keys of config.json")
     parser.add_argument("--check", type=Path, nargs="+", metavar="DIR", help="exported models")
     parser.add_argument("--sliding", type=Path, metavar="DIR", help="an exported model")
@@ -536,14 +326,14 @@ def main() -> None:
     parser.add_argument("--length", type=int, help="for --sliding: inputs per window")
     parser.add_argument("--tokens", type=Path, metavar="FILE.npy", help="for --sliding")
     arguments = parser.parse_args()
-    if not (arguments.write or arguments.keys or arguments.check or arguments.sliding):
+    if len(sys.argv) == 1:
         return parser.print_help()
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    if arguments.write:
-        write()
+    if arguments.write is not None:
+        write(arguments.write or list(MODELS))
     if arguments.keys:
         write_keys()
     if arguments.sliding:

@@ -1,0 +1,9 @@
+"""The model families of transformers, by `model_type`: one table entry each."""
+
+from rope_jax.checkpoints.families.base import REQUIRED, Family
+from rope_jax.checkpoints.families.dense import DENSE
+
+__all__ = ["FAMILIES", "REQUIRED", "Family"]
+
+FAMILIES = {family.model_type: family for family in (*DENSE,)}
+"""By model_type, in the order in which an export tries them."""
