@@ -41,6 +41,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DEMO = ROOT / "docs/figures/demo.csv"
 PROTOCOLS = ROOT / "docs/figures/protocols.csv"
 TASKS = ROOT / "results/tasks"
+FAMILIES = ROOT / "docs/families.csv"
 MARKED = re.compile(r"(<!-- ([\w ]+): .*? -->\n).*?(<!-- /\2 -->\n)", re.DOTALL)
 
 
@@ -170,6 +171,23 @@ def _parameters(encoding: Encoding) -> str:
         if axis in {shape[0] for shape in shapes.values()}
     ]
     return "; ".join(parts) or "none"
+
+
+def families_table() -> str:
+    """Return a table of families of checkpoints, with the worst difference from transformers."""
+    with FAMILIES.open(newline="", encoding="utf-8") as file:
+        rows = [
+            (
+                f"`{row['model_type']}`",
+                row["models"],
+                row["decoder"],
+                f"{row['worst']} of {row['compared']}",
+                row["not_exported"] or "–",
+            )
+            for row in csv.DictReader(file)
+        ]
+    headings = ("model_type", "models", "what the decoder does for it", "worst", "not exported")
+    return table(headings, rows)
 
 
 def chips_table() -> str:
@@ -379,6 +397,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "encoding settings": lambda: settings_table(ENCODINGS),
     "encodings": encoding_properties_table,
     "every way": reference_table,
+    "families": families_table,
     "gpu": lambda: result_table(read_results(AOT_RESULTS), "gpu"),
     "map results": lambda: above_truncation_table("maps", "name"),
     "maps": lambda: settings_table(MAPS),

@@ -1,11 +1,12 @@
 """Folders of Hugging Face checkpoints for tests: golden models with a tokenizer of bytes."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
@@ -132,6 +133,46 @@ def loaded(folder: Path, param_dtype: str = "float32") -> tuple[Config, Params]:
     model = language_model(resolve_run(config), description.model["vocab_size"])
     like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
     return config, load_parameters(files, description.family.rows(config.model), like)
+
+
+def logits_function(config: Config) -> Any:
+    """Return a function (params, tokens [1, T], rotary) -> logits [T, V]."""
+    model = language_model(resolve_run(config), config.model.vocab_size or 0)
+    cap = config.model.logit_softcap
+
+    @jax.jit
+    def logits(params: Any, tokens: Any, rotary: Any) -> Any:
+        positions = jnp.arange(tokens.shape[1])[None]
+        hidden, _ = model.hidden_states(params, tokens, positions, None, rotary)
+        tied = config.model.tie_word_embeddings
+        kernel = params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"]
+        out = hidden @ kernel
+        return out if cap is None else cap * jnp.tanh(out / cap)
+
+    return logits
+
+
+def logit_differences(family: str, folder: Path) -> Iterator[tuple[str, int, float]]:
+    """Yield the largest difference from the golden logits of each model of a family and each text.
+
+    Texts are padded, so that models that differ in frequencies alone share a program.
+    """
+    made: dict[str, Any] = {}
+    for case in read_cases(family):
+        config = config_of(read_description(json.loads(case.config), "config.json"))
+        key = config.model.model_dump_json() + str(config.sliding_windows)
+        if key not in made:
+            params = loaded(write_case(folder / case.name, case))[1]
+            made[key] = logits_function(config), params
+        logits, params = made[key]
+        longest = max(len(text.tokens) for text in case.texts)
+        for text in case.texts:
+            length = len(text.tokens)
+            tokens = np.pad(text.tokens, (0, longest - length))[None]
+            positions = np.arange(longest)[None]
+            rotary = config.rotary_layers.rotary(config.rope.scaling, positions, length)
+            found = np.asarray(logits(params, tokens, rotary))[text.places]
+            yield case.name, length, float(np.abs(found - text.logits).max())
 
 
 def described(family: str = "llama", ignored: tuple[str, ...] = (), **changes: Any) -> Description:

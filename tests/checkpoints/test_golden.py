@@ -6,25 +6,27 @@ The golden logits are those of transformers on torch, in float32, with the same 
 
 import json
 from pathlib import Path
-from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
 from rope_jax.checkpoints.families import FAMILIES as SUPPORTED
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.config.entries import AnyEntry
-from rope_jax.config.training import Config
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation import sweep
 from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
 from tests.checkpoints.cases import FAMILIES, read_cases
-from tests.checkpoints.folders import EACH_FAMILY, config_of, golden_case, loaded, write_case
+from tests.checkpoints.folders import (
+    EACH_FAMILY,
+    config_of,
+    golden_case,
+    loaded,
+    logit_differences,
+    write_case,
+)
 
 # torch in float32 differs from float64 by up to 2.4e-5
 TOLERANCE = 2e-4
@@ -32,46 +34,11 @@ TOLERANCE = 2e-4
 NATS_ON_TORCH = {"llama": 5.830489, "qwen2": 6.062128}
 
 
-def logits_function(config: Config) -> Any:
-    """Return a function (params, tokens [1, T], rotary) -> logits [T, V]."""
-    model = language_model(resolve_run(config), config.model.vocab_size or 0)
-    cap = config.model.logit_softcap
-
-    @jax.jit
-    def logits(params: Any, tokens: Any, rotary: Any) -> Any:
-        positions = jnp.arange(tokens.shape[1])[None]
-        hidden, _ = model.hidden_states(params, tokens, positions, None, rotary)
-        tied = config.model.tie_word_embeddings
-        kernel = params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"]
-        out = hidden @ kernel
-        return out if cap is None else cap * jnp.tanh(out / cap)
-
-    return logits
-
-
 @pytest.mark.parametrize("family", EACH_FAMILY)
 def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
-    """Inside and past the window, LongRoPE at L and L + 1, partial rotation at long distances.
-
-    Texts are padded, so that models that differ in frequencies alone share a program.
-    """
-    made: dict[str, Any] = {}
-    for case in read_cases(family):
-        config = config_of(read_description(json.loads(case.config), "config.json"))
-        key = config.model.model_dump_json() + str(config.sliding_windows)
-        if key not in made:
-            params = loaded(write_case(tmp_path / case.name, case))[1]
-            made[key] = logits_function(config), params
-        logits, params = made[key]
-        longest = max(len(text.tokens) for text in case.texts)
-        for text in case.texts:
-            length = len(text.tokens)
-            tokens = np.pad(text.tokens, (0, longest - length))[None]
-            positions = np.arange(longest)[None]
-            rotary = config.rotary_layers.rotary(config.rope.scaling, positions, length)
-            found = np.asarray(logits(params, tokens, rotary))[text.places]
-            worst = np.abs(found - text.logits).max()
-            assert worst < TOLERANCE, (case.name, length, worst)
+    """Inside and past the window, LongRoPE at L and L + 1, partial rotation at long distances."""
+    for case, length, worst in logit_differences(family, tmp_path):
+        assert worst < TOLERANCE, (case, length, worst)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -110,8 +77,10 @@ def test_sliding_windows_agree_with_torch(family: str, tmp_path: Path) -> None:
     assert measured.sums.mean() == pytest.approx(NATS_ON_TORCH[family], abs=1e-5)
 
 
-def test_every_family_has_a_file_and_texts_past_its_window() -> None:
+def test_every_family_has_a_file_a_row_in_the_documentation_and_texts_past_its_window() -> None:
     assert set(FAMILIES) == set(SUPPORTED)
+    documented = (Path(__file__).parents[2] / "docs/families.csv").read_text().splitlines()[1:]
+    assert [row.partition(",")[0] for row in documented] == list(SUPPORTED)
     for family in FAMILIES:
         for case in read_cases(family):
             assert max(len(text.tokens) for text in case.texts) >= 80, case.name
