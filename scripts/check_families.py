@@ -3,8 +3,8 @@
     python scripts/check_families.py && make generate
 
 For each family: how many tiny models were compared (`tests/checkpoints/golden/`), the worst
-difference of a logit, and which of them cannot be exported again. The columns `models` and `decoder`
-of the file are written by hand; a new family gets an empty row.
+difference of a logit, and which of them cannot be exported again. The columns `models` and
+`decoder` are written by hand; a new family gets an empty row.
 """
 
 import csv
