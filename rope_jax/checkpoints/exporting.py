@@ -181,8 +181,6 @@ def describe(
     ):
         if not is_known:
             raise UserError(f"model.{key}: {value} is in no family of transformers")
-    if training.rope.layout != "half":
-        raise UserError(f"rope.layout: {training.rope.layout} is not that of any family here")
     of_model: list[str] = []
     of_positions: list[str] = []
     candidates = sorted(FAMILIES.values(), key=lambda each: each.model_type != preferred)
@@ -230,6 +228,8 @@ def _position_keys(
     windows = [training.sliding_windows[i % len(training.sliding_windows)] for i in range(count)]
     layers = [training.rotary_layers.for_layer(i, scaling) for i in range(count)]
     keys = family.windows.written(windows)
+    if training.rope.layout != family.layout:
+        raise ValueError(f"no rope.layout {training.rope.layout}, only {family.layout}")
     head_dim, rotary_dim = training.model.heads_width, training.geometry.rotary_dim
     if rotary_dim != head_dim and not family.partial:
         raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")

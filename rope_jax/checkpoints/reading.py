@@ -270,6 +270,7 @@ def _rope(
         "base": geometry.base,
         "rotary_dim": geometry.rotary_dim,
         "train_length": geometry.train_length,
+        "layout": family.layout,
         "scaling": main.model_dump(mode="json", exclude_none=True),
     }
     if (shortest := shortest_pattern(pattern)) != [{}]:

@@ -320,7 +320,7 @@ NONE = "family: none can express this model ("
         ({"model": {"attention": "linear"}}, {},
          ["model.attention: linear is in no family of transformers"]),
         ({"rope": {"layout": "interleaved"}}, {},
-         ["rope.layout: interleaved is not that of any family here"]),
+         [NONE, "llama: no rope.layout interleaved, only half"]),
         ({"model": {"scale_embeddings": True}}, {},
          [NONE, "llama: no scale_embeddings True", "gemma2: no norm rms_norm"]),
         ({"model": {"norm": "layer_norm"}}, {},

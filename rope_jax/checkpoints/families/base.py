@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from rope_jax.checkpoints.weights import Row
 from rope_jax.config.model import ModelConfig
+from rope_jax.rope.geometry import Layout
 from rope_jax.rope.hf.read import positive_int
 
 REQUIRED = object()
@@ -177,6 +178,7 @@ class Family:
     rope_types: the rope types that it may have; None: all.
     nope:       whether layers without rotation can be written (no_rope_layers).
     local:      whether sliding layers have a base of their own and are never scaled.
+    layout:     which dimensions form a pair.
     """
 
     model_type: str
@@ -192,6 +194,7 @@ class Family:
     rope_types: tuple[str, ...] | None = None
     nope: bool = False
     local: bool = False
+    layout: Layout = "half"
 
 
 SIZES = tuple(
