@@ -266,7 +266,7 @@ def _rope(
         if window is not None:
             settings["sliding_window"] = window
         pattern.append(settings)
-    rope = {
+    rope: dict[str, Any] = {
         "base": geometry.base,
         "rotary_dim": geometry.rotary_dim,
         "train_length": geometry.train_length,
