@@ -30,7 +30,12 @@ ActivationName = Literal["silu", "gelu", "gelu_tanh"]
 FloatName = Literal["float32", "bfloat16"]
 ProductName = Literal["bfloat16", "auto"]
 RematName = Literal["none", "products", "attention", "layer"]
-# earlier versions had true and false
+# earlier versions had true and false, here and below
+EmbeddingScale = Annotated[
+    PositiveFloat | Literal["sqrt_hidden_size"],
+    single_error("should be a number above 0 or 'sqrt_hidden_size'"),
+    BeforeValidator(lambda x: ("sqrt_hidden_size" if x else 1.0) if isinstance(x, bool) else x),
+]
 _NAMED = BeforeValidator(lambda x: ("layer" if x else "none") if isinstance(x, bool) else x)
 LayersName = Literal["unrolled", "scanned"]
 QKNorm = Annotated[
@@ -73,7 +78,13 @@ class ModelConfig(Frozen):
     activation: ActivationName = Field("silu", description="of the MLP; gelu_tanh: fit of gelu")
     gated_mlp: bool = Field(True, description="down(act(gate(x)) * up(x)); false: down(act(up(x)))")
     feed_forward: AnyFeedForward = Field(MLP(), description="its type, with its own settings")
-    scale_embeddings: bool = Field(False, description="embeddings × sqrt(hidden_size) (Gemma)")
+    scale_embeddings: EmbeddingScale = Field(
+        1.0, description="embeddings are multiplied by it; sqrt_hidden_size: Gemma's"
+    )
+    residual_multiplier: Moderate = Field(
+        1.0, description="of what attention and MLP add to the residual stream (Granite)"
+    )
+    logit_multiplier: Moderate = Field(1.0, description="of the output logits (Granite, Cohere)")
     query_pre_attn_scalar: PositiveFloat | None = Field(
         None, description="logits are divided by its root; null: head_dim"
     )

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
@@ -26,7 +27,14 @@ from rope_jax.blocks.base import Norm, Parameter, Parameters, linear
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import SINGLE_DEVICE, Collectives
 from rope_jax.errors import UserError
-from rope_jax.model.layers import DecoderLayer, LayerContext, LayerInputs, LayerKind, Weights
+from rope_jax.model.layers import (
+    DecoderLayer,
+    LayerContext,
+    LayerInputs,
+    LayerKind,
+    Weights,
+    multiplied,
+)
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.resolve import ResolvedModel, ResolvedRun
 from rope_jax.positions.bands import band_masks, of_tokens, rotations
@@ -54,7 +62,7 @@ class EmbeddingAndHead(Weights):
         super().__init__(declared, config, rngs)
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
-        """Return the tokens' embeddings; times √D, rounded to their dtype, where configured."""
+        """Return the tokens' embeddings, scaled; Gemma's root is rounded to their dtype."""
         embedding = self["embed_tokens"]["embedding"].astype(self.config.dtype)
         if self.mesh.tensor == 1:
             x = jnp.take(embedding, tokens, axis=0)
@@ -64,9 +72,10 @@ class EmbeddingAndHead(Weights):
             x = jnp.take(embedding, jnp.clip(own, 0, size - 1), axis=0)
             is_own = (own >= 0) & (own < size)
             x = self.mesh.sum_over_tensor(x * is_own[:, None].astype(x.dtype))
-        if self.config.scale_embeddings:
-            x = x * jnp.asarray(self.config.hidden_size**0.5, x.dtype)
-        return x
+        scale = self.config.scale_embeddings
+        if scale == "sqrt_hidden_size":
+            scale = float(np.asarray(self.config.hidden_size**0.5, x.dtype))
+        return multiplied(x, scale)
 
     def output_kernel(self) -> Float[Array, "D V"]:
         """Return the matrix that turns normed hidden states into logits."""
@@ -133,7 +142,9 @@ class LanguageModel:
         rotary: Rotary,
         last: int | None = None,
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
-        """Return the last layer's output after the final norm, and the sum of auxiliary losses.
+        """Return what the output matrix turns into logits, and the sum of auxiliary losses.
+
+        That is the last layer's output after the final norm, times `logit_multiplier`.
 
         segment_ids: which document each token belongs to; None: each row is one document.
         last: only for this many tokens at the end of each window; the last layer skips the others.
@@ -152,7 +163,7 @@ class LanguageModel:
         kinds[-1] = replace(kinds[-1], last=last)
         layers = self._scanned if self.config.layers == "scanned" else self._unrolled
         x, auxiliary = layers(x, params["layers"], inputs, kinds)
-        return outer["norm"](x), auxiliary
+        return multiplied(outer["norm"](x), self.config.logit_multiplier), auxiliary
 
     def nll(
         self,

@@ -322,7 +322,7 @@ NONE = "family: none can express this model ("
         ({"rope": {"layout": "interleaved"}}, {},
          [NONE, "llama: no rope.layout interleaved, only half"]),
         ({"model": {"scale_embeddings": True}}, {},
-         [NONE, "llama: no scale_embeddings True", "gemma2: no norm rms_norm"]),
+         [NONE, "llama: no scale_embeddings sqrt_hidden_size", "gemma2: no norm rms_norm"]),
         ({"model": {"norm": "layer_norm"}}, {},
          [NONE, "llama: no norm layer_norm", "gpt_neox: no "]),
         ({"model": {"qk_norm": True, "qkv_bias": True}}, {},

@@ -42,6 +42,7 @@ MIXED = {"fsdp": 2, "context": 2, "tensor": 2}
 BLOCKWISE = {"attention": "blockwise"}
 BIASES = {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "tie_word_embeddings": False}
 NEOX = {"norm": "layer_norm", "parallel_residual": True, "gated_mlp": False}
+NEOX |= {"residual_multiplier": 0.5, "logit_multiplier": 2.0}
 GEMMA = {
     **{"norm_placement": "both", "attention_softcap": 5.0, "logit_softcap": 3.0},
     **{"norm": "rms_norm_plus_one", "qk_norm": True, "scale_embeddings": True},

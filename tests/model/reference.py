@@ -46,6 +46,10 @@ FAMILIES = {
     "gemma2": (GEMMA | {"attention_softcap": 2.0, "logit_softcap": 3.0}, (5, None)),
     "gemma3": (GEMMA | {"qk_norm": True}, (5, 5, None)),
     "gpt_neox": (NEOX, (None,)),
+    "granite": (
+        {"scale_embeddings": 3.0, "residual_multiplier": 0.3, "logit_multiplier": 1.5},
+        (None,),
+    ),
 }
 
 
@@ -141,9 +145,9 @@ def reference_nll(
             up = activated(up, config.activation)
         return projected(up, weights["down_proj"])
 
+    root = np.sqrt(config.hidden_size)
     x = params["embed_tokens"]["embedding"][tokens]
-    if config.scale_embeddings:
-        x = x * np.sqrt(config.hidden_size)
+    x = x * {"sqrt_hidden_size": root}.get(config.scale_embeddings, config.scale_embeddings)
     for number in range(count):
         layer = jax.tree.map(lambda leaf, i=number: leaf[i], params["layers"])
         norms = {name: leaf for name, leaf in layer.items() if "norm" in name}
@@ -152,19 +156,21 @@ def reference_nll(
             return normalized(y, norms.pop(f"{name}_layernorm"), config)
 
         heads, mlp, placement = layer["self_attn"], layer["mlp"], config.norm_placement
+        factor = config.residual_multiplier
         mixed = attention(x if placement == "after" else apply("input", x), number, heads)
         if placement == "before":  # Llama; GPT-NeoX reads the same input twice
-            normed = apply("post_attention", x if config.parallel_residual else x + mixed)
-            x = x + mixed + feed_forward(normed, mlp)
+            y = x + factor * mixed
+            normed = apply("post_attention", x if config.parallel_residual else y)
+            x = y + factor * feed_forward(normed, mlp)
         else:  # OLMo 2; Gemma 2 and 3 also normalize the inputs
-            x = x + apply("post_attention", mixed)
+            x = x + factor * apply("post_attention", mixed)
             normed = x if placement == "after" else apply("pre_feedforward", x)
-            x = x + apply("post_feedforward", feed_forward(normed, mlp))
+            x = x + factor * apply("post_feedforward", feed_forward(normed, mlp))
         assert not norms  # every norm of the model is used
     x = normalized(x, params["norm"], config)
     tied = config.tie_word_embeddings
     logits = x @ (params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"])
-    logits = capped(logits, config.logit_softcap)
+    logits = capped(config.logit_multiplier * logits, config.logit_softcap)
     log_sum = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
     return log_sum - np.take_along_axis(logits, targets[:, :, None], -1)[:, :, 0]
 

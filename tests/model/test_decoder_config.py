@@ -84,6 +84,8 @@ OTHERS = {
     "remat": ("attention", False),
     "activation": ("gelu", False),
     "scale_embeddings": (True, False),
+    "residual_multiplier": (0.5, False),
+    "logit_multiplier": (0.5, False),
     "query_pre_attn_scalar": (24.0, False),
     "attention_softcap": (7.0, False),
     "logit_softcap": (9.0, False),
