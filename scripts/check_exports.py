@@ -65,8 +65,9 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
         hidden, _ = model.hidden_states(params, tokens, positions, None, rotary)
         tied = training.model.tie_word_embeddings
         kernel = params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"]
+        out = hidden @ kernel + params.get("lm_head", {}).get("bias", 0)
         cap = training.model.logit_softcap
-        return hidden @ kernel if cap is None else cap * jnp.tanh(hidden @ kernel / cap)
+        return out if cap is None else cap * jnp.tanh(out / cap)
 
     exact = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
     np.save(out / "logits.npy", np.asarray(logits(exact, jnp.asarray(tokens[None]), rotary)))

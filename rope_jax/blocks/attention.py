@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from rope_jax.blocks.base import (
+    TENSOR,
     Block,
     Norm,
     Parameters,
@@ -20,6 +21,7 @@ class GroupedQueryAttention(Block):
     sharding: ClassVar[dict[str, Sharding]] = {
         **column_parallel("q_proj", "k_proj", "v_proj"),
         **row_parallel("o_proj"),
+        **dict.fromkeys(("q_norms.scale", "k_norms.scale"), Sharding((TENSOR, None))),
     }
 
     def parameters(self, model: Any) -> Parameters:
@@ -31,7 +33,10 @@ class GroupedQueryAttention(Block):
             "v_proj": linear(d, keys, bias),
             "o_proj": linear(queries, d, model.o_bias),
         }
-        if model.qk_norm:
+        if model.qk_norm == "by_head":
+            parameters["q_norms"] = Norm(width, model.num_attention_heads)
+            parameters["k_norms"] = Norm(width, model.kv_heads)
+        elif model.qk_norm:
             together = model.qk_norm == "all_heads"
             parameters["q_norm"] = Norm(queries if together else width)
             parameters["k_norm"] = Norm(keys if together else width)
@@ -44,15 +49,21 @@ class GroupedQueryAttention(Block):
 
     def apply(self, model: Any, params: Any, x: Any, layer: Any) -> Any:
         """Attend from the computed tokens [tokens, D] to all tokens of their windows."""
+        import jax.numpy as jnp
+
         width, length = model.heads_width, layer.inputs.length
         q = layer.column_parallel(layer.computed(x), params["q_proj"])
         k = layer.column_parallel(x, params["k_proj"])
         v = layer.column_parallel(x, params["v_proj"])
+        if (c := model.clip_qkv) is not None:
+            q, k, v = (jnp.clip(y, -c, c) for y in (q, k, v))
         if model.qk_norm == "all_heads":
             q, k = params["q_norm"](q), params["k_norm"](k)
         batch = x.shape[0] // length
         q, k, v = (y.reshape(batch, -1, y.shape[1] // width, width) for y in (q, k, v))
         if model.qk_norm is True:
             q, k = params["q_norm"](q), params["k_norm"](k)
+        elif model.qk_norm == "by_head":
+            q, k = params["q_norms"](q), params["k_norms"](k)
         out = layer.attend(q, k, v)
         return layer.row_parallel(out.reshape(out.shape[0] * out.shape[1], -1), params["o_proj"])

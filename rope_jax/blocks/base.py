@@ -47,9 +47,14 @@ class Parameter(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A norm of the model's kind over a last axis of `width`; every device has all of it."""
+    """A norm of the model's kind over a last axis of `width`.
+
+    heads: how many heads, on the axis before, have weights of their own, but no biases; None: all
+        share them, and every device has all of them.
+    """
 
     width: int
+    heads: int | None = None
 
 
 #: The parameters of a block, or of a part of it, by name.

@@ -47,11 +47,12 @@ class MLP(FeedForward):
                 params[name]["kernel"].astype(x.dtype) for name in ("gate_proj", "down_proj")
             )
             return layer.summed(gated_feed_forward(x, w_gate, w_up, w_down, low_precision)), None
-        # x·sigmoid(x); x·Φ(x) with the normal distribution's Φ; the latter approximated with tanh
+        # x·sigmoid(x); x·Φ(x) with the normal distribution's Φ, and approximated with tanh
         activations: dict[str, Callable[[Any], Any]] = {
             "silu": jax.nn.silu,
             "gelu": functools.partial(jax.nn.gelu, approximate=False),
             "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+            "relu_squared": lambda x: jax.nn.relu(x) ** 2,
         }
         activation = activations[model.activation]
         if model.gated_mlp:

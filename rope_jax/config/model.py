@@ -24,9 +24,16 @@ from rope_jax.rope.messages import alternatives
 from rope_jax.rope.numbers import Whole, single_error
 from rope_jax.rope.strategies import NoScaling
 
-NormName = Literal["rms_norm", "rms_norm_plus_one", "layer_norm"]
-NormPlacement = Literal["before", "after", "both"]
-ActivationName = Literal["silu", "gelu", "gelu_tanh"]
+NormName = Literal[
+    "rms_norm",
+    "rms_norm_plus_one",
+    "layer_norm",
+    "layer_norm_plus_one",
+    "layer_norm_no_bias",
+    "layer_norm_plain",
+]
+NormPlacement = Literal["before", "after", "both", "shared"]
+ActivationName = Literal["silu", "gelu", "gelu_tanh", "relu_squared"]
 FloatName = Literal["float32", "bfloat16"]
 ProductName = Literal["bfloat16", "auto"]
 RematName = Literal["none", "products", "attention", "layer"]
@@ -39,7 +46,8 @@ EmbeddingScale = Annotated[
 _NAMED = BeforeValidator(lambda x: ("layer" if x else "none") if isinstance(x, bool) else x)
 LayersName = Literal["unrolled", "scanned"]
 QKNorm = Annotated[
-    bool | Literal["all_heads"], single_error("should be true, false or 'all_heads'")
+    bool | Literal["all_heads", "by_head"],
+    single_error("should be true, false, 'all_heads' or 'by_head'"),
 ]
 
 # checking a config visits every layer
@@ -62,19 +70,28 @@ class ModelConfig(Frozen):
     tie_word_embeddings: bool = Field(True, description="one matrix for embedding and output")
     norm: NormName = Field(
         "rms_norm",
-        description="rms_norm_plus_one (Gemma): scale 1 + weight; layer_norm: mean and bias",
+        description="plus_one (Gemma, Nemotron): scale 1 + weight; layer_norm: mean and bias; "
+        "no_bias (Cohere): without that; plain (OLMo): without weights",
     )
     norm_placement: NormPlacement = Field(
-        "before", description="on the inputs of attention and MLP; after (OLMo 2): on their outputs"
+        "before",
+        description="on the inputs of attention and MLP; after (OLMo 2): on their outputs; shared "
+        "(Phi): one for both inputs, side by side",
     )
     qk_norm: QKNorm = Field(
-        False, description="norm of q and k before rotation, by head; all_heads (OLMo 2): as one"
+        False,
+        description="norm of q and k before rotation, by head; by_head (StableLM): with weights "
+        "for each; all_heads (OLMo 2): as one",
     )
     rms_norm_eps: Moderate = Field(1e-5, description="epsilon of every norm")
     parallel_residual: bool = Field(False, description="attention and MLP side by side (GPT-NeoX)")
+    clip_qkv: PositiveFloat | None = Field(
+        None, description="c: queries, keys and values are limited to ±c (OLMo); null: unlimited"
+    )
     qkv_bias: bool = Field(False, description="add biases to queries, keys and values")
     o_bias: bool = Field(False, description="add a bias to the output of attention")
     mlp_bias: bool = Field(False, description="add biases in the feed-forward")
+    head_bias: bool = Field(False, description="add a bias to the output logits (Phi)")
     activation: ActivationName = Field("silu", description="of the MLP; gelu_tanh: fit of gelu")
     gated_mlp: bool = Field(True, description="down(act(gate(x)) * up(x)); false: down(act(up(x)))")
     feed_forward: AnyFeedForward = Field(MLP(), description="its type, with its own settings")

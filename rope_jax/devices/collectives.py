@@ -32,6 +32,7 @@ ROWS = (DATA, FSDP)
 _RULES = SHARDINGS | {
     ("embed_tokens", "embedding"): Sharding((TENSOR, FSDP)),
     ("lm_head", "kernel"): Sharding((FSDP, TENSOR)),
+    ("lm_head", "bias"): Sharding((TENSOR,)),
 }
 
 

@@ -57,8 +57,11 @@ class EmbeddingAndHead(Weights):
         self.config, self.mesh, width = config, mesh, config.hidden_size
         embedding = {"embedding": Parameter((vocab_size, width))}
         declared: Parameters = {"embed_tokens": embedding, "norm": Norm(width)}
-        if not config.tie_word_embeddings:
-            declared["lm_head"] = linear(width, vocab_size)
+        head = {} if config.tie_word_embeddings else linear(width, vocab_size)
+        if config.head_bias:
+            head["bias"] = Parameter((vocab_size,), "zeros")
+        if head:
+            declared["lm_head"] = head
         super().__init__(declared, config, rngs)
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
@@ -77,11 +80,16 @@ class EmbeddingAndHead(Weights):
             scale = float(np.asarray(self.config.hidden_size**0.5, x.dtype))
         return multiplied(x, scale)
 
-    def output_kernel(self) -> Float[Array, "D V"]:
-        """Return the matrix that turns normed hidden states into logits."""
-        if self.config.tie_word_embeddings:
-            return self["embed_tokens"]["embedding"].astype(self.config.dtype).T
-        return self["lm_head"]["kernel"].astype(self.config.dtype)
+    def logit_factors(
+        self, hidden: Float[Array, "computed D"]
+    ) -> tuple[Float[Array, "computed E"], Float[Array, "E V"]]:
+        """Return two matrices whose product is the logits; E is D, or D + 1 with a bias."""
+        tied, dtype = self.config.tie_word_embeddings, self.config.dtype
+        kernel = self["embed_tokens"]["embedding"].T if tied else self["lm_head"]["kernel"]
+        if self.config.head_bias:
+            hidden = jnp.pad(hidden, ((0, 0), (0, 1)), constant_values=1)
+            kernel = jnp.concatenate([kernel, self["lm_head"]["bias"][None]])
+        return hidden, kernel.astype(dtype)
 
 
 class LanguageModel:
@@ -224,7 +232,7 @@ class LanguageModel:
         if computed is not None:
             targets = targets[:, -computed:]
         targets = self.mesh.own_tokens(targets, 1)
-        values = function(hidden, self._outer(params).output_kernel(), targets.reshape(-1))
+        values = function(*self._outer(params).logit_factors(hidden), targets.reshape(-1))
         windows = [self.mesh.all_tokens(x.reshape(targets.shape), 1) for x in values]
         return (windows if last is None else [x[:, -last:] for x in windows]), auxiliary
 

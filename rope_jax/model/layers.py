@@ -88,7 +88,7 @@ class Weights(nnx.Module):
                 draw = initializers[entry.initial]
                 return nnx.Param(draw(rngs.params(), entry.shape, config.param_dtype))
             if isinstance(entry, Norm):
-                return norm(config, entry.width, rngs)
+                return norm(config, entry, rngs)
             return Weights(entry, config, rngs)
 
         for name, entry in declared.items():
@@ -213,17 +213,19 @@ class DecoderLayer(Weights):
 
     Norms are named as in Hugging Face's models: `post_attention_layernorm` is before the
     feed-forward in a Llama (placement before), and of attention's output in OLMo 2 and Gemma 2.
+    Where one norm is shared, it is the `input_layernorm`.
     """
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
         placement, norm = config.norm_placement, Norm(config.hidden_size)
         declared: Parameters = {} if placement == "after" else {"input_layernorm": norm}
         declared["self_attn"] = _ATTENTION.parameters(config)
-        declared["post_attention_layernorm"] = norm
+        if placement != "shared":
+            declared["post_attention_layernorm"] = norm
         if placement == "both":
             declared["pre_feedforward_layernorm"] = norm
         declared["mlp"] = config.feed_forward.parameters(config)
-        if placement != "before":
+        if placement in ("after", "both"):
             declared["post_feedforward_layernorm"] = norm
         super().__init__(declared, config, rngs)
 
@@ -235,13 +237,15 @@ class DecoderLayer(Weights):
         normed = x if placement == "after" else self["input_layernorm"](x)
         y = _ATTENTION.apply(config, self["self_attn"], normed, layer)
         before, factor = layer.computed(x), config.residual_multiplier
-        if placement == "before":
+        if placement == "shared":
+            x, normed = before + multiplied(y, factor), layer.computed(normed)
+        elif placement == "before":
             x = before + multiplied(y, factor)
             normed = self["post_attention_layernorm"](before if config.parallel_residual else x)
         else:
             x = before + multiplied(self["post_attention_layernorm"](y), factor)
             normed = x if placement == "after" else self["pre_feedforward_layernorm"](x)
         y, auxiliary = config.feed_forward.apply(config, self["mlp"], normed, layer)
-        if placement != "before":
+        if "post_feedforward_layernorm" in self:
             y = self["post_feedforward_layernorm"](y)
         return x + multiplied(y, factor), auxiliary

@@ -43,6 +43,8 @@ BLOCKWISE = {"attention": "blockwise"}
 BIASES = {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "tie_word_embeddings": False}
 NEOX = {"norm": "layer_norm", "parallel_residual": True, "gated_mlp": False}
 NEOX |= {"residual_multiplier": 0.5, "logit_multiplier": 2.0}
+BY_HEAD = {"norm": "layer_norm_no_bias", "norm_placement": "shared", "qk_norm": "by_head"}
+BY_HEAD |= {"head_bias": True, "clip_qkv": 0.5, "tie_word_embeddings": False}
 GEMMA = {
     **{"norm_placement": "both", "attention_softcap": 5.0, "logit_softcap": 3.0},
     **{"norm": "rms_norm_plus_one", "qk_norm": True, "scale_embeddings": True},
@@ -188,6 +190,7 @@ def models():
     scanned = BLOCKWISE | {"layers": "scanned"}
     yield "Gemma with remat", lambda: case(GEMMA | scanned | {"remat": "layer"}, MIXED)
     yield "remat products", lambda: case(scanned | {"remat": "products"}, MIXED)
+    yield "norms by head and a bias of the head", lambda: case(BY_HEAD | ONE_LAYER, MIXED)
     yield "sliding windows", lambda: case(BLOCKWISE, {"context": 8}, windows=(None, 10))
     yield "a fit", lambda: case(BLOCKWISE, MIXED, of=("nll", "frequencies"))
 

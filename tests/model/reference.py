@@ -36,6 +36,8 @@ NEOX = {
     "gated_mlp": False,
     "tie_word_embeddings": False,
 }
+COHERE = {"norm": "layer_norm_no_bias", "norm_placement": "shared", "qk_norm": "by_head"}
+PHI = NEOX | {"parallel_residual": False, "norm_placement": "shared", "qk_norm": True}
 # By family: the model's fields, and the sliding windows of its layers.
 FAMILIES = {
     "llama with biases": ({"qkv_bias": True, "o_bias": True, "mlp_bias": True}, (None,)),
@@ -50,22 +52,33 @@ FAMILIES = {
         {"scale_embeddings": 3.0, "residual_multiplier": 0.3, "logit_multiplier": 1.5},
         (None,),
     ),
+    "cohere": (COHERE, (5, None)),
+    "phi": (PHI | {"head_bias": True, "activation": "gelu_tanh"}, (None,)),
+    "stablelm": (NEOX | {"qk_norm": "by_head", "gated_mlp": True}, (None,)),
+    "olmo": ({"norm": "layer_norm_plain", "clip_qkv": 0.7}, (None,)),
+    "nemotron": (
+        {"norm": "layer_norm_plus_one", "activation": "relu_squared", "gated_mlp": False},
+        (None,),
+    ),
+    "by head": ({"qk_norm": "by_head", "head_bias": True}, (None,)),
 }
 
 
 def normalized(x, weights, config):
     """Normalize the last axis of x."""
-    if config.norm == "layer_norm":
+    if config.norm.startswith("layer_norm"):
         x = x - np.mean(x, -1, keepdims=True)
-    one = 1 if config.norm == "rms_norm_plus_one" else 0
     root = np.sqrt(np.mean(x**2, -1, keepdims=True) + config.rms_norm_eps)
-    return x / root * (one + weights["scale"]) + weights.get("bias", 0)
+    scale = weights.get("scale", 1) + config.norm.endswith("plus_one")
+    return x / root * scale + weights.get("bias", 0)
 
 
 def activated(x, name):
     """Apply a nonlinearity."""
     if name == "silu":
         return x / (1 + np.exp(-x))
+    if name == "relu_squared":
+        return np.maximum(x, 0) ** 2
     if name == "gelu":
         return x * 0.5 * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))
     return x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
@@ -111,7 +124,8 @@ def reference_nll(
 
     def attention(x, number, weights):
         """Return attention's output in layer `number`."""
-        q, k, v = (projected(x, weights[f"{name}_proj"]) for name in "qkv")
+        limit = config.clip_qkv or np.inf
+        q, k, v = (projected(x, weights[f"{name}_proj"]).clip(-limit, limit) for name in "qkv")
         if config.qk_norm == "all_heads":
             q = normalized(q, weights["q_norm"], config)
             k = normalized(k, weights["k_norm"], config)
@@ -122,6 +136,9 @@ def reference_nll(
         if config.qk_norm is True:
             q = normalized(q, weights["q_norm"], config)
             k = normalized(k, weights["k_norm"], config)
+        if config.qk_norm == "by_head":
+            q = normalized(q, weights["q_norms"], config)
+            k = normalized(k, weights["k_norms"], config)
         q, k = (turn(y, inv_freq[number], m[number], positions, layout) for y in (q, k))
         q = q * scale[number][:, :, None, None]
         divisor = np.sqrt(config.query_pre_attn_scalar or width)
@@ -153,12 +170,16 @@ def reference_nll(
         norms = {name: leaf for name, leaf in layer.items() if "norm" in name}
 
         def apply(name, y, norms=norms):
-            return normalized(y, norms.pop(f"{name}_layernorm"), config)
+            weights = {} if config.norm == "layer_norm_plain" else norms.pop(f"{name}_layernorm")
+            return normalized(y, weights, config)
 
         heads, mlp, placement = layer["self_attn"], layer["mlp"], config.norm_placement
         factor = config.residual_multiplier
-        mixed = attention(x if placement == "after" else apply("input", x), number, heads)
-        if placement == "before":  # Llama; GPT-NeoX reads the same input twice
+        normed = x if placement == "after" else apply("input", x)
+        mixed = attention(normed, number, heads)
+        if placement == "shared":
+            x = x + factor * (mixed + feed_forward(normed, mlp))
+        elif placement == "before":  # Llama; GPT-NeoX reads the same input twice
             y = x + factor * mixed
             normed = apply("post_attention", x if config.parallel_residual else y)
             x = y + factor * feed_forward(normed, mlp)
@@ -167,10 +188,11 @@ def reference_nll(
             normed = x if placement == "after" else apply("pre_feedforward", x)
             x = x + factor * apply("post_feedforward", feed_forward(normed, mlp))
         assert not norms  # every norm of the model is used
-    x = normalized(x, params["norm"], config)
+    x = normalized(x, params.get("norm", {}), config)
     tied = config.tie_word_embeddings
     logits = x @ (params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"])
-    logits = capped(config.logit_multiplier * logits, config.logit_softcap)
+    logits = config.logit_multiplier * logits + params.get("lm_head", {}).get("bias", 0)
+    logits = capped(logits, config.logit_softcap)
     log_sum = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
     return log_sum - np.take_along_axis(logits, targets[:, :, None], -1)[:, :, 0]
 
@@ -178,7 +200,7 @@ def reference_nll(
 def loud_params(model):
     """Draw parameters so large that every part matters; fresh ones give nearly a uniform guess."""
     rng = np.random.default_rng(0)
-    usual = 0.0 if model.config.norm == "rms_norm_plus_one" else 1.0
+    usual = 0.0 if model.config.norm.endswith("plus_one") else 1.0
 
     def draw(path, leaf):
         if path[-1].key == "scale":

@@ -13,6 +13,7 @@ from flax import nnx
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.blocks.base import Norm
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
@@ -264,9 +265,10 @@ def test_embeddings_are_scaled_by_the_rounded_root():
         np.testing.assert_array_equal(embedded, embeddings * jnp.dtype(dtype).type(root))
 
 
+@pytest.mark.parametrize("heads", [None, 5])
 @pytest.mark.parametrize("kind", ["rms_norm", "rms_norm_plus_one", "layer_norm"])
-def test_norms_of_bfloat16_are_computed_in_float32(kind):
-    module = norm(ModelConfig(norm=kind), 64, nnx.Rngs(0))
+def test_norms_of_bfloat16_are_computed_in_float32(kind, heads):
+    module = norm(ModelConfig(norm=kind), Norm(64, heads), nnx.Rngs(0))
     x = np.random.default_rng(0).normal(3.0, 1.0, (5, 64)).astype(jnp.bfloat16)
     found = module(jnp.asarray(x))
     wanted = module(jnp.asarray(x.astype(np.float32)))
@@ -275,7 +277,7 @@ def test_norms_of_bfloat16_are_computed_in_float32(kind):
 
 def test_the_scale_of_gemmas_norm_is_not_rounded_with_its_one():
     config = ModelConfig(norm="rms_norm_plus_one", rms_norm_eps=1e-6, param_dtype="bfloat16")
-    module = norm(config, 4, nnx.Rngs(0))
+    module = norm(config, Norm(4), nnx.Rngs(0))
     assert module.scale[...].dtype == jnp.bfloat16
     np.testing.assert_array_equal(module.scale[...], 0)
     module.scale[...] = jnp.full(4, 2**-12, jnp.bfloat16)
@@ -285,7 +287,7 @@ def test_the_scale_of_gemmas_norm_is_not_rounded_with_its_one():
 
 
 def test_layer_norm_is_exact_where_the_mean_is_large():
-    module = norm(ModelConfig(norm="layer_norm", rms_norm_eps=1e-9), 256, nnx.Rngs(0))
+    module = norm(ModelConfig(norm="layer_norm", rms_norm_eps=1e-9), Norm(256), nnx.Rngs(0))
     x = (2000 + np.random.default_rng(0).standard_normal((3, 256))).astype(np.float32)
     exact = np.float64(x)
     wanted = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
