@@ -146,7 +146,7 @@ def logits_function(config: Config) -> Any:
         hidden, _ = model.hidden_states(params, tokens, positions, None, rotary)
         tied = config.model.tie_word_embeddings
         kernel = params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"]
-        out = hidden @ kernel + params.get("lm_head", {}).get("bias", jnp.zeros(1))
+        out = hidden @ kernel + params.get("lm_head", {}).get("bias", jnp.zeros(()))
         return out if cap is None else cap * jnp.tanh(out / cap)
 
     return logits

@@ -60,7 +60,6 @@ FAMILIES = {
         {"norm": "layer_norm_plus_one", "activation": "relu_squared", "gated_mlp": False},
         (None,),
     ),
-    "by head": ({"qk_norm": "by_head", "head_bias": True}, (None,)),
 }
 
 

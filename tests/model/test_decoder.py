@@ -68,8 +68,10 @@ def by_row():
 
 
 PACKED = POSITIONS, SEGMENTS, by_layer()
-# Grouped queries, heads of which 8 of 12 dimensions are rotated, QK-norm, a separate output matrix.
-FULL = {"num_attention_heads": 6, "qk_norm": True, "tie_word_embeddings": False}
+# Grouped queries, heads of which 8 of 12 dimensions are rotated, a norm and limits of queries and
+# keys, a separate output matrix with a bias.
+FULL = {"num_attention_heads": 6, "qk_norm": "by_head", "clip_qkv": 1.5}
+FULL |= {"tie_word_embeddings": False, "head_bias": True}
 PLAIN = {"head_dim": 8, "num_key_value_heads": 4}
 # By name: the model's fields, its sliding windows, layout, and (positions, segments, rotary).
 MODELS = {name: (*family, "half", PACKED) for name, family in FAMILIES.items()} | {
