@@ -282,6 +282,19 @@ def value_gradients(
     return d_weights + more_d_weights, d_values, jax.tree.map(jnp.add, d_params, more_d_params)
 
 
+def sinks_of(params: Any, kv_heads: int) -> Float[Array, "1 K G 1 1"]:
+    """Return the logit of each head's sink."""
+    return params["sinks"].reshape(1, kv_heads, -1, 1, 1)
+
+
+def sink_gradient(
+    params: Any, lse: Float[Array, "B K G T 1"], delta: Float[Array, "B K G T 1"]
+) -> Float[Array, " N"]:
+    """Return −Σ_r p_r·delta_r for each head, where p_r = exp(sink − lse_r) is the sink's weight."""
+    weights = jnp.exp(sinks_of(params, lse.shape[1]) - lse)
+    return -(weights * delta).sum((0, 3, 4)).reshape(-1)
+
+
 def _hiding(hidden: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the additive mask: −∞ where a key is hidden, else 0."""
     return jnp.where(hidden, -jnp.inf, 0.0).astype(jnp.float32)

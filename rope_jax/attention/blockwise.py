@@ -16,7 +16,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention.blocks import Blocks, Visit, value_gradients, weighted_values
+from rope_jax.attention.blocks import (
+    Blocks,
+    Visit,
+    sink_gradient,
+    sinks_of,
+    value_gradients,
+    weighted_values,
+)
 from rope_jax.attention.remat_names import attended
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
@@ -92,7 +99,7 @@ def _forward(
 
     def query_block(_: None, i: Array) -> tuple[None, tuple[Array, Array]]:
         def see(
-            running: tuple[Array, Array, Array] | None, j: Array, visit: Visit
+            running: tuple[Array, Any, Any] | None, j: Array, visit: Visit
         ) -> tuple[Array, Array, Array]:
             own_queries = [query_blocks[band][i] for band in visit.bands]
             own_keys = [key_blocks[band][j] for band in visit.bands]
@@ -109,7 +116,8 @@ def _forward(
             return row_max, row_sum, out
 
         # The diagonal first: every query sees itself there, so row_max is finite from the start.
-        running = see(None, blocks.diagonal(i), blocks.nearest)
+        before = (sinks_of(params, v.shape[2]), 1.0, 0.0) if interaction.sinks else None
+        running = see(before, blocks.diagonal(i), blocks.nearest)
         row_max, row_sum, out = blocks.visit_others(see, running, i)
         return None, ((out / row_sum).astype(v.dtype), row_max + jnp.log(row_sum))
 
@@ -135,6 +143,10 @@ def _backward(
         own, dout_block = [q[i] for q in query_blocks], douts[i]
         delta = dout_block.astype(jnp.float32) * outs[i].astype(jnp.float32)
         delta = delta.sum(-1, keepdims=True)
+        if interaction.sinks:
+            *others, d_params = gradients
+            d_sinks = d_params["sinks"] + sink_gradient(params, lse[i], delta)
+            gradients = *others, d_params | {"sinks": d_sinks}
 
         def see(gradients: Any, j: Array, visit: Visit) -> Any:
             dks, dv, d_params, dqs = gradients

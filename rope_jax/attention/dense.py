@@ -16,6 +16,8 @@ from jaxtyping import Array, Bool, Float, Int
 from rope_jax.attention.blocks import (
     document_positions,
     masked_logits,
+    sink_gradient,
+    sinks_of,
     value_gradients,
     weighted_values,
 )
@@ -136,17 +138,26 @@ def _forward(
     interaction: Interaction, *arrays: Any
 ) -> tuple[Float[Array, "B T N V"], tuple[Any, ...]]:
     *given, params = arrays
-    outs, probabilities = [], []  # the latter [B, K, G, chunk, C], one array per chunk
+    # of each chunk; the probabilities are [B, K, G, chunk, C], lse is ln Σ_s exp(logit_s)
+    outs, probabilities, lse = [], [], []
     for chunk in _chunks(interaction, *given):
         logits = chunk.logits(params, chunk.queries, chunk.keys)
         # XLA fuses this chain. Every query sees itself, so the maximum is finite.
-        weights = jnp.exp(logits - logits.max(-1, keepdims=True))
-        weights = weights / weights.sum(-1, keepdims=True)
+        row_max = logits.max(-1, keepdims=True)
+        if interaction.sinks:
+            sinks = sinks_of(params, chunk.values.shape[1])
+            row_max = jnp.maximum(row_max, sinks)
+        weights = jnp.exp(logits - row_max)
+        row_sum = weights.sum(-1, keepdims=True)
+        if interaction.sinks:
+            row_sum = row_sum + jnp.exp(sinks - row_max)
+            lse.append(row_max + jnp.log(row_sum))
+        weights = weights / row_sum
         outs.append(weighted_values(interaction, params, weights, chunk.values, chunk.indices))
         probabilities.append(weights.astype(chunk.values.dtype))
     # Not the probabilities, which take most of the memory: a remat policy computes them again.
     out = attended(jnp.concatenate(outs, axis=3).astype(chunk.values.dtype))
-    return _merged(out), (*arrays, out, probabilities)
+    return _merged(out), (*arrays, out, probabilities, lse)
 
 
 def _backward(
@@ -156,11 +167,13 @@ def _backward(
     which the VJP of the scores carries to queries, keys and params. delta_r = Σ_s P_rs dP_rs =
     dO_r · O_r comes from the normalisation of row r.
     """
-    *given, params, out, probabilities = saved
+    *given, params, out, probabilities, lse = saved
     queries, keys, v, *_ = given
     douts = _split(dout, v.shape[2])
     delta = (douts.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1, keepdims=True)
     d_params, dqs, parts = jax.tree.map(jnp.zeros_like, params), [], []
+    if interaction.sinks:
+        d_params |= {"sinks": sink_gradient(params, jnp.concatenate(lse, axis=3), delta)}
     # The last chunk comes first. It reaches the last key; the others add to parts of its gradients.
     for chunk, p in reversed(list(zip(_chunks(interaction, *given), probabilities, strict=True))):
         weights, dout_rows = p.astype(jnp.float32), douts[:, :, :, chunk.rows]

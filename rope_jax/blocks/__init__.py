@@ -1,4 +1,4 @@
-"""The blocks of a decoder layer: attention, and the kinds of feed-forward by name.
+"""The blocks of a decoder layer: the kinds of attention and of feed-forward, by name.
 
 Imports no jax until a model is built. To add a feed-forward, write a file here with a subclass of
 `FeedForward` and list it below.
@@ -9,21 +9,34 @@ from typing import TYPE_CHECKING, Annotated, Union
 from pydantic import Field
 
 from rope_jax.blocks.attention import GroupedQueryAttention
-from rope_jax.blocks.base import Block, FeedForward, Sharding
+from rope_jax.blocks.base import Block, FeedForward, SelfAttention, Sharding
+from rope_jax.blocks.latent import LatentAttention
 from rope_jax.blocks.mlp import MLP
 
-__all__ = ["MLP", "SHARDINGS", "AnyFeedForward", "Block", "FeedForward"]
+__all__ = [
+    "MLP",
+    "SHARDINGS",
+    "AnyFeedForward",
+    "AnySelfAttention",
+    "Block",
+    "FeedForward",
+    "GroupedQueryAttention",
+    "SelfAttention",
+]
 
+_ATTENTIONS: tuple[type[SelfAttention], ...] = (GroupedQueryAttention, LatentAttention)
 _ALL: tuple[type[FeedForward], ...] = (MLP,)
 
 if TYPE_CHECKING:
     AnyFeedForward = FeedForward
     """The type of a config field that holds a feed-forward: the union of all, by `type`."""
+    AnySelfAttention = SelfAttention
 else:
+    AnySelfAttention = Annotated[Union[*_ATTENTIONS], Field(discriminator="type")]
     AnyFeedForward = Annotated[Union[*_ALL], Field(discriminator="type")] if _ALL[1:] else MLP
 
 
-_BLOCKS: tuple[type[Block], ...] = (GroupedQueryAttention, *_ALL)
+_BLOCKS: tuple[type[Block], ...] = (*_ATTENTIONS, *_ALL)
 SHARDINGS: dict[tuple[str, ...], Sharding] = {
     (block.slot, *name.split(".")): sharding
     for block in _BLOCKS

@@ -1,28 +1,37 @@
-"""Grouped-query attention: the block that mixes tokens."""
+"""`grouped_query`: attention whose query heads share fewer heads of keys and values."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from rope_jax.blocks.base import (
     TENSOR,
-    Block,
     Norm,
     Parameters,
+    SelfAttention,
     Sharding,
     column_parallel,
     linear,
-    row_parallel,
 )
 
 
-class GroupedQueryAttention(Block):
+class GroupedQueryAttention(SelfAttention):
     """Grouped-query attention. QK-norm, where configured, comes before the rotation."""
 
-    slot: ClassVar[str] = "self_attn"
     sharding: ClassVar[dict[str, Sharding]] = {
+        **SelfAttention.sharding,
         **column_parallel("q_proj", "k_proj", "v_proj"),
-        **row_parallel("o_proj"),
         **dict.fromkeys(("q_norms.scale", "k_norms.scale"), Sharding((TENSOR, None))),
     }
+    type: Literal["grouped_query"] = "grouped_query"
+
+    def check(self, model: Any) -> None:
+        if model.head_dim is None and model.hidden_size % model.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {model.hidden_size} is not a multiple of num_attention_heads "
+                f"{model.num_attention_heads}; set head_dim or change one of them"
+            )
+
+    def head_dim(self, model: Any) -> int:
+        return int(model.head_dim or model.hidden_size // model.num_attention_heads)
 
     def parameters(self, model: Any) -> Parameters:
         d, width, bias = model.hidden_size, model.heads_width, model.qkv_bias
@@ -31,7 +40,7 @@ class GroupedQueryAttention(Block):
             "q_proj": linear(d, queries, bias),
             "k_proj": linear(d, keys, bias),
             "v_proj": linear(d, keys, bias),
-            "o_proj": linear(queries, d, model.o_bias),
+            **self.outputs(model),
         }
         if model.qk_norm == "by_head":
             parameters["q_norms"] = Norm(width, model.num_attention_heads)
@@ -42,13 +51,7 @@ class GroupedQueryAttention(Block):
             parameters["k_norm"] = Norm(keys if together else width)
         return parameters
 
-    def flops_per_pair(self, model: Any) -> int:
-        """Two products of width H in each head; none if sums replace the pairs."""
-        width = model.num_attention_heads * model.heads_width
-        return 4 * width if model.backend.is_softmax else 0
-
-    def apply(self, model: Any, params: Any, x: Any, layer: Any) -> Any:
-        """Attend from the computed tokens [tokens, D] to all tokens of their windows."""
+    def heads(self, model: Any, params: Any, x: Any, layer: Any) -> tuple[Any, Any, Any]:
         import jax.numpy as jnp
 
         width, length = model.heads_width, layer.inputs.length
@@ -65,5 +68,4 @@ class GroupedQueryAttention(Block):
             q, k = params["q_norm"](q), params["k_norm"](k)
         elif model.qk_norm == "by_head":
             q, k = params["q_norms"](q), params["k_norms"](k)
-        out = layer.attend(q, k, v)
-        return layer.row_parallel(out.reshape(out.shape[0] * out.shape[1], -1), params["o_proj"])
+        return q, k, v

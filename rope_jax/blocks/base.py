@@ -14,6 +14,7 @@ __all__ = [
     "Norm",
     "Parameter",
     "Parameters",
+    "SelfAttention",
     "Sharding",
     "column_parallel",
     "linear",
@@ -51,10 +52,12 @@ class Norm(NamedTuple):
 
     heads: how many heads, on the axis before, have weights of their own, but no biases; None: all
         share them, and every device has all of them.
+    epsilon: None: the model's.
     """
 
     width: int
     heads: int | None = None
+    epsilon: float | None = None
 
 
 #: The parameters of a block, or of a part of it, by name.
@@ -110,6 +113,54 @@ class Block(BaseModel):
     def flops_per_pair(self, model: Any) -> int:
         """FLOPs of the forward pass for each pair of a query and a key that it sees."""
         return 0
+
+
+class SelfAttention(Block):
+    """How the tokens of a window read each other."""
+
+    slot: ClassVar[str] = "self_attn"
+    sharding: ClassVar[dict[str, Sharding]] = {
+        **row_parallel("o_proj"),
+        "sinks": Sharding((TENSOR,)),
+    }
+
+    type: str
+
+    def check(self, model: Any) -> None:
+        """ValueError, which begins with a key, if other fields of the model do not fit."""
+
+    def head_dim(self, model: Any) -> int:
+        """Return H, the width of a head's queries and keys."""
+        raise NotImplementedError
+
+    def value_dim(self, model: Any) -> int:
+        """Return V, the width of a head's values."""
+        return self.head_dim(model)
+
+    def rotary_dim(self, model: Any) -> int:
+        """Return how many dimensions of a head may be rotated, the first ones."""
+        return self.head_dim(model)
+
+    def flops_per_pair(self, model: Any) -> int:
+        """The products of width H and V in each head; none if sums replace the pairs."""
+        widths = self.head_dim(model) + self.value_dim(model)
+        return 2 * model.num_attention_heads * widths if model.backend.is_softmax else 0
+
+    def outputs(self, model: Any) -> Parameters:
+        """Return the parameters after the softmax, and in it."""
+        heads = model.num_attention_heads
+        out = linear(heads * self.value_dim(model), model.hidden_size, model.o_bias)
+        return {"o_proj": out} | ({"sinks": Parameter((heads,))} if model.attention_sinks else {})
+
+    def apply(self, model: Any, params: Any, x: Any, layer: Any) -> Any:
+        """Attend from the computed tokens [tokens, D] to all tokens of their windows."""
+        q, k, v = self.heads(model, params, x, layer)
+        out = layer.attend(q, k, v, params["sinks"] if model.attention_sinks else None)
+        return layer.row_parallel(out.reshape(out.shape[0] * out.shape[1], -1), params["o_proj"])
+
+    def heads(self, model: Any, params: Any, x: Any, layer: Any) -> tuple[Any, Any, Any]:
+        """Return queries [B, T, N, H], keys [B, S, K, H] and values [B, S, K, V], not rotated."""
+        raise NotImplementedError
 
 
 class FeedForward(Block):

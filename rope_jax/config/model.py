@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from rope_jax.attention import BACKENDS, AttentionName, Backend, backend_names
-from rope_jax.blocks import MLP, AnyFeedForward
+from rope_jax.blocks import MLP, AnyFeedForward, AnySelfAttention, GroupedQueryAttention
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import (
     Count,
@@ -83,7 +83,10 @@ class ModelConfig(Frozen):
         description="norm of q and k before rotation, by head; by_head (StableLM): with weights "
         "for each; all_heads (OLMo 2): as one",
     )
-    rms_norm_eps: Moderate = Field(1e-5, description="epsilon of every norm")
+    rms_norm_eps: Moderate = Field(1e-5, description="epsilon of norms; of latents: 1e-6")
+    self_attention: AnySelfAttention = Field(
+        GroupedQueryAttention(), description="its type, with its own settings"
+    )
     parallel_residual: bool = Field(False, description="attention and MLP side by side (GPT-NeoX)")
     clip_qkv: PositiveFloat | None = Field(
         None, description="c: queries, keys and values are limited to ±c (OLMo); null: unlimited"
@@ -107,6 +110,9 @@ class ModelConfig(Frozen):
     )
     attention_softcap: Moderate | None = Field(
         None, description="c: attention logits become c*tanh(logits/c); null: unchanged"
+    )
+    attention_sinks: bool = Field(
+        False, description="a learned logit per head in the softmax, without a value (gpt-oss)"
     )
     logit_softcap: Moderate | None = Field(None, description="the same for the output logits")
     initializer_range: Moderate = Field(0.02, description="std of the initial weights")
@@ -138,19 +144,19 @@ class ModelConfig(Frozen):
                 "query_pre_attn_scalar: scales the logits of a softmax, and attention "
                 f"{self.attention} has none"
             )
-        if self.attention_softcap is not None and not self.position.scores_are_products:
-            raise ValueError(
-                f"attention_softcap: caps plain products of queries and keys, and position "
-                f"{self.position.type} changes them"
-            )
+        self.self_attention.check(self)
+        for key, is_on in (
+            ("attention_softcap", self.attention_softcap is not None),
+            ("attention_sinks", self.attention_sinks),
+        ):
+            if is_on and not self.position.scores_are_products:
+                raise ValueError(
+                    f"{key}: needs plain products of queries and keys, and position "
+                    f"{self.position.type} changes them"
+                )
         if self.parallel_residual and self.norm_placement != "before":
             raise ValueError(
                 f"parallel_residual: needs norm_placement before, not {self.norm_placement}"
-            )
-        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
-                f"{self.num_attention_heads}; set head_dim or change one of them"
             )
         if self.heads_width % 2:
             raise ValueError(
@@ -181,7 +187,7 @@ class ModelConfig(Frozen):
 
     @property
     def heads_width(self) -> int:
-        return self.head_dim or self.hidden_size // self.num_attention_heads
+        return self.self_attention.head_dim(self)
 
     @property
     def kv_heads(self) -> int:
@@ -195,6 +201,7 @@ def check_attention(model: ModelConfig, attention: AttentionName) -> None:
     for interacts, what in (
         (position.needs_interaction, f"position {position.type}"),
         (model.attention_softcap is not None, "attention_softcap"),
+        (model.attention_sinks, "attention_sinks"),
     ):
         can = backend_names(interacts=interacts)
         if attention not in can:

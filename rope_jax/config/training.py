@@ -90,7 +90,8 @@ class Config(Frozen):
                 check_seq_len(self.mesh, stage.seq_len)
         if rotary_dim > self._rotary_dim:
             raise ValueError(
-                f"rope.rotary_dim: {rotary_dim} is larger than head_dim {self.model.heads_width}"
+                f"rope.rotary_dim: {rotary_dim} is larger than head_dim "
+                f"{self.model.self_attention.rotary_dim(self.model)}"
             )
         self._check_pattern()
         for key, scaling, length, elements in self._uses():
@@ -260,7 +261,7 @@ class Config(Frozen):
 
     @property
     def _rotary_dim(self) -> int:
-        return self.model.position.rotary_dim(self.model.heads_width)
+        return self.model.position.rotary_dim(self.model.self_attention.rotary_dim(self.model))
 
     @property
     def geometry(self) -> RotaryGeometry:

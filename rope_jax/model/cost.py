@@ -5,7 +5,6 @@ Notation: D model, N heads, K key-value heads, H head dim, F mlp, V vocabulary, 
 vocab_size is the tokenizer's in every function; it counts where the model's own is null.
 """
 
-from rope_jax.blocks.attention import GroupedQueryAttention
 from rope_jax.config.model import ModelConfig
 
 
@@ -31,7 +30,7 @@ def window_flops(model: ModelConfig, vocab_size: int, length: int, scored: int) 
 
 def _forward_flops(model: ModelConfig, vocab_size: int, seq_len: int) -> tuple[float, float]:
     """FLOPs of one token's forward pass: products with matrices, and attention."""
-    attention, feed_forward = GroupedQueryAttention(), model.feed_forward
+    attention, feed_forward = model.self_attention, model.feed_forward
     layer = attention.flops_per_token(model) + feed_forward.flops_per_token(model)
     head = 2 * model.hidden_size * (model.vocab_size or vocab_size)
     pairs = model.num_hidden_layers * seq_len / 2

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from rope_jax.blocks.attention import GroupedQueryAttention
 from rope_jax.blocks.base import Norm, Parameter, Parameters
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import SINGLE_DEVICE, Collectives
@@ -28,7 +27,6 @@ from rope_jax.positions.interaction import Interaction, capped, plus_by_distance
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope.geometry import Layout
 
-_ATTENTION = GroupedQueryAttention()
 _ROPE = RoPE()
 
 
@@ -151,13 +149,19 @@ class LayerContext:
         return y + weights["bias"].astype(dtype)[None] if "bias" in weights else y
 
     def attend(
-        self, q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], v: Float[Array, "B S K V"]
+        self,
+        q: Float[Array, "B T N H"],
+        k: Float[Array, "B S K H"],
+        v: Float[Array, "B S K V"],
+        sinks: Float[Array, " N"] | None = None,
     ) -> Float[Array, "B T N V"]:
         """Rotate queries and keys (linear attention: their features), and attend to visible keys.
 
         The queries are the last T of the S tokens. Where devices share each window, q, k, v and
         inputs are of the S tokens of this device, except segment_ids; keys and values of the other
         devices are gathered.
+
+        sinks: one more logit of every query, without a value.
         """
         encoding, layout, inputs, mesh = self.encoding, self.layout, self.inputs, self.mesh
         length, attention, params = q.shape[1], self.config.backend, inputs.encoding
@@ -190,6 +194,8 @@ class LayerContext:
             scores, params = plus_by_distance, {"by_distance": inputs.bias}
         if (softcap := self.config.attention_softcap) is not None:
             scores, params = capped(scores), params | {"softcap": jnp.float32(softcap)}
+        if sinks is not None:
+            params = params | {"sinks": sinks.astype(jnp.float32)}
         queries, keys = zip(*rotated, strict=True)
         arrays = queries, keys, v
         attend_bands: Any = attention.attend_bands
@@ -197,7 +203,8 @@ class LayerContext:
             attend_bands = functools.partial(attend_bands, low_precision=True)
         elif self.low_precision:
             arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
-        interaction = Interaction(self.kind.masks, scores, encoding.values)
+        has_sinks = sinks is not None
+        interaction = Interaction(self.kind.masks, scores, encoding.values, has_sinks)
         interaction = interaction.within(self.kind.sliding_window)
         out = attend_bands(*arrays, inputs.segment_ids, interaction, params, mesh.part)
         return out.astype(v.dtype)
@@ -219,7 +226,7 @@ class DecoderLayer(Weights):
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
         placement, norm = config.norm_placement, Norm(config.hidden_size)
         declared: Parameters = {} if placement == "after" else {"input_layernorm": norm}
-        declared["self_attn"] = _ATTENTION.parameters(config)
+        declared["self_attn"] = config.self_attention.parameters(config)
         if placement != "shared":
             declared["post_attention_layernorm"] = norm
         if placement == "both":
@@ -235,7 +242,7 @@ class DecoderLayer(Weights):
         """Return the residual stream, and the feed-forward's auxiliary loss if it has one."""
         config, placement = layer.config, layer.config.norm_placement
         normed = x if placement == "after" else self["input_layernorm"](x)
-        y = _ATTENTION.apply(config, self["self_attn"], normed, layer)
+        y = config.self_attention.apply(config, self["self_attn"], normed, layer)
         before, factor = layer.computed(x), config.residual_multiplier
         if placement == "shared":
             x, normed = before + multiplied(y, factor), layer.computed(normed)

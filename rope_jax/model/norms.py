@@ -80,4 +80,6 @@ def norm(config: ModelConfig, declared: Norm, rngs: nnx.Rngs) -> nnx.Module:
     """Return a fresh norm of the configured kind."""
     kind = LayerNorm if config.norm.startswith("layer_norm") else RMSNorm
     shape = (declared.width,) if declared.heads is None else (declared.heads, declared.width)
+    if declared.epsilon is not None:
+        config = config.model_copy(update={"rms_norm_eps": declared.epsilon})
     return kind(config, shape, rngs)

@@ -83,11 +83,14 @@ class Interaction(NamedTuple):
             to the first.
     scores: the logits of a block of queries and a block of keys.
     values: what is added to the weighted values (Shaw); None: nothing.
+    sinks:  whether params["sinks"] [N] is one more logit of each query's softmax, which takes a
+            share of its weights but has no value (gpt-oss).
     """
 
     masks: tuple[BandMask, ...] = (BandMask(),)
     scores: Scores = dot_product
     values: AddedValues | None = None
+    sinks: bool = False
 
     def within(self, sliding_window: int | None) -> "Interaction":
         """Return it with only the keys in a sliding window visible."""
@@ -95,8 +98,8 @@ class Interaction(NamedTuple):
 
     @property
     def is_dot_product(self) -> bool:
-        """Whether scores are plain dot products, and nothing is added to the values."""
-        return self.scores is dot_product and self.values is None
+        """Whether scores are plain dot products, without sinks or added values."""
+        return self.scores is dot_product and self.values is None and not self.sinks
 
     @property
     def is_plain(self) -> bool:

@@ -28,10 +28,11 @@ def seen_keys(queries, keys, batch=1, ids=None, band=BandMask()):  # noqa: B008
     return (seen & band.by_document_position(position, position))[:, -queries:]
 
 
-def attention(queries, keys, v, dout, seen, bias=0.0, *, sizes=False):
+def attention(queries, keys, v, dout, seen, bias=0.0, *, sizes=False, sinks=None):
     """Return softmax(scores)·v, and the gradients of its product with `dout`: dq, dk, dv.
 
     queries, keys, seen: of each band, or of one. bias: added to the logits [B, N, T, S].
+    sinks: one more logit of each head [N], without a value; its gradient comes last.
     sizes: instead, the sums of the sizes of their terms, which say how much an error of each factor
         can matter.
     """
@@ -49,8 +50,13 @@ def attention(queries, keys, v, dout, seen, bias=0.0, *, sizes=False):
     for q, k, own in zip(queries, keys, seen, strict=True):
         scores = np.einsum("btnh,bsnh->bnts", q, k) * scale + bias
         logits = np.where(own[:, None], scores, logits)
+    if sinks is not None:
+        column = np.broadcast_to(np.float64(sinks)[:, None, None], (*logits.shape[:3], 1))
+        logits = np.concatenate([logits, column], axis=-1)
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        weights, of_sinks = weights[..., :-1], weights[..., -1:]
     sign = -1
     if sizes:
         sign, v, dout = 1, np.abs(v), np.abs(dout)
@@ -67,4 +73,6 @@ def attention(queries, keys, v, dout, seen, bias=0.0, *, sizes=False):
     dk = tuple(
         of_keys(np.einsum("bnts,btnh->bsnh", d, q)) for d, q in zip(bands, queries, strict=True)
     )
-    return out, dq, dk, of_keys(np.einsum("bnts,btnv->bsnv", weights, dout))
+    dv = of_keys(np.einsum("bnts,btnv->bsnv", weights, dout))
+    more = () if sinks is None else (-(of_sinks * delta).sum((0, 2, 3)),)
+    return out, dq, dk, dv, *more

@@ -11,6 +11,7 @@ from rope_jax.attention import BACKENDS
 from rope_jax.config.model import ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.model.resolve import check_backend
+from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, inputs, seen_keys
 from tests.programs import equations
@@ -54,6 +55,35 @@ def test_values_and_gradients_match_float64(
     for a, b, tolerance in zip(found, wanted, (2e-6, 1e-5, 1e-5, 1e-5), strict=True):
         assert a.dtype == jnp.float32
         np.testing.assert_allclose(a, b, atol=tolerance)
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0])
+@every_backend
+def test_sinks_of_two_bands_match_float64(name, size):
+    # the far keys of a position map have other queries and keys
+    *near, v, dout, ids = inputs(150, 200, value_width=6)
+    q, k, *_ = inputs(150, 200, batch=2, heads=4, width=8)
+    bands, queries, keys = (BandMask(beyond=9), BandMask(nearest=9)), (near[0], 2 * q), (near[1], k)
+    sinks = size * np.array([-2.0, 0.5, 2.0, 4.0], np.float32)
+    ids, interaction = jnp.asarray(ids), Interaction(bands, sinks=True)
+    options = {"block": 48} if name == "blockwise" else {}
+
+    @jax.jit
+    def ours(queries, keys, v, params):
+        def attend(*arrays):
+            *bands, params = arrays
+            given = *bands, ids, interaction, params
+            return BACKENDS[name].attend_bands(*given, **options)
+
+        out, pull_back = jax.vjp(attend, queries, keys, v, params)
+        return out, *pull_back(jnp.asarray(dout))
+
+    *found, d_params = ours(queries, keys, v, {"sinks": sinks})
+    seen = tuple(seen_keys(150, 200, 2, ids, band) for band in bands)
+    *wanted, d_sinks = attention(queries, keys, v, dout, seen, sinks=sinks)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+    np.testing.assert_allclose(d_params["sinks"], d_sinks, rtol=1e-5, atol=2e-5)
 
 
 def dot_products(length, window=None):

@@ -105,7 +105,8 @@ def measured(
     placement.check_vocabulary(VOCABULARY)
     alone = LanguageModel(resolve_model(config), VOCABULARY, "half", windows, position)
     model = alone.on(placement.collectives)
-    layers = RotaryLayers(RotaryGeometry(position.rotary_dim(config.heads_width), 50.0, T // 2))
+    rotary_dim = position.rotary_dim(config.self_attention.rotary_dim(config))
+    layers = RotaryLayers(RotaryGeometry(rotary_dim, 50.0, T // 2))
 
     def rotary_at(positions):
         made = layers.rotary(parse_scaling("none"), positions)
@@ -178,7 +179,8 @@ def difference(found, wanted):
 
 def few():
     """One case, which takes seconds."""
-    yield "all axes", lambda: case(ONE_LAYER | BIASES | BLOCKWISE, MIXED)
+    sinks = {"attention_sinks": True}
+    yield "all axes", lambda: case(ONE_LAYER | BIASES | BLOCKWISE | sinks, MIXED)
 
 
 def models():
@@ -191,6 +193,10 @@ def models():
     yield "Gemma with remat", lambda: case(GEMMA | scanned | {"remat": "layer"}, MIXED)
     yield "remat products", lambda: case(scanned | {"remat": "products"}, MIXED)
     yield "norms by head and a bias of the head", lambda: case(BY_HEAD | ONE_LAYER, MIXED)
+    latent = {"type": "latent", "q_lora_rank": 8, "kv_lora_rank": 12, "v_head_dim": 6}
+    latent |= {"qk_rope_head_dim": 4, "qk_nope_head_dim": 6}
+    own = {"self_attention": latent, "num_key_value_heads": None, "qkv_bias": True}
+    yield "latent attention", lambda: case(own | {"attention_sinks": True}, MIXED)
     yield "sliding windows", lambda: case(BLOCKWISE, {"context": 8}, windows=(None, 10))
     yield "a fit", lambda: case(BLOCKWISE, MIXED, of=("nll", "frequencies"))
 

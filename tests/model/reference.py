@@ -38,6 +38,13 @@ NEOX = {
 }
 COHERE = {"norm": "layer_norm_no_bias", "norm_placement": "shared", "qk_norm": "by_head"}
 PHI = NEOX | {"parallel_residual": False, "norm_placement": "shared", "qk_norm": True}
+LATENT = {
+    "head_dim": None,
+    "num_key_value_heads": None,
+    "self_attention": {"type": "latent", "q_lora_rank": 10, "kv_lora_rank": 14,
+                       "qk_rope_head_dim": 8, "qk_nope_head_dim": 4, "v_head_dim": 6},
+    "qkv_bias": True,
+}  # fmt: skip
 # By family: the model's fields, and the sliding windows of its layers.
 FAMILIES = {
     "llama with biases": ({"qkv_bias": True, "o_bias": True, "mlp_bias": True}, (None,)),
@@ -60,14 +67,16 @@ FAMILIES = {
         {"norm": "layer_norm_plus_one", "activation": "relu_squared", "gated_mlp": False},
         (None,),
     ),
+    "deepseek": (LATENT | {"query_pre_attn_scalar": 5.0}, (None,)),
+    "gpt_oss": ({"attention_sinks": True, "qkv_bias": True, "attention_softcap": 9.0}, (5, None)),
 }
 
 
-def normalized(x, weights, config):
+def normalized(x, weights, config, epsilon=None):
     """Normalize the last axis of x."""
     if config.norm.startswith("layer_norm"):
         x = x - np.mean(x, -1, keepdims=True)
-    root = np.sqrt(np.mean(x**2, -1, keepdims=True) + config.rms_norm_eps)
+    root = np.sqrt(np.mean(x**2, -1, keepdims=True) + (epsilon or config.rms_norm_eps))
     scale = weights.get("scale", 1) + config.norm.endswith("plus_one")
     return x / root * scale + weights.get("bias", 0)
 
@@ -121,36 +130,62 @@ def reference_nll(
     if segment_ids is not None:
         visible = visible & (segment_ids[:, :, None] == segment_ids[:, None])
 
-    def attention(x, number, weights):
-        """Return attention's output in layer `number`."""
+    def latent_heads(x, weights):
+        """Return q, k and v of latent attention, the rotated dimensions first."""
+        own, heads = config.self_attention, config.num_attention_heads
+        turned, plain, rank = own.qk_rope_head_dim, own.qk_nope_head_dim, own.kv_lora_rank
+        q = x
+        if own.q_lora_rank:
+            q = projected(x, weights["q_a_proj"])
+            q = normalized(q, weights["q_a_layernorm"], config, 1e-6)
+        q = projected(q, weights["q_b_proj" if own.q_lora_rank else "q_proj"])
+        q = q.reshape(batch, length, heads, plain + turned)
+        kv = projected(x, weights["kv_a_proj"])
+        shared = np.repeat(kv[:, :, None, rank:], heads, axis=2)
+        kv = normalized(kv[..., :rank], weights["kv_a_layernorm"], config, 1e-6)
+        kv = projected(kv, weights["kv_b_proj"]).reshape(batch, length, heads, -1)
+        q = np.concatenate([q[..., plain:], q[..., :plain]], axis=-1)
+        return q, np.concatenate([shared, kv[..., :plain]], axis=-1), kv[..., plain:]
+
+    def grouped_heads(x, weights):
         limit = config.clip_qkv or np.inf
         q, k, v = (projected(x, weights[f"{name}_proj"]).clip(-limit, limit) for name in "qkv")
         if config.qk_norm == "all_heads":
             q = normalized(q, weights["q_norm"], config)
             k = normalized(k, weights["k_norm"], config)
-        width, heads = config.heads_width, config.num_attention_heads
-        q, k, v = (y.reshape(batch, length, -1, width) for y in (q, k, v))
-        kv_heads = config.num_key_value_heads or heads
-        assert (q.shape[2], k.shape[2], v.shape[2]) == (heads, kv_heads, kv_heads)
+        q, k, v = (y.reshape(batch, length, -1, config.heads_width) for y in (q, k, v))
         if config.qk_norm is True:
             q = normalized(q, weights["q_norm"], config)
             k = normalized(k, weights["k_norm"], config)
         if config.qk_norm == "by_head":
             q = normalized(q, weights["q_norms"], config)
             k = normalized(k, weights["k_norms"], config)
+        return q, k, v
+
+    def attention(x, number, weights):
+        """Return attention's output in layer `number`."""
+        is_latent = config.self_attention.type == "latent"
+        q, k, v = (latent_heads if is_latent else grouped_heads)(x, weights)
+        width, heads = config.heads_width, config.num_attention_heads
+        kv_heads = config.num_key_value_heads or heads
+        assert (q.shape[2], k.shape[2], v.shape[2]) == (heads, kv_heads, kv_heads)
         q, k = (turn(y, inv_freq[number], m[number], positions, layout) for y in (q, k))
         q = q * scale[number][:, :, None, None]
         divisor = np.sqrt(config.query_pre_attn_scalar or width)
         window = windows[number % len(windows)] or length
         near = np.subtract.outer(np.arange(length), np.arange(length)) < window
-        mixed = np.empty_like(q)
+        mixed = np.empty((*q.shape[:3], v.shape[3]))
         for head in range(heads):
             kv_head = head // (heads // kv_heads)
             logits = q[:, :, head] @ k[:, :, kv_head].swapaxes(1, 2) / divisor
             logits = capped(logits, config.attention_softcap)
             logits = np.where(visible & near, logits, -np.inf)
+            if config.attention_sinks:
+                sink = np.full((batch, length, 1), weights["sinks"][head])
+                logits = np.concatenate([logits, sink], axis=-1)
             p = np.exp(logits - logits.max(-1, keepdims=True))
-            mixed[:, :, head] = p / p.sum(-1, keepdims=True) @ v[:, :, kv_head]
+            p = (p / p.sum(-1, keepdims=True))[..., :length]
+            mixed[:, :, head] = p @ v[:, :, kv_head]
         return projected(mixed.reshape(batch, length, -1), weights["o_proj"])
 
     def feed_forward(x, weights):

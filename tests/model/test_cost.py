@@ -183,13 +183,26 @@ def test_flops_of_the_output_head_match_the_program():
     assert by_formula(16, 161, **settings) - by_formula(16, 61, **settings) == 3 * counted
 
 
-@pytest.mark.parametrize("gated", [True, False])
-def test_flops_of_one_layer_match_the_program(gated):
+LATENT = {"type": "latent", "q_lora_rank": 9, "qk_rope_head_dim": 10, "v_head_dim": 6}
+
+
+@pytest.mark.parametrize(
+    ("fields", "widths"),
+    [
+        ({"gated_mlp": True}, 10 + 10),
+        ({"gated_mlp": False}, 10 + 10),
+        (
+            {"self_attention": LATENT, "head_dim": None, "num_key_value_heads": None},
+            10 + 32 + 6,
+        ),
+    ],
+)
+def test_flops_of_one_layer_match_the_program(fields, widths):
     # Except for attention: for a short window the program computes both halves of the mask.
-    one, two = ({"num_hidden_layers": n, "gated_mlp": gated} for n in (1, 2))
+    one, two = ({"num_hidden_layers": n, **fields} for n in (1, 2))
     counted = forward(16, **two) - forward(16, **one)
     formula = by_formula(16, **two) - by_formula(16, **one)
-    attention = 2 * 2 * 6 * 10 * 16
+    attention = 2 * 6 * widths * 16
     assert formula == 3 * (counted - attention / 2)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rope_jax import attention
+from rope_jax.blocks.latent import LatentAttention
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.model.decoder import LanguageModel, language_model
@@ -67,6 +68,8 @@ OTHERS = {
     "num_attention_heads": (8, False),  # narrower heads: the same shapes, a different program
     "num_key_value_heads": (2, True),
     "head_dim": (10, True),
+    "self_attention": (LatentAttention(), True),
+    "attention_sinks": (True, True),
     "tie_word_embeddings": (False, True),
     "norm": ("layer_norm", True),
     "norm_placement": ("both", True),

@@ -46,7 +46,8 @@ class Cudnn(Backend):
 
         if part is not None:
             raise ValueError("cudnn cannot split a window over devices")
-        before = k.shape[1] - q.shape[1]
+        before, width = k.shape[1] - q.shape[1], v.shape[3]
+        v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, k.shape[3] - width)))  # as wide as the keys
         # cuDNN aligns the first query with the first key, so pad the queries to S.
         q = jnp.pad(q, ((0, 0), (before, 0), (0, 0), (0, 0)))
         mask = None
@@ -62,4 +63,4 @@ class Cudnn(Backend):
             local_window_size=None if sliding_window is None else (sliding_window - 1, 0),
             implementation="cudnn",
         )
-        return out[:, before:]
+        return out[:, before:, :, :width]
