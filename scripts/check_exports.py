@@ -65,7 +65,7 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
         hidden, _ = model.hidden_states(params, tokens, positions, None, rotary)
         tied = training.model.tie_word_embeddings
         kernel = params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"]
-        out = hidden @ kernel + params.get("lm_head", {}).get("bias", 0)
+        out = hidden @ kernel + params.get("lm_head", {}).get("bias", jnp.zeros(1))[None]
         cap = training.model.logit_softcap
         return out if cap is None else cap * jnp.tanh(out / cap)
 

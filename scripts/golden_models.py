@@ -212,6 +212,71 @@ def olmo2() -> Models:
     yield "all_key_heads", own | {"num_key_value_heads": 4, "rms_norm_eps": 1e-6}, LENGTHS
 
 
-_ALL = (llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3_text, gpt_neox, olmo2)
+def cohere() -> Models:
+    own = tiny(logit_scale=0.5)
+    yield "default", own, LENGTHS
+    yarn = {"rope_parameters": scaled("yarn", 6, 500000.0)}
+    yield "norms_by_head", own | yarn | {"use_qk_norm": True, "attention_bias": True}, LENGTHS
+    yield "untied", own | {"tie_word_embeddings": False, "head_dim": 16}, LENGTHS
+
+
+def cohere2() -> Models:
+    own = tiny(logit_scale=0.5, sliding_window=16, num_hidden_layers=4)
+    yield "default", own, LENGTHS
+    yarn = {"rope_parameters": scaled("yarn", 6, 50000.0), "sliding_window": 48}
+    yield "yarn", own | yarn | {"sliding_window_pattern": 2}, LENGTHS
+
+
+def phi() -> Models:
+    own = tiny(hidden_size=64)  # 16 dimensions per head, of which the default rotates 8
+    yield "default", own, LENGTHS
+    share = {"partial_rotary_factor": 0.375}
+    yield "yarn", own | {"rope_parameters": scaled("yarn", 3) | share}, LENGTHS
+    yield "norms", own | {"qk_layernorm": True, "tie_word_embeddings": True}, LENGTHS
+
+
+def stablelm() -> Models:
+    own = tiny(hidden_size=64)
+    yield "default", own, LENGTHS
+    yarn = {"rope_parameters": scaled("yarn", 4) | {"partial_rotary_factor": 0.5}}
+    yield "biases", own | yarn | {"use_qkv_bias": True}, LENGTHS
+    yield "one_norm", own | {"use_parallel_residual": True}, LENGTHS
+
+
+def falcon() -> Models:
+    own = tiny()
+    del own["num_key_value_heads"], own["intermediate_size"]
+    yield "default", own, LENGTHS
+    new = own | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}
+    yield "two_norms", new | {"ffn_hidden_size": 64}, LENGTHS
+    yarn = {"rope_parameters": scaled("yarn", 6, 500042.0), "tie_word_embeddings": False}
+    yield "one_norm", new | yarn | {"num_ln_in_parallel_attn": 1, "activation": "gelu_new"}, LENGTHS
+    yield "all_key_heads", own | {"multi_query": False}, LENGTHS
+
+
+def olmo() -> Models:
+    own = tiny(bos_token_id=None)
+    yield "default", own, LENGTHS
+    yarn = {"rope_parameters": scaled("yarn", 6), "tie_word_embeddings": True}
+    yield "clipped", own | yarn | {"clip_qkv": 0.75, "attention_bias": True}, LENGTHS
+
+
+def nemotron() -> Models:
+    yield "default", tiny(head_dim=16), LENGTHS
+    yarn = {"rope_parameters": scaled("yarn", 6) | {"partial_rotary_factor": 1.0}}
+    biases = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
+    yield "biases", tiny() | yarn | biases, LENGTHS
+
+
+def persimmon() -> Models:
+    own = tiny(hidden_size=64)
+    del own["num_key_value_heads"]
+    yield "default", own, LENGTHS
+    yarn = {"rope_parameters": scaled("yarn", 8) | {"partial_rotary_factor": 1.0}}
+    yield "no_norms", own | yarn | {"qk_layernorm": False, "hidden_act": "gelu"}, LENGTHS
+
+
+_ALL = (llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3_text, gpt_neox, olmo2, cohere,
+        cohere2, phi, stablelm, falcon, olmo, nemotron, persimmon)  # fmt: skip
 MODELS = {models.__name__: models for models in _ALL}
 """By model_type; a family is added here."""

@@ -234,8 +234,11 @@ def _position_keys(
     if rotary_dim != head_dim and not family.partial:
         raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")
     rotates = [own.type != "drope" for _, own in layers]
-    if family.nope:
+    if family.nope == "listed":
         keys["no_rope_layers"] = [int(own) for own in rotates]
+    elif family.nope == "full":
+        if rotates != [window is not None for window in windows]:
+            raise ValueError("other layers without rotation than those without a sliding window")
     elif not all(rotates):
         raise ValueError("no layers without rotation")
     if not family.local:

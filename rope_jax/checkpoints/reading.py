@@ -151,6 +151,7 @@ def read_description(
             code = "; code that comes with a model is never run" if given.get("auto_map") else ""
             raise ValueError(f"model_type: {kind!r} is not one of {', '.join(FAMILIES)}{code}")
         family = FAMILIES[kind]
+        given = family.modern(given)
         _check_types({key: value for key, value in given.items() if key in _TYPES})
         if (layers := given.get("num_hidden_layers") or 0) > MOST_LAYERS:
             raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
@@ -218,7 +219,7 @@ def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -
 
 def _unread_positions(hf: Mapping[str, Any], family: Family) -> set[str]:
     """Return the keys about layers that the family's code ignores, so that they may mislead."""
-    unread = set() if family.nope else {"no_rope_layers", "no_rope_layer_interval"}
+    unread = set() if family.nope == "listed" else {"no_rope_layers", "no_rope_layer_interval"}
     if not family.windows.exist and hf.get("use_sliding_window") is not False:
         unread |= {"sliding_window", "use_sliding_window"}
         types = hf.get("layer_types")
@@ -302,6 +303,10 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
         given["head_dim"] = width
     elif all(key.name != "head_dim" for key in family.keys):
         given["head_dim"] = model["hidden_size"] // model["num_attention_heads"]
+    if family.nope == "full":
+        given.setdefault("sliding_window", family.windows.default)
+    if family.local or family.nope == "full":
+        given["layer_types"] = family.windows.layer_types(hf, model["num_hidden_layers"])
     if family.local:
         nested = given.get("rope_parameters")
         if nested and not all(isinstance(part, Mapping) for part in nested.values()):
@@ -309,7 +314,6 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
                 f"rope_parameters: {family.model_type} needs one mapping for each layer type, "
                 "full_attention and sliding_attention; transformers ignores a flat one"
             )
-        given["layer_types"] = family.windows.layer_types(hf, model["num_hidden_layers"])
     return given
 
 

@@ -30,11 +30,6 @@ from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
 
 _MOST_OF_SHARD = 2**31  # bytes of the largest file; a larger tensor gets a file of its own
-# The output matrix of a model whose embedding is also its output: left out, or written twice.
-_TIED = {
-    "lm_head.weight": "model.embed_tokens.weight",
-    "embed_out.weight": "gpt_neox.embed_in.weight",
-}
 
 
 class Row(NamedTuple):
@@ -117,8 +112,10 @@ def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -
     UserError, before anything is read: a tensor that no parameter takes, one that is missing, or
     one of another shape than the config says.
     """
-    tensors = tensors_of(rows, like)
-    _check_tensors(files, tensors)
+    tensors, names = tensors_of(rows, like), {row.paths: row.name for row in rows}
+    # of a model whose embedding is also its output matrix, this is left out or written twice
+    head = names[("lm_head/kernel",)]
+    _check_tensors(files, tensors, head)
     leaves = flatten_dict(like, sep="/")
     filled: dict[str, Array] = {}
     for name, array in files.read(tensors):
@@ -133,18 +130,19 @@ def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -
                 filled[path] = jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
             put = _put_into(leaf.sharding)
             filled[path] = put(filled[path], part, jnp.int32(tensor.layer))
-    for head, array in files.read(_TIED.keys() - tensors.keys()):
+    for _, array in files.read({head} - tensors.keys()):
         embedding = np.asarray(filled["embed_tokens/embedding"])
         if not same_bits(array.astype(embedding.dtype), embedding):
             raise UserError(
-                f"{files.tensors[head].file}: {head} differs from {_TIED[head]}, but config.json "
-                "says tie_word_embeddings; set it to false"
+                f"{files.tensors[head].file}: {head} differs from "
+                f"{names[('embed_tokens/embedding',)]}, but config.json says tie_word_embeddings; "
+                "set it to false"
             )
     parameters: Params = unflatten_dict({path: filled[path] for path in leaves}, sep="/")
     return parameters
 
 
-def _check_tensors(files: CheckpointFiles, tensors: Mapping[str, Tensor]) -> None:
+def _check_tensors(files: CheckpointFiles, tensors: Mapping[str, Tensor], head: str) -> None:
     """UserError unless the files hold exactly the tensors that the model needs."""
     for name, tensor in tensors.items():
         info = files.tensors.get(name)
@@ -161,7 +159,7 @@ def _check_tensors(files: CheckpointFiles, tensors: Mapping[str, Tensor]) -> Non
         raise UserError(
             f"{files.folder}: {first(missing)} is missing, but config.json describes it"
         )
-    if unread := [name for name in files.tensors if name not in {*tensors, *_TIED}]:
+    if unread := [name for name in files.tensors if name not in {*tensors, head}]:
         raise UserError(
             f"{files.tensors[unread[0]].file}: nothing reads {first(unread)}; config.json "
             "describes a model without it"

@@ -49,9 +49,10 @@ class Case:
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """Return the weights of all tensors."""
-        gemma = json.loads(self.config)["model_type"].startswith("gemma")
+        kind = json.loads(self.config)["model_type"]
+        plus_one = kind.startswith(("gemma", "nemotron"))
         return {
-            name: golden_weight(name, shape, norm_mean=0.0 if gemma else 1.0)
+            name: golden_weight(name, shape, norm_mean=0.0 if plus_one else 1.0)
             for name, shape in self.tensors.items()
         }
 
@@ -79,7 +80,7 @@ def read_cases(family: str) -> list[Case]:
         ]
 
 
-_EMBEDDINGS = ("embed_tokens", "embed_in", "lm_head", "embed_out")
+_EMBEDDINGS = ("embed_tokens", "embed_in", "lm_head", "embed_out", "word_embeddings")
 _QUERIES_AND_KEYS = ("q_proj", "k_proj", "qkv_proj", "query_key_value")
 
 
@@ -89,7 +90,7 @@ def golden_weight(
     """Return the weight of a name, the same on every machine and with every version of numpy.
 
     name: as in a Hugging Face checkpoint; matrices are [out, in].
-    norm_mean: about which the weights of norms lie; 0 for Gemma, which multiplies by 1 + weight.
+    norm_mean: about which the weights of norms lie; 0 for a family that multiplies by 1 + weight.
 
     Scales: embeddings and output matrices 2/√D, so logits have a standard deviation of about 2,
     also where the two are tied; queries and keys 1.6/√in, so attention is far from uniform; other
@@ -100,7 +101,7 @@ def golden_weight(
     *_, module, kind = name.split(".")
     if kind == "bias":
         made = 0.25 * draws
-    elif "norm" in module:
+    elif "norm" in module or len(shape) == 1:
         made = norm_mean + 0.2 * draws
     else:
         scale = 1.0

@@ -39,7 +39,8 @@ EACH_FAMILY = [
 # Tensors with one row for each token; in a golden model, others have as many rows.
 _VOCABULARY_SIZED = {
     *("model.embed_tokens.weight", "lm_head.weight"),
-    *("gpt_neox.embed_in.weight", "embed_out.weight"),
+    *("gpt_neox.embed_in.weight", "embed_out.weight", "transformer.word_embeddings.weight"),
+    "lm_head.bias",
 }
 
 
@@ -146,7 +147,7 @@ def logits_function(config: Config) -> Any:
         hidden, _ = model.hidden_states(params, tokens, positions, None, rotary)
         tied = config.model.tie_word_embeddings
         kernel = params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"]
-        out = hidden @ kernel + params.get("lm_head", {}).get("bias", jnp.zeros(()))
+        out = hidden @ kernel + params.get("lm_head", {}).get("bias", jnp.zeros(1))[None]
         return out if cap is None else cap * jnp.tanh(out / cap)
 
     return logits

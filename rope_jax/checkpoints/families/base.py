@@ -6,9 +6,9 @@ for all. Read from the configuration_*.py and modeling_*.py of transformers 5.24
 `tests/checkpoints/golden/config_keys.json` lists the keys that these read, with their defaults.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rope_jax.checkpoints.weights import Row
 from rope_jax.config.model import ModelConfig
@@ -26,41 +26,49 @@ ACTIVATIONS = {
         ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_python_tanh"),
         "gelu_tanh",
     ),
+    "relu2": "relu_squared",
 }
 
 
 class Key(NamedTuple):
     """A key of config.json.
 
-    fields:  the fields of `ModelConfig` that it sets, all to the same value.
+    fields:  the fields of `ModelConfig` that it sets.
     default: transformers' value if the key is absent.
-    values:  our name for each of its values; None: the values are the same.
+    values:  what each of its values, of which there are no others, means: a tuple has one value for
+             each field, anything else is that of all fields. None: all fields have the key's value.
     """
 
     name: str
     fields: tuple[str, ...]
     default: Any = REQUIRED
-    values: Mapping[str, str] | None = None
+    values: Mapping[Any, Any] | None = None
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that the key sets. ValueError: it is missing, or unknown to us."""
         value = config.get(self.name, self.default)
         if value is REQUIRED or (value is None and self.default is REQUIRED):
             raise ValueError(f"{self.name}: is required but was not given")
-        if self.values is not None:
-            if not isinstance(value, str) or value not in self.values:
-                raise ValueError(f"{self.name}: {value!r} is not one of {', '.join(self.values)}")
-            value = self.values[value]
-        return dict.fromkeys(self.fields, value)
+        return dict(zip(self.fields, self._of_fields(value), strict=True))
 
     def written(self, model: Mapping[str, Any]) -> Any:
-        """Return the key's value, given all fields of a model. ValueError: its own differ."""
-        value = model[self.fields[0]]
-        if any(model[name] != value for name in self.fields):
-            raise ValueError(f"{' and '.join(self.fields)} differ")
-        if self.values is None:
-            return value
-        return next(name for name, own in self.values.items() if own == value)
+        """Return the key's value, given all fields of a model. ValueError: no value means these."""
+        own = tuple(model[name] for name in self.fields)
+        for value in own[:1] if self.values is None else self.values:
+            if self._of_fields(value) == own:
+                return value
+        pairs = zip(self.fields, own, strict=True)
+        raise ValueError(f"no {' and '.join(f'{field} {value}' for field, value in pairs)}")
+
+    def _of_fields(self, value: Any) -> tuple[Any, ...]:
+        """Return what a value of the key means. ValueError: it is none of its values."""
+        if self.values is not None:
+            known = [own for own in self.values if type(own) is type(value) and own == value]
+            if not known:
+                expected = ", ".join(map(str, self.values))
+                raise ValueError(f"{self.name}: {value!r} is not one of {expected}")
+            value = self.values[known[0]]
+        return value if isinstance(value, tuple) else (value,) * len(self.fields)
 
 
 class Windows(NamedTuple):
@@ -131,7 +139,8 @@ def module_rows(modules: Mapping[str, Sequence[str]], groups: int = 1) -> tuple[
     """
     rows = []
     for name, ours in modules.items():
-        is_norm, is_embedding = ours[0].endswith("norm"), ours[0] == "embed_tokens"
+        is_norm = ours[0].endswith(("norm", "norms"))
+        is_embedding = ours[0] == "embed_tokens"
         weight = "scale" if is_norm else "embedding" if is_embedding else "kernel"
         for theirs, leaf in (("weight", weight), ("bias", "bias")):
             paths = tuple(f"{module}/{leaf}" for module in ours)
@@ -148,7 +157,16 @@ _IN_LAYERS = (
 )
 
 
-def llama_rows(model: ModelConfig, fused: Mapping[str, Sequence[str]] = {}) -> tuple[Row, ...]:
+def llama_rows(
+    model: ModelConfig,
+    fused: Mapping[str, Sequence[str]] = {},
+    final_norm: str = "norm",
+    groups: int = 1,
+) -> tuple[Row, ...]:
+    """Return the rows of a family whose code is structured like Llama's.
+
+    fused: modules of a layer that have other names there, with ours that each holds.
+    """
     held = {name for names in fused.values() for name in names}
     in_layers = {name: (name,) for name in _IN_LAYERS if name not in held} | {**fused}
     return module_rows(
@@ -158,9 +176,10 @@ def llama_rows(model: ModelConfig, fused: Mapping[str, Sequence[str]] = {}) -> t
                 f"model.layers.{{}}.{theirs}": [f"layers/{name.replace('.', '/')}" for name in ours]
                 for theirs, ours in in_layers.items()
             },
-            "model.norm": ["norm"],
+            f"model.{final_norm}": ["norm"],
             "lm_head": ["lm_head"],
-        }
+        },
+        groups,
     )
 
 
@@ -176,9 +195,11 @@ class Family:
     ignored:    keys that the family's code does not read, although their names suggest it.
     partial:    whether it may rotate a part of each head.
     rope_types: the rope types that it may have; None: all.
-    nope:       whether layers without rotation can be written (no_rope_layers).
+    nope:       which layers do not rotate; "listed": those in no_rope_layers, "full": those without
+                a sliding window, None: none.
     local:      whether sliding layers have a base of their own and are never scaled.
     layout:     which dimensions form a pair.
+    modern:     returns a config with keys of later configs in place of those of earlier ones.
     """
 
     model_type: str
@@ -192,9 +213,10 @@ class Family:
     ignored: frozenset[str] = frozenset()
     partial: bool = False
     rope_types: tuple[str, ...] | None = None
-    nope: bool = False
+    nope: Literal["listed", "full"] | None = None
     local: bool = False
     layout: Layout = "half"
+    modern: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
 
 
 SIZES = tuple(
@@ -210,19 +232,23 @@ def llama_keys(
     head_dim: int | None = None,
     activation: tuple[str, str] = ("hidden_act", "silu"),
     eps: float = 1e-6,
+    norm_eps: str = "rms_norm_eps",
+    initializer_range: float = 0.02,
     tied: bool = False,
+    without: Collection[str] = (),
 ) -> tuple[Key, ...]:
-    """Return the keys that all families have, except GPT-NeoX, with a family's defaults.
+    """Return the keys that most families have, with a family's defaults.
 
-    activation: the key of the activation, and its default.
+    activation: the key of the activation, and its default. without: the keys that it lacks.
     """
-    return (
+    keys = (
         *SIZES,
         Key("num_attention_heads", ("num_attention_heads",), heads),
         Key("num_key_value_heads", ("num_key_value_heads",), kv_heads),
         Key("head_dim", ("head_dim",), head_dim),
         Key(activation[0], ("activation",), activation[1], ACTIVATIONS),
-        Key("rms_norm_eps", ("rms_norm_eps",), eps),
-        Key("initializer_range", ("initializer_range",), 0.02),
+        Key(norm_eps, ("rms_norm_eps",), eps),
+        Key("initializer_range", ("initializer_range",), initializer_range),
         Key("tie_word_embeddings", ("tie_word_embeddings",), tied),
     )
+    return tuple(key for key in keys if key.name not in without)
