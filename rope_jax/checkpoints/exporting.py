@@ -110,7 +110,8 @@ def _positions(
         fitted = max(strategy.made_by.get("length", [0]))
     lost = [] if map_ is None else [f"the position map {map_.type}"]
     query_scale = scaling.query_scale
-    if query_scale is not None and query_scale.type != "ministral":
+    kept = ["ministral", *["constant"] * (training.model.self_attention.type == "latent")]
+    if query_scale is not None and query_scale.type not in kept:
         lost.append(f"the query scale {query_scale.type}")
         scaling = scaling.model_copy(update={"query_scale": None})
     if lost and not config.lossy:
@@ -268,7 +269,13 @@ def _rope_keys(
     if any(layer != layers[0] for layer in layers):
         raise ValueError("no layers with different bases or scalings")
     longest = None if scaling.type == "dynamic_ntk" else length
-    written = to_hf(geometry, scaling, head_dim=head_dim, max_position_embeddings=longest)
+    written = to_hf(
+        geometry,
+        scaling,
+        head_dim=head_dim,
+        max_position_embeddings=longest,
+        model_type=family.model_type,
+    )
     rope = {"rope_type": "default", **(written["rope_scaling"] or {})}
     kind = rope["rope_type"]
     if family.rope_types is not None and kind not in family.rope_types:

@@ -16,7 +16,7 @@ from rope_jax.positions.maps import PositionMap
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.maps.rerope import FarFrequencies, LeakyReRoPE, ReRoPE
 from rope_jax.rope import Frequencies, Scaling
-from rope_jax.rope.query_scales import LogN, PowerScale
+from rope_jax.rope.query_scales import ConstantScale, LogN, PowerScale
 from rope_jax.rope.strategies import NoScaling
 
 _STARTS = "rerope, leaky_rerope, far_frequencies or fitted"
@@ -55,10 +55,12 @@ def check_start(
         )
     scale = scaling.query_scale
     is_power = isinstance(scale, PowerScale) and scale.s == 1
-    if "query_scale" in config.learn and not (is_power or isinstance(scale, LogN | None)):
+    if "query_scale" in config.learn and not (
+        is_power or isinstance(scale, LogN | ConstantScale | None)
+    ):
         raise ValueError(
             f"learn: query_scale {scale.type} has another form than s·max(1, ln n / ln L)^p; start "
-            "from logn, from power with s 1, or from none"
+            "from logn, from power with s 1, from constant, or from none"
         )
     if "frequencies" in config.learn and layers.frequencies(scaling).inv_freq.max() == 0:
         raise ValueError("learn: frequencies: no pair rotates, and no λ changes a frequency of 0")
@@ -97,10 +99,11 @@ def numbers_at_start(
         m = given.get("attention_factor", own.attention_factor.astype(np.float64)[:, 0][:, None])
         numbers["attention_factor"] = _full(m, layers, kv_heads)
     if "query_scale" in learn or "scale_s" in given:
-        scale = scaling.query_scale  # s·max(1, ln n / ln L)^p with s = 1
+        scale = scaling.query_scale  # s·max(1, ln n / ln L)^p; s is 1 unless it is constant
         p = scale.p if isinstance(scale, PowerScale) else float(isinstance(scale, LogN))
         one = np.ones((1, 1))
-        numbers["scale_s"] = _full(given.get("scale_s", one), layers, heads)
+        s = scale.s if isinstance(scale, ConstantScale) else 1.0
+        numbers["scale_s"] = _full(given.get("scale_s", s * one), layers, heads)
         numbers["scale_p"] = _full(given.get("scale_p", p * one), layers, heads)
     borders: tuple[int, ...] = ()
     if map_ is not None:

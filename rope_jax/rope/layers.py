@@ -132,8 +132,8 @@ def _describe_frequencies(scaling: Scaling, geometry: RotaryGeometry, seq_len: i
     if not np.isclose(m, 1):
         parts.append(f"m {m:.3g}")
     if scaling.query_scale is not None:
-        last = scaling.query_scale_at(geometry, np.array([seq_len - 1]))[0]
-        parts.append(f"queries × {_range(1.0, float(last))} ({scaling.query_scale.type})")
+        first, last = scaling.query_scale_at(geometry, np.array([0, seq_len - 1])).tolist()
+        parts.append(f"queries × {_range(first, last)} ({scaling.query_scale.type})")
     return "; ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Factors on whole queries that grow with the query's position.
+"""Factors on whole queries, most of which grow with the query's position.
 
 A query scale multiplies every dimension of a query, and so its logits; a strategy's m
 (`attention_factor`) only the rotated dimensions of queries and keys.
@@ -105,11 +105,22 @@ class MinistralScale(QueryScale):
         return 1 + self.beta * xp.log1p(as_float(steps, xp))
 
 
+class ConstantScale(QueryScale):
+    """s, at every position; (0.1 · mscale_all_dim · ln f + 1)² for DeepSeek's YaRN by factor f."""
+
+    source: ClassVar[str] = "DeepSeek-V2, arXiv 2405.04434; Hugging Face `mscale_all_dim`"
+    type: Literal["constant"] = "constant"
+    s: float = Field(gt=0, lt=1e6, description="s, the factor on queries")
+
+    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
+        return xp.full(positions.shape, self.s)
+
+
 QUERY_SCALES: dict[str, type[QueryScale]] = {
     scale.model_fields["type"].default: scale
-    for scale in (LogN, PowerScale, Llama4Scale, MinistralScale)
+    for scale in (LogN, PowerScale, Llama4Scale, MinistralScale, ConstantScale)
 }
 """The class of each query scale, by its `type`."""
 AnyQueryScale = Annotated[
-    LogN | PowerScale | Llama4Scale | MinistralScale, Field(discriminator="type")
+    LogN | PowerScale | Llama4Scale | MinistralScale | ConstantScale, Field(discriminator="type")
 ]

@@ -188,6 +188,31 @@ def test_ministrals_query_scale_is_read_and_written():
     assert from_hf(to_hf(geometry, scaling)) == (geometry, scaling)
 
 
+def test_deepseeks_softmax_scale_is_a_query_scale():
+    rope = {"type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096}
+    rope |= {"mscale": 1.0, "mscale_all_dim": 1.0}
+    config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_theta": 10000}
+    config |= {"max_position_embeddings": 163840}
+    geometry, scaling = from_hf(config | {"rope_scaling": rope})
+    assert scaling.m == 1  # of DeepSeek V3, whose logits are multiplied by 1.3689²
+    assert scaling.query_scale.s == pytest.approx(1.3688879454113936**2, rel=1e-12)
+
+    def again(scaling):
+        return from_hf(config | to_hf(geometry, scaling, model_type="deepseek_v3"))[1]
+
+    assert again(scaling) == scaling
+    # of another scaling with DeepSeek's m, only m is written, which leaves the softmax alone
+    plain = scaling.model_copy(update={"query_scale": None, "mscale": 2.0})
+    assert (again(plain).query_scale, again(plain).m) == (None, plain.m)
+    other = scaling.model_copy(update={"factor": 8.0})
+    for how in ({"model_type": "deepseek_v3"}, {}):
+        with pytest.raises(ValueError, match=r"^query_scale: constant has no form"):
+            to_hf(geometry, other, **how)
+    del rope["mscale"]
+    with pytest.raises(ValueError, match=r"^mscale_all_dim: is given without mscale"):
+        from_hf(config | {"rope_scaling": rope})
+
+
 # Refused
 
 

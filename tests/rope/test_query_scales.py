@@ -20,6 +20,7 @@ FORMULAS = {
         {"attn_scale": 0.2, "floor_scale": 1000},
         lambda p: 1 + 0.2 * math.log(math.floor((p + 1) / 1000) + 1),
     ),
+    "constant": ({"s": 1.6}, lambda p: 1.6),
     "ministral": ({"beta": 0.3}, lambda p: 1 + 0.3 * math.log(1 + math.floor(p / 512))),
 }
 EVERY = pytest.mark.parametrize("name", FORMULAS)

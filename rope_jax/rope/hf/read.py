@@ -46,6 +46,8 @@ ROPE_TYPES = {
     "llama3": RopeType("llama3", ("factor", "low_freq_factor", "high_freq_factor"), (LENGTH,)),
     "proportional": RopeType("p_rope", optional=("factor",)),
 }
+SCALES_SOFTMAX = frozenset({"deepseek_v2", "deepseek_v3"})
+"""Model types whose logits are multiplied by `softmax_scale`."""
 # Version 4 keeps these outside of rope_scaling, version 5 inside of rope_parameters.
 _IN_EITHER_PLACE = ("rope_theta", "partial_rotary_factor")
 
@@ -80,6 +82,11 @@ _PART_OF_HEAD = {
 }
 
 
+def softmax_scale(rope: Config) -> float:
+    """Return what DeepSeek's code multiplies logits by, beside m, with these YaRN parameters."""
+    return (0.1 * rope.get("mscale_all_dim", 0) * math.log(rope["factor"]) + 1) ** 2
+
+
 def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeometry, Scaling]:
     """Return the geometry and scaling in the dictionary of a Hugging Face config.json.
 
@@ -92,9 +99,9 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
 
     layer_type: which layer type to read, if they differ; `layers_from_hf` reads all of them.
 
-    What only a model's code determines is not read, such as which dimensions form a pair (layout
-    "interleaved" in Llama 4, GLM, Cohere and DeepSeek) or DeepSeek's scale on its softmax,
-    (0.1·mscale_all_dim·ln s + 1)².
+    The code of DeepSeek V2 and V3 also multiplies logits by (0.1·mscale_all_dim·ln s + 1)², which
+    becomes a constant query scale. What else only a model's code determines is not read, such as
+    which dimensions form a pair (layout "interleaved" in Llama 4, GLM, Cohere and DeepSeek).
 
     ValueError: a key is missing, is not used by its type, or has different values in two places; or
     the type is unknown. The message begins with the key.
@@ -272,6 +279,13 @@ def _settings(
         beta = own.pop("llama_4_scaling_beta", None)
         if beta is not None:
             own["query_scale"] = {"type": "ministral", "beta": beta}
+        if config.get("model_type") in SCALES_SOFTMAX and own.get("mscale_all_dim"):
+            if not own.get("mscale") and "attention_factor" not in own:
+                raise ValueError(
+                    "mscale_all_dim: is given without mscale, from which DeepSeek's own code and "
+                    "transformers compute different m; give mscale, 1 for DeepSeek's"
+                )
+            own["query_scale"] = {"type": "constant", "s": softmax_scale(own)}
         # transformers replaces 0 with its default
         idle = [key for key in ("beta_fast", "beta_slow") if not own.get(key, True)]
         if "attention_factor" in own or not (own.get("mscale") and own.get("mscale_all_dim")):

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.hf.read import LENGTH, positive_int
+from rope_jax.rope.hf.read import LENGTH, SCALES_SOFTMAX, positive_int, softmax_scale
+from rope_jax.rope.query_scales import ConstantScale, MinistralScale
 from rope_jax.rope.strategies import STRATEGIES, Scaling
-from rope_jax.rope.strategies.by_parts import ByParts
+from rope_jax.rope.strategies.by_parts import ByParts, YaRNScaling
 from rope_jax.rope.strategies.explicit import LongRoPEScaling
 
 _OWN_FORMS: dict[str, str | None] = {
@@ -43,6 +44,7 @@ def to_hf(
     *,
     head_dim: int | None = None,
     max_position_embeddings: int | None = None,
+    model_type: str | None = None,
 ) -> dict[str, Any]:
     """Return the config keys from which transformers computes the same frequencies and m.
 
@@ -52,6 +54,7 @@ def to_hf(
     which model types without partial rotary (Llama) ignore for `default`.
     max_position_embeddings: the length at which the model will be used; by default
     factor · train_length, or train_length for `dynamic`, whose formula contains it.
+    model_type: the code of DeepSeek V2 and V3 makes a constant query scale of `mscale_all_dim`.
 
     ValueError: transformers has no form for the strategy (see `HF_FORMS`), or the lengths or
     widths do not fit.
@@ -60,13 +63,21 @@ def to_hf(
     if head_dim < geometry.rotary_dim:
         raise ValueError(f"head_dim: {head_dim} is below rotary_dim {geometry.rotary_dim}")
     base, rope = _written(geometry, scaling)
-    if scaling.query_scale is not None:
-        if scaling.query_scale.type != "ministral" or rope.get("rope_type") != "yarn":
-            raise ValueError(
-                f"query_scale: {scaling.query_scale.type} has no form in Hugging Face's rope "
-                f"parameters with {scaling.type}"
-            )
-        rope["llama_4_scaling_beta"] = scaling.query_scale.model_dump()["beta"]
+    scale, of_code = scaling.query_scale, 1.0
+    if isinstance(scaling, YaRNScaling) and model_type in SCALES_SOFTMAX:
+        of_code = softmax_scale(rope)
+        if scale is None and of_code != 1:  # m itself, which leaves the softmax alone
+            rope = {key: value for key, value in rope.items() if "mscale" not in key}
+            rope["attention_factor"] = scaling.m
+    if isinstance(scale, MinistralScale) and rope.get("rope_type") == "yarn":
+        rope["llama_4_scaling_beta"] = scale.beta
+    elif scale is not None and not (
+        isinstance(scale, ConstantScale) and math.isclose(scale.s, of_code, rel_tol=1e-6)
+    ):
+        raise ValueError(
+            f"query_scale: {scale.type} has no form in Hugging Face's rope parameters with "
+            f"{scaling.type}"
+        )
     longest = max_position_embeddings
     if longest is None:
         longest = math.ceil((scaling.extension_factor or 1.0) * geometry.train_length)

@@ -112,7 +112,8 @@ class YaRNScaling(ByParts, WithFactor):
         m = (0.1·mscale·ln s + 1) / (0.1·mscale_all_dim·ln s + 1)
 
     m multiplies cos and sin, and therefore the logits by m²; no root is taken. DeepSeek's attention
-    also scales its softmax by (0.1·mscale_all_dim·ln s + 1)², which is not done here.
+    also scales its softmax by (0.1·mscale_all_dim·ln s + 1)², which is a query scale here,
+    `constant`.
     """
 
     source: ClassVar[str] = "Peng et al., arXiv 2309.00071; Hugging Face `yarn`"
