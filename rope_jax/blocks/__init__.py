@@ -10,6 +10,7 @@ from pydantic import Field
 
 from rope_jax.blocks.attention import GroupedQueryAttention
 from rope_jax.blocks.base import Block, FeedForward, SelfAttention, Sharding
+from rope_jax.blocks.experts import Experts
 from rope_jax.blocks.latent import LatentAttention
 from rope_jax.blocks.mlp import MLP
 
@@ -19,13 +20,14 @@ __all__ = [
     "AnyFeedForward",
     "AnySelfAttention",
     "Block",
+    "Experts",
     "FeedForward",
     "GroupedQueryAttention",
     "SelfAttention",
 ]
 
 _ATTENTIONS: tuple[type[SelfAttention], ...] = (GroupedQueryAttention, LatentAttention)
-_ALL: tuple[type[FeedForward], ...] = (MLP,)
+_ALL: tuple[type[FeedForward], ...] = (MLP, Experts)
 
 if TYPE_CHECKING:
     AnyFeedForward = FeedForward
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     AnySelfAttention = SelfAttention
 else:
     AnySelfAttention = Annotated[Union[*_ATTENTIONS], Field(discriminator="type")]
-    AnyFeedForward = Annotated[Union[*_ALL], Field(discriminator="type")] if _ALL[1:] else MLP
+    AnyFeedForward = Annotated[Union[*_ALL], Field(discriminator="type")]
 
 
 _BLOCKS: tuple[type[Block], ...] = (*_ATTENTIONS, *_ALL)

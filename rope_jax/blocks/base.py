@@ -170,6 +170,14 @@ class FeedForward(Block):
 
     type: str
 
+    def numbers_per_token(self, model: Any) -> int:
+        """Estimate how many numbers of a token exist at once besides input and output."""
+        return self.flops_per_token(model) // (2 * model.hidden_size)  # results of each product
+
+    def hidden_sizes(self, model: Any) -> dict[str, int]:
+        """Return what the mesh axis "tensor" has to divide, by its key in the model's config."""
+        return {"intermediate_size": model.intermediate_size}
+
     def apply(self, model: Any, params: Any, x: Any, layer: Any) -> tuple[Any, Any]:
         """Return the output [tokens, D], and an auxiliary loss that training adds; None: none.
 

@@ -29,8 +29,6 @@ class MLP(FeedForward):
         return gate | {"up_proj": linear(d, f, bias), "down_proj": linear(f, d, bias)}
 
     def apply(self, model: Any, params: Any, x: Any, layer: Any) -> tuple[Any, None]:
-        import functools
-
         import jax
 
         from rope_jax.kernels.projections import has_kernels
@@ -47,19 +45,27 @@ class MLP(FeedForward):
                 params[name]["kernel"].astype(x.dtype) for name in ("gate_proj", "down_proj")
             )
             return layer.summed(gated_feed_forward(x, w_gate, w_up, w_down, low_precision)), None
-        # x·sigmoid(x); x·Φ(x) with the normal distribution's Φ, and approximated with tanh
-        activations: dict[str, Callable[[Any], Any]] = {
-            "silu": jax.nn.silu,
-            "gelu": functools.partial(jax.nn.gelu, approximate=False),
-            "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
-            "relu_squared": lambda x: jax.nn.relu(x) ** 2,
-        }
-        activation = activations[model.activation]
+        activate = activation(model.activation)
         if model.gated_mlp:
             # The backward pass computes the activation again: reading it back would take longer.
-            gated = jax.checkpoint(lambda gate, up: activation(gate) * up)
+            gated = jax.checkpoint(lambda gate, up: activate(gate) * up)
             gate = layer.column_parallel(x, params["gate_proj"])
             hidden = gated(gate, layer.column_parallel(x, params["up_proj"]))
         else:
-            hidden = activation(layer.column_parallel(x, params["up_proj"]))
+            hidden = activate(layer.column_parallel(x, params["up_proj"]))
         return layer.row_parallel(hidden, params["down_proj"]), None
+
+
+def activation(name: str) -> Callable[[Any], Any]:
+    """Return x·sigmoid(x); x·Φ(x) with the normal distribution's Φ, or its fit; or max(x, 0)²."""
+    import functools
+
+    import jax
+
+    activations: dict[str, Callable[[Any], Any]] = {
+        "silu": jax.nn.silu,
+        "gelu": functools.partial(jax.nn.gelu, approximate=False),
+        "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+        "relu_squared": lambda x: jax.nn.relu(x) ** 2,
+    }
+    return activations[name]

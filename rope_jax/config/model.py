@@ -5,13 +5,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from rope_jax.attention import BACKENDS, AttentionName, Backend, backend_names
-from rope_jax.blocks import MLP, AnyFeedForward, AnySelfAttention, GroupedQueryAttention
+from rope_jax.blocks import (
+    MLP,
+    AnyFeedForward,
+    AnySelfAttention,
+    FeedForward,
+    GroupedQueryAttention,
+)
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import (
     Count,
     Frozen,
     ListOf,
     Moderate,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     errors_in,
@@ -98,6 +105,9 @@ class ModelConfig(Frozen):
     activation: ActivationName = Field("silu", description="of the MLP; gelu_tanh: fit of gelu")
     gated_mlp: bool = Field(True, description="down(act(gate(x)) * up(x)); false: down(act(up(x)))")
     feed_forward: AnyFeedForward = Field(MLP(), description="its type, with its own settings")
+    dense_layers: NonNegativeInt = Field(
+        0, description="the first so many layers have the type mlp instead"
+    )
     scale_embeddings: EmbeddingScale = Field(
         1.0, description="embeddings are multiplied by it; sqrt_hidden_size: Gemma's"
     )
@@ -158,6 +168,11 @@ class ModelConfig(Frozen):
             raise ValueError(
                 f"parallel_residual: needs norm_placement before, not {self.norm_placement}"
             )
+        if self.dense_layers >= self.num_hidden_layers:
+            raise ValueError(
+                f"dense_layers: {self.dense_layers} is not below num_hidden_layers "
+                f"{self.num_hidden_layers}"
+            )
         if self.heads_width % 2:
             raise ValueError(
                 f"head_dim {self.heads_width} is odd; rotation works on pairs of dimensions"
@@ -179,6 +194,12 @@ class ModelConfig(Frozen):
             head_dim=self.heads_width,
             std=self.initializer_range,
         )
+
+    @property
+    def stacks(self) -> dict[str, tuple[FeedForward, int]]:
+        """The layers of each kind, by the name of their parameters: feed-forward, and number."""
+        last = {"layers": (self.feed_forward, self.num_hidden_layers - self.dense_layers)}
+        return {"dense_layers": (MLP(), self.dense_layers), **last} if self.dense_layers else last
 
     @property
     def backend(self) -> Backend:

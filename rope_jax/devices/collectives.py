@@ -53,11 +53,15 @@ def spec_of(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
 
 @dataclass(frozen=True)
 class Collectives:
-    """How many devices share the parameters (fsdp), a window (context), and heads (tensor)."""
+    """How many devices share the parameters (fsdp), a window (context), and heads (tensor).
+
+    data: how many groups of them there are, which have other windows.
+    """
 
     fsdp: int = 1
     context: int = 1
     tensor: int = 1
+    data: int = 1
 
     @property
     def part(self) -> ZigZag | None:
@@ -80,6 +84,11 @@ class Collectives:
     def sum_over_tensor(self, x: Array) -> Array:
         """Add up the shares of the devices that share heads, hidden layer or vocabulary."""
         return x if self.tensor == 1 else jax.lax.psum(x, TENSOR)
+
+    def mean_over_tokens(self, x: Array) -> Array:
+        """Average over the devices that compute other tokens, as many each."""
+        others = self.data * self.fsdp * self.context
+        return x if others == 1 else jax.lax.pmean(x, (DATA, FSDP, CONTEXT))
 
     def max_over_tensor(self, x: Array) -> Array:
         """Return the largest of these devices' numbers. It has no derivative."""

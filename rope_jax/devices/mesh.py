@@ -58,7 +58,8 @@ class Placement:
 
     def _set(self, mesh: Mesh) -> None:
         self.mesh, self.config = mesh, MeshConfig(**mesh.shape)
-        self.collectives = Collectives(self.config.fsdp, self.config.context, self.config.tensor)
+        shared = self.config.fsdp, self.config.context, self.config.tensor
+        self.collectives = Collectives(*shared, mesh.shape[DATA])
         self.row_shards = mesh.shape[DATA] * self.config.fsdp
         self.parameter_shards = self.config.fsdp * self.config.tensor
         self.replicated, self._rows = NamedSharding(mesh, _REPLICATED), NamedSharding(mesh, _ROWS)

@@ -2,8 +2,9 @@
 
 Parameters are a pure dict with the names of Hugging Face's Llama; the layers' are stacked on a
 leading axis: params["layers"]["self_attn"]["q_proj"]["kernel"] is [L, D, N·H], and its slice i is
-the transpose of model.layers.i.self_attn.q_proj.weight. A bias is beside its kernel. The parameters
-of a position encoding, if it has any, are in params["position"].
+the transpose of model.layers.i.self_attn.q_proj.weight. A bias is beside its kernel. Where the
+first layers have another feed-forward, they are a stack of their own, params["dense_layers"]. The
+parameters of a position encoding, if it has any, are in params["position"].
 
 Shapes: B batch, T length, D model, N heads, H head dim, V vocabulary, L layers; tokens: B·T, the
 windows laid end to end, of which a device may have a part; scored: how many tokens at the end of
@@ -11,6 +12,7 @@ each window are computed, T unless `last` is given; computed: B·scored. An axis
 size 1.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -114,9 +116,11 @@ class LanguageModel:
         self._layout, self._sliding_windows = layout, sliding_windows
         self._output: Any = {"softcap": config.logit_softcap, "mesh": mesh}
         self._new_outer = lambda rngs: EmbeddingAndHead(config, vocab_size, mesh, rngs)
-        self._new_layer = lambda rngs: DecoderLayer(config, rngs)
         self._outer_graph = _graph(self._new_outer)
-        self._layer_graph = _graph(self._new_layer)
+        self._layer_graphs = {
+            own: _graph(functools.partial(DecoderLayer, config, own))
+            for own, _ in config.stacks.values()
+        }
         self._layer = with_remat(self._apply_layer, config.remat, mesh.fsdp)
 
     def on(self, mesh: Collectives) -> "LanguageModel":
@@ -134,10 +138,15 @@ class LanguageModel:
         def draw(key: Key[Array, ""]) -> Params:
             outer_key, layers_key = jax.random.split(key)
             keys = jax.random.split(layers_key, self.config.num_hidden_layers)
-            layers = jax.vmap(lambda k: _parameters(self._new_layer, k))(keys)
+            layers, first = {}, 0
+            for name, (own, count) in self.config.stacks.items():
+                new = functools.partial(DecoderLayer, self.config, own)
+                one = functools.partial(_parameters, new)
+                layers[name] = jax.vmap(one)(keys[first : first + count])
+                first += count
             position = self.encoding.initial(self.config.sizes, jax.random.fold_in(key, 0))
             of_position = {"position": position} if position else {}
-            return _parameters(self._new_outer, outer_key) | {"layers": layers} | of_position
+            return _parameters(self._new_outer, outer_key) | layers | of_position
 
         return draw(jax.random.key(seed))
 
@@ -164,13 +173,18 @@ class LanguageModel:
         x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
         x = self.encoding.embed(position, x, own_positions).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids)
-        windows, count = self._sliding_windows, self.config.num_hidden_layers
+        windows, masks, stacks = self._sliding_windows, band_masks(rotary), self.config.stacks
+        of_layers = [own for own, count in stacks.values() for _ in range(count)]
         kinds = [
-            LayerKind(windows[i % len(windows)], masks=band_masks(rotary)) for i in range(count)
+            LayerKind(windows[i % len(windows)], None, masks, own)
+            for i, own in enumerate(of_layers)
         ]
         kinds[-1] = replace(kinds[-1], last=last)
         layers = self._scanned if self.config.layers == "scanned" else self._unrolled
-        x, auxiliary = layers(x, params["layers"], inputs, kinds)
+        auxiliary, first = None, 0
+        for name, (_, count) in stacks.items():
+            x, more = layers(x, params[name], inputs, kinds[first : first + count], first)
+            auxiliary, first = _plus(auxiliary, more), first + count
         return multiplied(outer["norm"](x), self.config.logit_multiplier), auxiliary
 
     def nll(
@@ -237,7 +251,8 @@ class LanguageModel:
         return (windows if last is None else [x[:, -last:] for x in windows]), auxiliary
 
     def _outer(self, params: Params) -> EmbeddingAndHead:
-        own = {name: tree for name, tree in params.items() if name not in ("layers", "position")}
+        others = {"position", *self.config.stacks}
+        own = {name: tree for name, tree in params.items() if name not in others}
         return nnx.merge(self._outer_graph, self.mesh.whole(own, self.config.dtype))
 
     def _layer_inputs(
@@ -285,7 +300,7 @@ class LanguageModel:
         for index, kind in enumerate(kinds):
             own = jax.tree.map(lambda _, parts, i=index: parts[i][0], params, slices)
             x, more = self._layer(x, own, inputs.at(first + index), kind)
-            auxiliary = more if auxiliary is None else auxiliary + more
+            auxiliary = _plus(auxiliary, more)
         return x, auxiliary
 
     def _scanned(
@@ -294,6 +309,7 @@ class LanguageModel:
         params: Params,
         inputs: LayerInputs,
         kinds: Sequence[LayerKind],
+        first: int = 0,
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
         """Scan over repeats of the pattern, and unroll the layers within each.
 
@@ -301,17 +317,19 @@ class LanguageModel:
         """
         period, count, computes_all = len(self._sliding_windows), len(kinds), kinds[-1].last is None
         scanned = (count if computes_all else count - 1) // period * period
+        if not scanned:
+            return self._unrolled(x, params, inputs, kinds, first)
         pattern = [replace(kind, last=None) for kind in kinds[:period]]
 
         def apply_pattern(
             x: Float[Array, "tokens D"], repeat: tuple[Params | None, Int[Array, ""]]
         ) -> tuple[Float[Array, "tokens D"], Auxiliary]:
-            own, first = repeat
+            own, start = repeat
             if own is None:
                 own = jax.tree.map(
-                    lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, period), params
+                    lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, period), params
                 )
-            return self._unrolled(x, own, inputs, pattern, first)
+            return self._unrolled(x, own, inputs, pattern, first + start)
 
         stacked = None
         # Without this, gradients of weights take time quadratic in the number of layers. Nobody
@@ -325,15 +343,20 @@ class LanguageModel:
         if scanned == count:
             return x, auxiliary
         rest = jax.tree.map(lambda leaf: leaf[scanned:], params)
-        x, more = self._unrolled(x, rest, inputs, kinds[scanned:], scanned)
-        return x, (None if auxiliary is None or more is None else auxiliary + more)
+        x, more = self._unrolled(x, rest, inputs, kinds[scanned:], first + scanned)
+        return x, _plus(auxiliary, more)
 
     def _apply_layer(
         self, x: Float[Array, "tokens D"], params: Params, inputs: LayerInputs, kind: LayerKind
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
-        layer = nnx.merge(self._layer_graph, self.mesh.whole(params, self.config.dtype))
+        graph = self._layer_graphs[kind.feed_forward]
+        layer = nnx.merge(graph, self.mesh.whole(params, self.config.dtype))
         how = self.encoding, self._layout, self.mesh
         return layer(x, LayerContext(self.config, inputs, kind, *how))
+
+
+def _plus(total: Auxiliary, more: Auxiliary) -> Auxiliary:
+    return more if total is None else total if more is None else total + more
 
 
 def _graph(new: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:

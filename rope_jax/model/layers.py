@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from rope_jax.blocks import MLP, FeedForward
 from rope_jax.blocks.base import Norm, Parameter, Parameters
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import SINGLE_DEVICE, Collectives
@@ -27,7 +28,7 @@ from rope_jax.positions.interaction import Interaction, capped, plus_by_distance
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope.geometry import Layout
 
-_ROPE = RoPE()
+_ROPE, _MLP = RoPE(), MLP()
 
 
 class LayerInputs(NamedTuple):
@@ -64,11 +65,13 @@ class LayerKind:
     sliding_window: how many keys a query sees, including its own; None: all up to its own.
     last:           compute only this many tokens at the end of each window; None: all.
     masks:          which keys each band of a position map holds.
+    feed_forward:   what the layer computes of each token by itself.
     """
 
     sliding_window: int | None = None
     last: int | None = None
     masks: tuple[BandMask, ...] = (BandMask(),)
+    feed_forward: FeedForward = _MLP
 
 
 class Weights(nnx.Module):
@@ -223,7 +226,7 @@ class DecoderLayer(Weights):
     Where one norm is shared, it is the `input_layernorm`.
     """
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, feed_forward: FeedForward, rngs: nnx.Rngs) -> None:
         placement, norm = config.norm_placement, Norm(config.hidden_size)
         declared: Parameters = {} if placement == "after" else {"input_layernorm": norm}
         declared["self_attn"] = config.self_attention.parameters(config)
@@ -231,7 +234,7 @@ class DecoderLayer(Weights):
             declared["post_attention_layernorm"] = norm
         if placement == "both":
             declared["pre_feedforward_layernorm"] = norm
-        declared["mlp"] = config.feed_forward.parameters(config)
+        declared["mlp"] = feed_forward.parameters(config)
         if placement in ("after", "both"):
             declared["post_feedforward_layernorm"] = norm
         super().__init__(declared, config, rngs)
@@ -252,7 +255,7 @@ class DecoderLayer(Weights):
         else:
             x = before + multiplied(self["post_attention_layernorm"](y), factor)
             normed = x if placement == "after" else self["pre_feedforward_layernorm"](x)
-        y, auxiliary = config.feed_forward.apply(config, self["mlp"], normed, layer)
+        y, auxiliary = layer.kind.feed_forward.apply(config, self["mlp"], normed, layer)
         if "post_feedforward_layernorm" in self:
             y = self["post_feedforward_layernorm"](y)
         return x + multiplied(y, factor), auxiliary

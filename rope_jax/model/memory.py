@@ -69,8 +69,7 @@ def window_bytes(
     itemsize, own = _itemsize(model), -(-length // context)
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
-    # results of every matrix product, and the input of the last one
-    feed_forward = model.feed_forward.flops_per_token(model) // (2 * model.hidden_size)
+    feed_forward = max(own.numbers_per_token(model) for own, _ in model.stacks.values())
     wide = max(3 * heads + 3 * kv_heads, feed_forward)
     keys_and_values = itemsize * length * 2 * kv_heads // tensor
     # among the results, except where devices share the window: these gather, and then order them

@@ -49,6 +49,13 @@ GEMMA = {
     **{"norm_placement": "both", "attention_softcap": 5.0, "logit_softcap": 3.0},
     **{"norm": "rms_norm_plus_one", "qk_norm": True, "scale_embeddings": True},
 }
+EXPERTS = {
+    "feed_forward": {
+        **{"type": "experts", "num_experts": 6, "moe_intermediate_size": 20},
+        **{"expert_bias": True, "swiglu_limit": 1.0, "n_group": 3, "topk_group": 2},
+        **{"shared_expert_intermediate_size": 12, "shared_expert_gate": True, "balance": 2.0},
+    }
+}
 RNG = np.random.default_rng(5)
 SETTINGS = {
     "rerope": {"window": 8},
@@ -117,7 +124,12 @@ def measured(
 
     def share(params, batch, rotary, tokens):
         sums = loss_sums(model, params, batch, rotary)
-        return sums.nll.sum() / tokens, sums
+        given = batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary
+        auxiliary = model.nll_and_auxiliary(params, *given)[1]
+        loss = sums.nll.sum()
+        if auxiliary is not None:
+            loss = loss + auxiliary * batch.weights.sum()
+        return loss / tokens, sums
 
     def gradient(params, batch):
         rotary, tokens = rotary_at(batch.positions), batch.weights.sum()
@@ -178,9 +190,10 @@ def difference(found, wanted):
 
 
 def few():
-    """One case, which takes seconds."""
+    """Two cases, which take seconds."""
     sinks = {"attention_sinks": True}
     yield "all axes", lambda: case(ONE_LAYER | BIASES | BLOCKWISE | sinks, MIXED)
+    yield "experts", lambda: case(ONE_LAYER | BLOCKWISE | EXPERTS, MIXED)
 
 
 def models():
@@ -198,6 +211,8 @@ def models():
     own = {"self_attention": latent, "num_key_value_heads": None, "qkv_bias": True}
     yield "latent attention", lambda: case(own | {"attention_sinks": True}, MIXED)
     yield "sliding windows", lambda: case(BLOCKWISE, {"context": 8}, windows=(None, 10))
+    mixed = EXPERTS | {"dense_layers": 1, "remat": "products", "layers": "scanned"}
+    yield "experts with remat", lambda: case(mixed, two)
     yield "a fit", lambda: case(BLOCKWISE, MIXED, of=("nll", "frequencies"))
 
 

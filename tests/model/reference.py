@@ -45,6 +45,27 @@ LATENT = {
                        "qk_rope_head_dim": 8, "qk_nope_head_dim": 4, "v_head_dim": 6},
     "qkv_bias": True,
 }  # fmt: skip
+# Groups of experts as in DeepSeek-V3, after layers without; clamped ones as in gpt-oss, with a
+# shared expert as in Qwen2-MoE; one for each token, whose input is scaled, as in Llama 4.
+GROUPED, CLAMPED, SINGLE = (
+    {"type": "experts"} | own
+    for own in (
+        {
+            **{"num_experts": 6, "moe_intermediate_size": 20, "scores": "sigmoid"},
+            **{"n_group": 3, "topk_group": 2, "group_score": "best_two", "choice_bias": True},
+            **{"routed_scaling_factor": 2.5, "shared_expert_intermediate_size": 16},
+        },
+        {
+            **{"num_experts": 5, "num_experts_per_tok": 3, "norm_topk_prob": False},
+            **{"router_bias": True, "expert_bias": True, "swiglu_limit": 0.7},
+            **{"shared_expert_intermediate_size": 20, "shared_expert_gate": True},
+        },
+        {
+            **{"num_experts_per_tok": 1, "scores": "sigmoid", "norm_topk_prob": False},
+            **{"scaled": "inputs", "n_group": 4, "topk_group": 1},
+        },
+    )
+)
 # By family: the model's fields, and the sliding windows of its layers.
 FAMILIES = {
     "llama with biases": ({"qkv_bias": True, "o_bias": True, "mlp_bias": True}, (None,)),
@@ -69,6 +90,12 @@ FAMILIES = {
     ),
     "deepseek": (LATENT | {"query_pre_attn_scalar": 5.0}, (None,)),
     "gpt_oss": ({"attention_sinks": True, "qkv_bias": True, "attention_softcap": 9.0}, (5, None)),
+    "groups of experts": ({"feed_forward": GROUPED, "dense_layers": 1}, (5, None)),
+    "clamped experts": ({"feed_forward": CLAMPED}, (None,)),
+    "single experts": (
+        {"feed_forward": SINGLE, "gated_mlp": False, "dense_layers": 2},
+        (None,),
+    ),
 }
 
 
@@ -113,6 +140,67 @@ def turn(x, inv_freq, m, positions, layout):
     out = x.copy()
     out[..., first], out[..., second] = turned.real, turned.imag
     return out
+
+
+def feed_forward(config, x, weights):
+    """Compute a feed-forward, of experts if its weights have a router."""
+    if "router" in weights:
+        return experts(config, x, weights)[0]
+    up = projected(x, weights["up_proj"])
+    if config.gated_mlp:
+        up = activated(projected(x, weights["gate_proj"]), config.activation) * up
+    else:
+        up = activated(up, config.activation)
+    return projected(up, weights["down_proj"])
+
+
+def experts(config, x, weights):
+    """Compute all experts of every token, and return the mixture and the auxiliary loss."""
+    own, count = config.feed_forward, config.feed_forward.num_experts
+    logits = projected(x, weights["router"]).reshape(-1, count)
+    powers = np.exp(logits)
+    if own.scores == "softmax":
+        scores = powers / powers.sum(-1, keepdims=True)
+    else:
+        scores = powers / (1 + powers)
+    ranked = scores + weights["router"].get("choice_bias", 0)
+    chosen = np.zeros(scores.shape, bool)
+    for token, ranks in enumerate(ranked):
+        groups = np.sort(ranks.reshape(own.n_group, -1))  # ascending
+        best = groups[:, -1] if own.group_score == "best" else groups[:, -2:].sum(-1)
+        open_groups = np.argsort(-best)[: own.topk_group]
+        is_open = np.isin(np.arange(count) // (count // own.n_group), open_groups)
+        order = np.argsort(np.where(is_open, -ranks, np.inf))
+        chosen[token, order[: own.num_experts_per_tok]] = True
+    shares = scores * chosen
+    if own.norm_topk_prob:
+        shares = shares / shares.sum(-1, keepdims=True)
+    shares = (shares * own.routed_scaling_factor).reshape(*x.shape[:-1], count, 1)
+    out = 0
+    for expert in range(count):
+        part = {
+            name: {leaf: value[expert] for leaf, value in kind.items()}
+            for name, kind in weights["experts"].items()
+        }
+        if own.scaled == "inputs":
+            is_own = shares[..., expert, :] > 0
+            out = out + feed_forward(config, shares[..., expert, :] * x, part) * is_own
+        elif own.swiglu_limit is None:
+            out = out + shares[..., expert, :] * feed_forward(config, x, part)
+        else:
+            limit = own.swiglu_limit
+            gate = np.minimum(projected(x, part["gate_proj"]), limit)
+            up = np.clip(projected(x, part["up_proj"]), -limit, limit)
+            hidden = (up + 1) * gate / (1 + np.exp(-1.702 * gate))
+            out = out + shares[..., expert, :] * projected(hidden, part["down_proj"])
+    if "shared_expert" in weights:
+        gate = 1.0
+        if own.shared_expert_gate:
+            gate = 1 / (1 + np.exp(-projected(x, weights["shared_expert_gate"])))
+        out = out + gate * feed_forward(config, x, weights["shared_expert"])
+    used = chosen.mean(0) / own.num_experts_per_tok
+    balance = (used * (scores / scores.sum(-1, keepdims=True)).mean(0)).sum()
+    return out, own.balance * count * balance
 
 
 def reference_nll(
@@ -188,19 +276,13 @@ def reference_nll(
             mixed[:, :, head] = p @ v[:, :, kv_head]
         return projected(mixed.reshape(batch, length, -1), weights["o_proj"])
 
-    def feed_forward(x, weights):
-        up = projected(x, weights["up_proj"])
-        if config.gated_mlp:
-            up = activated(projected(x, weights["gate_proj"]), config.activation) * up
-        else:
-            up = activated(up, config.activation)
-        return projected(up, weights["down_proj"])
-
     root = np.sqrt(config.hidden_size)
     x = params["embed_tokens"]["embedding"][tokens]
     x = x * {"sqrt_hidden_size": root}.get(config.scale_embeddings, config.scale_embeddings)
     for number in range(count):
-        layer = jax.tree.map(lambda leaf, i=number: leaf[i], params["layers"])
+        dense = config.dense_layers
+        stack, place = ("dense_layers", number) if number < dense else ("layers", number - dense)
+        layer = jax.tree.map(lambda leaf, i=place: leaf[i], params[stack])
         norms = {name: leaf for name, leaf in layer.items() if "norm" in name}
 
         def apply(name, y, norms=norms):
@@ -212,15 +294,15 @@ def reference_nll(
         normed = x if placement == "after" else apply("input", x)
         mixed = attention(normed, number, heads)
         if placement == "shared":
-            x = x + factor * (mixed + feed_forward(normed, mlp))
+            x = x + factor * (mixed + feed_forward(config, normed, mlp))
         elif placement == "before":  # Llama; GPT-NeoX reads the same input twice
             y = x + factor * mixed
             normed = apply("post_attention", x if config.parallel_residual else y)
-            x = y + factor * feed_forward(normed, mlp)
+            x = y + factor * feed_forward(config, normed, mlp)
         else:  # OLMo 2; Gemma 2 and 3 also normalize the inputs
             x = x + factor * apply("post_attention", mixed)
             normed = x if placement == "after" else apply("pre_feedforward", x)
-            x = x + factor * apply("post_feedforward", feed_forward(normed, mlp))
+            x = x + factor * apply("post_feedforward", feed_forward(config, normed, mlp))
         assert not norms  # every norm of the model is used
     x = normalized(x, params.get("norm", {}), config)
     tied = config.tie_word_embeddings

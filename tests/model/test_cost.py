@@ -22,6 +22,7 @@ from tests.model.reference import FAMILIES
 
 WIDE = {"hidden_size": 64, "intermediate_size": 512, "num_attention_heads": 2}
 SHALLOW = {"num_hidden_layers": 2}
+MANY = {"feed_forward": {"type": "experts", "num_experts_per_tok": 6, "moe_intermediate_size": 64}}
 SCANNED = {"attention": "blockwise", "layers": "scanned"}
 
 
@@ -30,6 +31,7 @@ SCANNED = {"attention": "blockwise", "layers": "scanned"}
     [
         ("xla", SHALLOW, 257, 4096),
         ("blockwise", WIDE | {"gated_mlp": False, "qk_norm": "all_heads"}, 257, 16384),
+        ("blockwise", SHALLOW | MANY, 257, 4096),
         ("blockwise", SHALLOW | {"norm_placement": "both", "attention_softcap": 30.0}, 5000, 4096),
     ],
 )
@@ -76,6 +78,14 @@ PUBLISHED = {
         {"vocab_size": 256_000, "hidden_size": 2304, "intermediate_size": 9216,
          "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
          "head_dim": 256} | FAMILIES["gemma2"][0],
+    ),
+    "Qwen/Qwen3-30B-A3B": (
+        30_532_122_624,
+        {"vocab_size": 151_936, "hidden_size": 2048, "num_hidden_layers": 48,
+         "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "qk_norm": True,
+         "tie_word_embeddings": False,
+         "feed_forward": {"type": "experts", "num_experts": 128, "num_experts_per_tok": 8,
+                          "moe_intermediate_size": 768}},
     ),
     "EleutherAI/pythia-410m": (
         405_334_016,

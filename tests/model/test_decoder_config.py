@@ -107,7 +107,7 @@ def test_each_field_changes_the_program(field):
 
 def test_every_model_field_has_a_case():
     tested_alone = {"initializer_range", "attention", "position", "vocab_size"}
-    tested_alone |= {"feed_forward"}  # by the recipe for one, in test_recipes.py
+    tested_alone |= {"feed_forward", "dense_layers"}  # in test_experts.py
     assert set(OTHERS) | tested_alone == set(ModelConfig.model_fields)
 
 

@@ -1,0 +1,168 @@
+"""Mixtures of experts: routing and products against a reference in numpy, settings, and costs.
+
+Whole models with experts are in test_decoder.py, on meshes in test_split_programs.py.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from pydantic import ValidationError
+
+from rope_jax.blocks import Experts
+from rope_jax.config.model import ModelConfig
+from rope_jax.kernels import grouped
+from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.layers import LayerContext, LayerInputs, LayerKind, Weights
+from rope_jax.model.resolve import resolve_model
+from tests.model import reference
+
+SIZES = {"hidden_size": 16, "intermediate_size": 12, "num_attention_heads": 2}
+KINDS = {"grouped": reference.GROUPED, "clamped": reference.CLAMPED, "single": reference.SINGLE}
+EXPERTS = Experts(num_experts=4, num_experts_per_tok=2)
+
+
+def draw(settings, tokens=40):
+    """Return a model's config, tokens, and the parameters of its feed-forward."""
+    config = ModelConfig(**SIZES, num_hidden_layers=1, feed_forward=settings)
+    rng = np.random.default_rng(0)
+    declared = config.feed_forward.parameters(config)
+    params = jax.tree.map(
+        lambda p: rng.standard_normal(p.shape).astype(np.float32) / 2,
+        declared,
+        is_leaf=lambda p: hasattr(p, "initial"),
+    )
+    return config, rng.standard_normal((tokens, 16)).astype(np.float32), params
+
+
+def applied(config, params, x):
+    """Return the feed-forward's output and its auxiliary loss."""
+    declared = config.feed_forward.parameters(config)
+    graph = nnx.graphdef(nnx.eval_shape(lambda: Weights(declared, config, nnx.Rngs(0))))
+    inputs = LayerInputs((), jnp.ones((1, 1)), {}, None, None)
+    layer = LayerContext(resolve_model(config), inputs, LayerKind())
+    return config.feed_forward.apply(config, nnx.merge(graph, params), jnp.asarray(x), layer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_gradients_are_those_of_all_experts_for_every_token(kind):
+    config, x, params = draw(KINDS[kind] | {"balance": 3.0})
+    by = np.random.default_rng(1).standard_normal(x.shape).astype(np.float32)
+
+    def total(params, x):
+        out, auxiliary = applied(config, params, x)
+        return (out * by).sum() + auxiliary, (out, auxiliary)
+
+    gradient, (out, auxiliary) = jax.jit(jax.grad(total, (0, 1), has_aux=True))(params, x)
+    wide = jax.tree.map(np.float64, (params, x))
+    wanted = reference.experts(config, wide[1], wide[0])
+    np.testing.assert_allclose(out, wanted[0], atol=2e-5)
+    assert float(auxiliary) == pytest.approx(wanted[1], rel=1e-5)
+
+    def slope(path, leaf, derivative):
+        """Compare the derivative along a random direction of one array."""
+        along = np.random.default_rng(2).standard_normal(leaf.shape) * 1e-6
+        sums = []
+        for sign in (1, -1):
+            moved = jax.tree_util.tree_map_with_path(
+                lambda p, a, s=sign: a + s * along if p == path else a, wide
+            )
+            out, more = reference.experts(config, moved[1], moved[0])
+            sums.append((out * by).sum() + more)
+        found = (np.float64(derivative) * along).sum() * 2
+        name = jax.tree_util.keystr(path)
+        assert found == pytest.approx(sums[0] - sums[1], rel=2e-3, abs=1e-10), name
+
+    jax.tree_util.tree_map_with_path(slope, wide, gradient)
+
+
+@pytest.mark.parametrize("sizes", [(9, 0, 200, 31), (0, 0, 240, 0), (60, 60, 60, 60)])
+def test_blocks_of_rows_compute_what_ragged_products_do(sizes):
+    _, x, params = draw(EXPERTS, 240)
+    params = params["experts"]
+    bias = np.random.default_rng(3).standard_normal((4, 16)).astype(np.float32)
+    params["down_proj"] = params["down_proj"] | {"bias": bias}
+    rows, sizes = jnp.asarray(x), jnp.asarray(sizes)
+
+    def expert(product, x):
+        return product(jnp.tanh(product(x, "gate_proj")) * product(x, "up_proj"), "down_proj")
+
+    def at_once(weights, rows):
+        return grouped._all_at_once(expert, False, weights, rows, sizes)
+
+    def in_blocks(weights, rows):
+        return grouped.by_group(expert, False, weights, rows, sizes)
+
+    both = [
+        jax.jit(lambda *a, f=f: (f(*a), jax.grad(lambda *b: (f(*b) ** 2).sum(), (0, 1))(*a)))
+        for f in (at_once, in_blocks)
+    ]
+    wanted, found = (run(params, rows) for run in both)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-3), found, wanted)
+
+
+# By setting: another value. Every one changes the program.
+OTHERS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 20,
+    "scores": "sigmoid",
+    "norm_topk_prob": False,
+    "routed_scaling_factor": 2.0,
+    "choice_bias": True,
+    "n_group": 2,
+    "topk_group": 3,
+    "group_score": "best_two",
+    "scaled": "inputs",
+    "router_bias": True,
+    "expert_bias": True,
+    "swiglu_limit": 7.0,
+    "shared_expert_intermediate_size": 8,
+    "shared_expert_gate": True,
+    "balance": 0.5,
+}
+TOGETHER = {  # with which others a setting counts
+    **{key: {"n_group": 4, "topk_group": 2} for key in ("n_group", "topk_group")},
+    "group_score": {"n_group": 2},
+    "shared_expert_gate": {"shared_expert_intermediate_size": 8},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_setting_changes_the_program(name):
+    def program(**settings):
+        config, x, params = draw(EXPERTS.model_copy(update=TOGETHER.get(name, {}) | settings))
+        return str(jax.make_jaxpr(lambda p, x: applied(config, p, x))(params, x))
+
+    assert program() != program(**{name: OTHERS[name]})
+
+
+def test_every_setting_has_a_case():
+    assert {"type", *OTHERS} == set(Experts.model_fields)
+
+
+def test_dense_layers_have_no_experts_and_cost_what_an_mlp_does():
+    config = ModelConfig(**SIZES, num_hidden_layers=3, feed_forward=EXPERTS, dense_layers=2)
+    model = LanguageModel(resolve_model(config), 61)
+    shapes = jax.eval_shape(lambda: model.init(0))
+    assert shapes["dense_layers"]["mlp"]["up_proj"]["kernel"].shape == (2, 16, 12)
+    assert shapes["layers"]["mlp"]["experts"]["up_proj"]["kernel"].shape == (1, 4, 16, 12)
+    # a router, and two of four experts
+    assert EXPERTS.flops_per_token(config) == 2 * (16 * 4 + 2 * 3 * 16 * 12)
+    with pytest.raises(ValidationError, match="dense_layers: 3 is not below num_hidden_layers 3"):
+        ModelConfig(**SIZES, num_hidden_layers=3, dense_layers=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_group": 3}, "n_group: 8 experts cannot be split into 3 groups"),
+        ({"topk_group": 2}, "topk_group: 2 is above n_group 1"),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok: 9 is above 8, the number of experts"),
+        ({"n_group": 8}, "num_experts_per_tok: 2 is above 1, the number of experts to choose"),
+    ],
+)
+def test_choices_that_cannot_be_made(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        Experts(**settings)
