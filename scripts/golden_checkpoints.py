@@ -63,8 +63,8 @@ def old_form(config: Settings) -> Settings:
     rope = old.pop("rope_parameters")
     if old["model_type"] == "gemma3_text":
         old["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-        rope = rope["full_attention"]
         old["sliding_window_pattern"] = old.pop("_sliding_window_pattern")
+    rope = rope.get("full_attention", rope)
     names = {"rope_theta": "rope_theta", "partial_rotary_factor": "partial_rotary_factor"}
     if old["model_type"] == "gpt_neox":
         names = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}

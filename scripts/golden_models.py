@@ -276,7 +276,111 @@ def persimmon() -> Models:
     yield "no_norms", own | yarn | {"qk_layernorm": False, "hidden_act": "gelu"}, LENGTHS
 
 
-_ALL = (llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3_text, gpt_neox, olmo2, cohere,
-        cohere2, phi, stablelm, falcon, olmo, nemotron, persimmon)  # fmt: skip
-MODELS = {models.__name__: models for models in _ALL}
+def some_types(base: Settings, pairs: int, *kinds: str, theta: float = 1e4, **rope: Any) -> Models:
+    """Yield models of a family that rotates as Llama does, of `default` and other rope types."""
+    for kind in ("default", *kinds):
+        yield kind, base | {"rope_parameters": scaled(kind, pairs, theta) | rope}, LENGTHS
+
+
+def gemma() -> Models:
+    own = tiny(head_dim=16)
+    yield from some_types(own, 8, "yarn")
+    yield "legacy_gelu", own | {"hidden_act": "gelu", "attention_bias": True}, LENGTHS
+
+
+def vaultgemma() -> Models:
+    own = tiny(head_dim=16, query_pre_attn_scalar=24, sliding_window=16)
+    caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+    yield from some_types(own | caps, 8, "linear")
+
+
+_MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.125,
+    "logits_scaling": 0.5,
+}
+
+
+def granite() -> Models:
+    own = tiny(**_MULTIPLIERS)
+    yield from some_types(own, 6, "yarn")
+    biases = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
+    yield "biases", own | biases, LENGTHS
+
+
+def hyperclovax() -> Models:
+    yield from some_types(tiny(**_MULTIPLIERS), 6, "yarn")
+    yield "attention_default", tiny(attention_bias=True), LENGTHS
+
+
+def starcoder2() -> Models:
+    own = tiny(bos_token_id=1, eos_token_id=2)
+    yield from some_types(own, 6, "yarn", theta=1e6)
+    plain = {"use_bias": False, "tie_word_embeddings": False, "sliding_window": 16}
+    yield "sliding", own | plain, LENGTHS
+
+
+def glm() -> Models:
+    own = tiny(head_dim=16)
+    yield from some_types(own, 4, "yarn", partial_rotary_factor=0.5)
+    whole = scaled("longrope", 8) | {"partial_rotary_factor": 1.0}
+    yield "whole", own | {"attention_bias": False, "rope_parameters": whole}, AT_THE_SWITCH
+
+
+def olmo3() -> Models:
+    own = tiny(bos_token_id=None, num_hidden_layers=4, sliding_window=16)
+    for kind in ("default", "yarn"):
+        parts = {
+            "full_attention": scaled(kind, 6, 500000.0),
+            "sliding_attention": scaled("default", 6, 500000.0),
+        }
+        yield kind, own | {"rope_parameters": parts}, LENGTHS
+    kinds = ["full_attention", "sliding_attention"] * 2
+    yield "layer_types", own | {"layer_types": kinds, "attention_bias": True}, LENGTHS
+
+
+def seed_oss() -> Models:
+    own = tiny(head_dim=16, attention_dropout=0.0, residual_dropout=0.0)
+    yield from some_types(own, 8, "yarn", theta=1e7)
+    biases = {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True}
+    yield "biases", own | biases, LENGTHS
+
+
+def arcee() -> Models:
+    yield from some_types(tiny(), 6, "yarn")
+    yield "biases", tiny(attention_bias=True, mlp_bias=True, head_dim=16), LENGTHS
+
+
+def jais2() -> Models:
+    yield from some_types(tiny(), 6, "yarn", theta=5e5)
+    yield "no_biases", tiny(attention_bias=False, mlp_bias=False), LENGTHS
+
+
+def ernie4_5() -> Models:
+    own = tiny(head_dim=16)
+    yield from some_types(own, 8, "yarn", theta=5e5)
+    yield "biases", own | {"use_bias": True, "tie_word_embeddings": False}, LENGTHS
+
+
+def helium() -> Models:
+    own = tiny(head_dim=12)
+    yield from some_types(own, 6, "yarn", theta=1e5)
+    yield "biases", own | {"attention_bias": True, "mlp_bias": True}, LENGTHS
+
+
+def ministral() -> Models:
+    own = tiny(sliding_window=16, head_dim=16)
+    yield from some_types(own, 8, "yarn", theta=1e6)
+    kinds = ["full_attention", "sliding_attention"]
+    yield "layer_types", own | {"layer_types": kinds}, LENGTHS
+
+
+_ALL = (
+    *(llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3_text, gpt_neox, olmo2),
+    *(cohere, cohere2, phi, stablelm, falcon, olmo, nemotron, persimmon),
+    *(gemma, vaultgemma, granite, hyperclovax, starcoder2, glm, olmo3, seed_oss, arcee),
+    *(jais2, ernie4_5, helium, ministral),
+)
+MODELS = {models.__name__: models for models in _ALL} | {"glm4": glm}
 """By model_type; a family is added here."""

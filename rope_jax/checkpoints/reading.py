@@ -261,8 +261,9 @@ def _rope(
         settings: dict[str, Any] = {}
         if is_rotated and own_geometry.base != geometry.base:
             settings["base"] = own_geometry.base
-        # A layer with a base of its own keeps its scaling when a sweep replaces that of the others.
-        if own != main or settings or not is_rotated:
+        # Such a layer keeps its scaling when a sweep replaces that of the others.
+        is_local = bool(settings) or (family.local and window is not None)
+        if own != main or is_local or not is_rotated:
             settings["scaling"] = own.model_dump(mode="json", exclude_none=True)
         if window is not None:
             settings["sliding_window"] = window

@@ -50,7 +50,7 @@ class Case:
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """Return the weights of all tensors."""
         kind = json.loads(self.config)["model_type"]
-        plus_one = kind.startswith(("gemma", "nemotron"))
+        plus_one = kind.startswith(("gemma", "nemotron", "vaultgemma"))
         return {
             name: golden_weight(name, shape, norm_mean=0.0 if plus_one else 1.0)
             for name, shape in self.tensors.items()

@@ -319,7 +319,7 @@ NONE = "family: none can express this model ("
          ["model.position: alibi is in no family of transformers"]),
         ({"model": {"attention": "linear"}}, {},
          ["model.attention: linear is in no family of transformers"]),
-        ({"rope": {"layout": "interleaved"}}, {},
+        ({"rope": {"layout": "interleaved"}}, {"family": "llama"},
          [NONE, "llama: no rope.layout interleaved, only half"]),
         ({"model": {"scale_embeddings": True}}, {},
          [NONE, "llama: no scale_embeddings sqrt_hidden_size", "gemma2: no norm rms_norm"]),
@@ -348,6 +348,8 @@ def test_a_model_that_no_family_can_express(
         ({}, {"layer_pattern": [{}, {"scaling": {"type": "drope"}}]}, "smollm3"),
         ({}, {"rotary_dim": 4}, "phi3"),
         ({"norm_placement": "after", "qk_norm": "all_heads"}, {}, "olmo2"),
+        ({"residual_multiplier": 0.5}, {}, "granite"),
+        ({}, {"layout": "interleaved"}, "glm"),
     ],
 )
 def test_the_first_family_that_can_express_a_model(

@@ -37,12 +37,14 @@ class Key(NamedTuple):
     default: transformers' value if the key is absent.
     values:  what each of its values, of which there are no others, means: a tuple has one value for
              each field, anything else is that of all fields. None: all fields have the key's value.
+    power:   all fields are the key's value, a number above 0, to this power.
     """
 
     name: str
     fields: tuple[str, ...]
     default: Any = REQUIRED
     values: Mapping[Any, Any] | None = None
+    power: int | None = None
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that the key sets. ValueError: it is missing, or unknown to us."""
@@ -54,6 +56,8 @@ class Key(NamedTuple):
     def written(self, model: Mapping[str, Any]) -> Any:
         """Return the key's value, given all fields of a model. ValueError: no value means these."""
         own = tuple(model[name] for name in self.fields)
+        if self.power is not None and isinstance(own[0], int | float):
+            return float(own[0]) ** (1 / self.power)
         for value in own[:1] if self.values is None else self.values:
             if self._of_fields(value) == own:
                 return value
@@ -68,6 +72,10 @@ class Key(NamedTuple):
                 expected = ", ".join(map(str, self.values))
                 raise ValueError(f"{self.name}: {value!r} is not one of {expected}")
             value = self.values[known[0]]
+        if self.power is not None and value is not None:
+            if not isinstance(value, int | float) or not 1e-99 < value < 1e99:
+                raise ValueError(f"{self.name}: should be a number above 0, not {value!r}")
+            value = float(value) ** self.power
         return value if isinstance(value, tuple) else (value,) * len(self.fields)
 
 
@@ -197,7 +205,7 @@ class Family:
     rope_types: the rope types that it may have; None: all.
     nope:       which layers do not rotate; "listed": those in no_rope_layers, "full": those without
                 a sliding window, None: none.
-    local:      whether sliding layers have a base of their own and are never scaled.
+    local:      whether sliding layers have their own rope parameters and are never scaled.
     layout:     which dimensions form a pair.
     modern:     returns a config with keys of later configs in place of those of earlier ones.
     """

@@ -44,10 +44,19 @@ def _unrotated_layers(config: Mapping[str, Any], count: int) -> list[str]:
     return [FULL if own else SLIDING for own in rotates]
 
 
-_PHI3_FUSED = {
+_GATE_UP = {"mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")}
+_PHI3_FUSED = _GATE_UP | {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
 }
+
+
+def _both_norms(after_attention: str, after_mlp: str) -> dict[str, tuple[str]]:
+    """Return the modules of norms before and after, of which those before are called as Llama's."""
+    return {
+        after_attention: ("post_attention_layernorm",),
+        "post_attention_layernorm": ("pre_feedforward_layernorm",),
+        after_mlp: ("post_feedforward_layernorm",),
+    }
 
 
 def _gpt_neox_rows(model: ModelConfig) -> tuple[Row, ...]:
@@ -124,7 +133,10 @@ _BIASES = {
     **{"qkv_bias": True, "o_bias": True, "mlp_bias": True},
 }
 _BY_HEAD = {False: False, True: "by_head"}
+# What Gemma 1's configs mean by gelu is its fit; an export writes the first name.
+_GELUS = {"gelu_pytorch_tanh": "gelu_tanh"} | ACTIVATIONS | {"gelu": "gelu_tanh"}
 _ATTENTION_BIAS = Key("attention_bias", ("qkv_bias", "o_bias"), False)
+_QKV_BIAS = Key("attention_bias", ("qkv_bias",), False)
 _MLP_BIAS = Key("mlp_bias", ("mlp_bias",), False)
 _COHERE = {"norm": "layer_norm_no_bias", "norm_placement": "shared"}
 _COHERE_KEYS = (
@@ -132,17 +144,29 @@ _COHERE_KEYS = (
     _ATTENTION_BIAS,
     Key("logit_scale", ("logit_multiplier",), 0.0625),
 )
-_GEMMA = {
-    "norm": "rms_norm_plus_one",
-    "norm_placement": "both",
-    "scale_embeddings": "sqrt_hidden_size",
-}
+_GEMMA1 = {"norm": "rms_norm_plus_one", "scale_embeddings": "sqrt_hidden_size"}
+_GEMMA = _GEMMA1 | {"norm_placement": "both"}
 _GEMMA_ACTIVATION = ("hidden_activation", "gelu_pytorch_tanh")
 _GEMMA_KEYS = (
     *llama_keys(heads=8, kv_heads=4, head_dim=256, activation=_GEMMA_ACTIVATION, tied=True),
     _ATTENTION_BIAS,
     Key("query_pre_attn_scalar", ("query_pre_attn_scalar",), 256),
 )
+_GEMMA_CAPS = (
+    Key("attn_logit_softcapping", ("attention_softcap",), 50.0),
+    Key("final_logit_softcapping", ("logit_softcap",), 30.0),
+)
+
+
+def granite_keys(logit_power: int, attention: float | None) -> tuple[Key, ...]:
+    """Return Granite's multipliers. attention: the default of that of attention's logits."""
+    return (
+        Key("embedding_multiplier", ("scale_embeddings",), 1.0, power=1),
+        Key("residual_multiplier", ("residual_multiplier",), 1.0, power=1),
+        Key("attention_multiplier", ("query_pre_attn_scalar",), attention, power=-2),
+        Key("logits_scaling", ("logit_multiplier",), 1.0, power=logit_power),
+    )
+
 
 DENSE = (
     Family(
@@ -199,11 +223,7 @@ DENSE = (
     Family(
         "gemma2",
         "Gemma2ForCausalLM",
-        (
-            *_GEMMA_KEYS,
-            Key("attn_logit_softcapping", ("attention_softcap",), 50.0),
-            Key("final_logit_softcapping", ("logit_softcap",), 30.0),
-        ),
+        (*_GEMMA_KEYS, *_GEMMA_CAPS),
         fixed=_GEMMA,
         windows=Windows(default=4096, types=_every(2)),
         ignored=frozenset({"hidden_act", "sliding_window_size"}),
@@ -361,5 +381,145 @@ DENSE = (
         fixed=_BIASES,
         defaults={"rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
         partial=True,
+    ),
+    Family(
+        "gemma",
+        "GemmaForCausalLM",
+        (
+            *llama_keys(heads=16, kv_heads=16, head_dim=256, tied=True, without=("hidden_act",)),
+            Key("hidden_act", ("activation",), "gelu_pytorch_tanh", _GELUS),
+            _ATTENTION_BIAS,
+        ),
+        fixed=_GEMMA1,
+        ignored=frozenset({"hidden_activation"}),
+    ),
+    Family(
+        "vaultgemma",
+        "VaultGemmaForCausalLM",
+        (*_GEMMA_KEYS, *_GEMMA_CAPS),
+        rows=functools.partial(
+            llama_rows, fused={"pre_feedforward_layernorm": ("post_attention_layernorm",)}
+        ),
+        fixed=_GEMMA1,
+        windows=Windows(default=4096, types=_every(2)),
+    ),
+    Family(
+        "granite",
+        "GraniteForCausalLM",
+        (*llama_keys(), _ATTENTION_BIAS, _MLP_BIAS, *granite_keys(-1, 1.0)),
+    ),
+    Family(
+        "hyperclovax",
+        "HyperCLOVAXForCausalLM",
+        (
+            *llama_keys(),
+            _ATTENTION_BIAS,
+            _MLP_BIAS,
+            *granite_keys(1, None),
+            Key("use_post_norm", ("norm_placement",), True, {True: "both"}),
+        ),
+        rows=functools.partial(llama_rows, fused=_both_norms("post_norm1", "post_norm2")),
+    ),
+    Family(
+        "starcoder2",
+        "Starcoder2ForCausalLM",
+        (
+            *llama_keys(
+                kv_heads=2,
+                activation=("hidden_act", "gelu_pytorch_tanh"),
+                norm_eps="norm_epsilon",
+                eps=1e-5,
+                initializer_range=0.018042,
+                tied=True,
+            ),
+            Key("use_bias", ("qkv_bias", "o_bias", "mlp_bias"), True),
+        ),
+        rows=functools.partial(
+            llama_rows, fused={"mlp.c_fc": ("mlp.up_proj",), "mlp.c_proj": ("mlp.down_proj",)}
+        ),
+        fixed={"norm": "layer_norm", "gated_mlp": False},
+        windows=Windows(),
+        ignored=frozenset(
+            {"activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon", "mlp_type"}
+            | {"norm_type", "scale_attention_softmax_in_fp32"}
+        ),
+    ),
+    Family(
+        "glm",
+        "GlmForCausalLM",
+        (*llama_keys(kv_heads=2, head_dim=128, eps=1.5625e-7), _QKV_BIAS._replace(default=True)),
+        rows=functools.partial(llama_rows, fused=_GATE_UP),
+        defaults={"partial_rotary_factor": 0.5},
+        layout="interleaved",
+        partial=True,
+    ),
+    Family(
+        "glm4",
+        "Glm4ForCausalLM",
+        (*llama_keys(kv_heads=2, head_dim=128, eps=1.5625e-7), _QKV_BIAS._replace(default=True)),
+        rows=functools.partial(
+            llama_rows,
+            fused=_GATE_UP | _both_norms("post_self_attn_layernorm", "post_mlp_layernorm"),
+        ),
+        fixed={"norm_placement": "both"},
+        defaults={"partial_rotary_factor": 0.5},
+        layout="interleaved",
+        partial=True,
+    ),
+    Family(
+        "olmo3",
+        "Olmo3ForCausalLM",
+        (*llama_keys(eps=1e-5), _ATTENTION_BIAS),
+        fixed={"norm_placement": "after", "qk_norm": "all_heads"},
+        windows=Windows(default=4096, types=_every(4)),
+        local=True,
+    ),
+    Family(
+        "seed_oss",
+        "SeedOssForCausalLM",
+        (
+            *llama_keys(kv_heads=8, head_dim=128),
+            _QKV_BIAS._replace(default=True),
+            Key("attention_out_bias", ("o_bias",), False),
+            _MLP_BIAS,
+        ),
+    ),
+    Family(
+        "arcee",
+        "ArceeForCausalLM",
+        (*llama_keys(activation=("hidden_act", "relu2"), eps=1e-5), _ATTENTION_BIAS, _MLP_BIAS),
+        fixed={"gated_mlp": False},
+    ),
+    Family(
+        "jais2",
+        "Jais2ForCausalLM",
+        (
+            *_layer_norm_keys("relu2"),
+            _ATTENTION_BIAS._replace(default=True),
+            _MLP_BIAS._replace(default=True),
+        ),
+        fixed={"norm": "layer_norm", "gated_mlp": False},
+    ),
+    Family(
+        "ernie4_5",
+        "Ernie4_5ForCausalLM",
+        (
+            *llama_keys(kv_heads=2, head_dim=128, eps=1e-5, tied=True),
+            Key("use_bias", ("qkv_bias", "o_bias", "mlp_bias"), False),
+        ),
+        layout="interleaved",
+        ignored=frozenset({"use_rmsnorm"}),
+    ),
+    Family(
+        "helium",
+        "HeliumForCausalLM",
+        (*llama_keys(kv_heads=20, head_dim=128, eps=1e-8), _QKV_BIAS, _MLP_BIAS),
+        layout="interleaved",
+    ),
+    Family(
+        "ministral",
+        "MinistralForCausalLM",
+        llama_keys(kv_heads=8),
+        windows=Windows(default=4096, types=every_layer),
     ),
 )
