@@ -44,13 +44,13 @@ def _unrotated_layers(config: Mapping[str, Any], count: int) -> list[str]:
     return [FULL if own else SLIDING for own in rotates]
 
 
-_GATE_UP = {"mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")}
+_GATE_UP: dict[str, tuple[str, ...]] = {"mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")}
 _PHI3_FUSED = _GATE_UP | {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
 }
 
 
-def _both_norms(after_attention: str, after_mlp: str) -> dict[str, tuple[str]]:
+def _both_norms(after_attention: str, after_mlp: str) -> dict[str, tuple[str, ...]]:
     """Return the modules of norms before and after, of which those before are called as Llama's."""
     return {
         after_attention: ("post_attention_layernorm",),
