@@ -72,7 +72,7 @@ def print_next(*lines: str) -> None:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    about = "a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub"
+    about = "a run directory, or a checkpoint: a folder, an id on the hub, or a GGUF file"
     parser.add_argument("run", metavar="RUN", help=about)
 
 

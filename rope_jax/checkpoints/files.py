@@ -7,22 +7,28 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from rope_jax.checkpoints import adapter
 from rope_jax.checkpoints.adapter import Adapter, read_adapter
 from rope_jax.checkpoints.opening import opened, read_json, without_prefix
+from rope_jax.checkpoints.sentence_pieces import converted
+from rope_jax.data.tokenizers import read_content
 from rope_jax.errors import UserError, errors_from, library_errors
+
+if TYPE_CHECKING:
+    from rope_jax.checkpoints.weights import Row
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 SENTENCEPIECE = "tokenizer.model"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+GGUF = ".gguf"
 ACCOMPANYING = (
     *(CONFIG, "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("chat_template.jinja", "chat_template.json"),
@@ -108,6 +114,18 @@ class CheckpointFiles:
             "fast tokenizer (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
         )
 
+    def read_tokenizer(self) -> str:
+        """Return the content of a tokenizer.json, that of the file `tokenizer` or made from it."""
+        file = self.tokenizer
+        if file.name == TOKENIZER:
+            return read_content(file)
+        settings = file.with_name("tokenizer_config.json")
+        return converted(file, read_json(settings) if settings.is_file() else {})
+
+    def named(self, rows: "Sequence[Row]") -> "Sequence[Row]":
+        """Return a family's rows with the names that its tensors have in these files."""
+        return rows
+
     def identity(self) -> str:
         """Return a hash of the paths, sizes and times of the checkpoint's files."""
         beside = [self.folder / name for name in ("tokenizer_config.json", INDEX)]
@@ -132,7 +150,13 @@ class CheckpointFiles:
 
 
 def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:
-    """Open a checkpoint, a local folder or an id on the hub, or an adapter and its base model."""
+    """Open a checkpoint: a local folder, an id on the hub, an adapter and its base; a GGUF file."""
+    if is_gguf(model):
+        if revision is not None:
+            raise UserError(f"revision: {model} is a local file, which has no revisions")
+        from rope_jax.checkpoints.gguf.files import GgufFiles
+
+        return GgufFiles(Path(model).expanduser())
     folder = find_folder(model, revision)
     changes = read_adapter(folder)
     if changes is None:
@@ -162,8 +186,15 @@ def find_folder(model: str, revision: str | None) -> Path:
         return Path(snapshot_download(model, revision=revision, allow_patterns=list(_PATTERNS)))
 
 
+def is_gguf(model: str) -> bool:
+    """Whether a command's argument names a GGUF file."""
+    return model.lower().endswith(GGUF) and not os.path.isdir(os.path.expanduser(model))
+
+
 def is_checkpoint(model: str) -> bool:
-    """Whether a command's argument names a Hugging Face checkpoint instead of a run."""
+    """Whether a command's argument names a checkpoint, of Hugging Face or GGUF, not a run."""
+    if is_gguf(model):
+        return True
     folder = os.path.expanduser(model)  # os.path also answers for names that no file can have
     if os.path.exists(os.path.join(folder, "config.yaml")):
         return False

@@ -7,10 +7,14 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from rope_jax.checkpoints.files import ACCOMPANYING, TOKENIZER, CheckpointFiles, open_checkpoint
-from rope_jax.checkpoints.opening import read_json
+from rope_jax.checkpoints.files import (
+    ACCOMPANYING,
+    GGUF,
+    TOKENIZER,
+    CheckpointFiles,
+    open_checkpoint,
+)
 from rope_jax.checkpoints.reading import Description, read_description
-from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.explain import validate
@@ -22,7 +26,6 @@ from rope_jax.data.tokenizers import (
     JsonTokenizer,
     Tokenizer,
     describe_tokenizer,
-    read_content,
     start_token,
 )
 from rope_jax.devices.memory import check_fits, device_bytes, in_gib, shortage_as
@@ -50,7 +53,7 @@ def import_checkpoint(model: str, config: ImportConfig, console: Console) -> Run
     files = open_checkpoint(model, config.revision)
     description = read_description(files.config, str(files.config_file), config.ignored_keys)
     path = Path(model).expanduser()
-    name = config.name or (path.resolve() if path.exists() else path).name
+    name = config.name or (path.resolve() if path.exists() else path).name.removesuffix(GGUF)
     run = RunDirectory(Path(config.runs_dir) / name)
     training, tokenizer = _training_config(model, run, config, files, description)
     busy = f"{run.path}: another process is importing into it; wait for it, or choose another name"
@@ -71,12 +74,7 @@ def _training_config(
     files: CheckpointFiles,
     description: Description,
 ) -> tuple[Config, Tokenizer]:
-    file = files.tokenizer
-    if file.name == TOKENIZER:
-        content = read_content(file)
-    else:
-        settings = file.with_name("tokenizer_config.json")
-        content = converted(file, read_json(settings) if settings.is_file() else {})
+    file, content = files.tokenizer, files.read_tokenizer()
     bos = start_token(content, str(file)) if config.bos == "auto" else config.bos
     known = description.model["vocab_size"]
     tokenizer = JsonTokenizer(content, bos, str(file), known)

@@ -3,8 +3,9 @@
 Needs the library `sentencepiece`, an optional extra.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rope_jax.errors import UserError, file_errors, library_errors
 from rope_jax.rope.files import read_limited
@@ -17,6 +18,14 @@ _MOST_BYTES = 2**26
 _NEVER = -1e9  # a score; 64 bits, so adding it to others loses nothing that matters
 _UNIGRAM, _BPE = 1, 2  # values of `model_type`
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # values of a piece's `type`
+
+
+class Piece(NamedTuple):
+    """A piece of a vocabulary, with the attributes of SentencePiece's own."""
+
+    piece: str
+    score: float
+    type: int
 
 
 def converted(path: Path, settings: dict[str, Any]) -> str:
@@ -44,27 +53,50 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
             f"{path}: is neither a BPE nor a unigram model that marks the spaces before words; "
             "save a tokenizer.json beside it"
         )
-    from tokenizers import AddedToken, decoders, processors
+    build = _unigram if trainer.model_type == _UNIGRAM else score_bpe
+    library = build(pieces, trainer.unk_id, trainer.byte_fallback)
+    spec = model.normalizer_spec
+    steps = _normalizer(spec.precompiled_charsmap, spec.remove_extra_whitespaces)
+    add_prefix(library, spec.add_dummy_prefix, steps)
+    has_bos = trainer.bos_id >= 0 and settings.get("add_bos_token", True)
+    add_pieces(library, pieces, trainer.bos_id if has_bos else None)
+    _check(library, model, path)
+    return library.to_str()
 
-    library = _unigram(model) if trainer.model_type == _UNIGRAM else _bpe(model)
-    library.normalizer = _normalizer(model.normalizer_spec)
+
+def add_prefix(library: "Library", is_added: bool, before: Sequence[Any] = ()) -> None:
+    """Let a tokenizer read and write spaces as "▁", and one more before a text if it is added.
+
+    before: steps of normalization that come first.
+    """
+    from tokenizers import decoders, normalizers
+
+    prefix = [normalizers.Prepend(_SPACE)] if is_added else []
+    library.normalizer = normalizers.Sequence([*before, *prefix, normalizers.Replace(" ", _SPACE)])
     library.decoder = decoders.Sequence(
         [
             *(decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()),
-            decoders.Strip(content=" ", left=int(model.normalizer_spec.add_dummy_prefix)),
+            decoders.Strip(content=" ", left=int(is_added)),
         ]
     )
+
+
+def add_pieces(library: "Library", pieces: Sequence[Any], bos_id: int | None) -> None:
+    """Let a tokenizer find the control and the user-defined pieces in a text.
+
+    bos_id: the piece that it puts before a text.
+    """
+    from tokenizers import AddedToken, processors
+
     control = [piece for piece in pieces if piece.type == _CONTROL]
     defined = [p for p in pieces if p.type == _USER_DEFINED and not _is_spaces(p)]
     library.add_special_tokens([AddedToken(piece.piece, normalized=False) for piece in control])
     library.add_tokens([AddedToken(piece.piece, normalized=False) for piece in defined])
-    if trainer.bos_id >= 0 and settings.get("add_bos_token", True):
-        bos = pieces[trainer.bos_id].piece
+    if bos_id is not None:
+        bos = pieces[bos_id].piece
         library.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A", special_tokens=[(bos, trainer.bos_id)]
+            single=f"{bos} $A", special_tokens=[(bos, bos_id)]
         )
-    _check(library, model, path)
-    return library.to_str()
 
 
 def _check(library: "Library", model: Any, path: Path) -> None:
@@ -85,16 +117,16 @@ def _is_spaces(piece: Any) -> bool:
     return piece.type == _USER_DEFINED and not piece.piece.strip(_SPACE)
 
 
-def _bpe(model: Any) -> "Library":
+def score_bpe(pieces: Sequence[Any], unk_id: int, byte_fallback: bool) -> "Library":
     """Return a BPE that always merges the two neighbours which give the piece of highest score.
 
     Text that spells a control piece or a byte, such as "<s>", is not merged to it.
     """
     import tokenizers
 
-    ids = {piece.piece: number for number, piece in enumerate(model.pieces)}
+    ids = {piece.piece: number for number, piece in enumerate(pieces)}
     merges = []
-    for piece in model.pieces:
+    for piece in pieces:
         # runs of spaces are often user-defined, and as added tokens would not be found
         if piece.type != _NORMAL and not _is_spaces(piece):
             continue
@@ -108,32 +140,25 @@ def _bpe(model: Any) -> "Library":
     bpe = tokenizers.models.BPE(
         ids,
         [(left, right) for *_, left, right in merges],
-        unk_token=model.pieces[model.trainer_spec.unk_id].piece,
+        unk_token=pieces[unk_id].piece,
         fuse_unk=True,
-        byte_fallback=model.trainer_spec.byte_fallback,
+        byte_fallback=byte_fallback,
     )
     return tokenizers.Tokenizer(bpe)
 
 
-def _unigram(model: Any) -> "Library":
+def _unigram(pieces: Sequence[Any], unk_id: int, byte_fallback: bool) -> "Library":
     """Return a unigram model. Text that spells a control piece, such as "<s>", stays text."""
     import tokenizers
 
-    scores = [
-        (p.piece, p.score if p.type == _NORMAL or _is_spaces(p) else _NEVER) for p in model.pieces
-    ]
-    spec = model.trainer_spec
-    return tokenizers.Tokenizer(tokenizers.models.Unigram(scores, spec.unk_id, spec.byte_fallback))
+    scores = [(p.piece, p.score if p.type == _NORMAL or _is_spaces(p) else _NEVER) for p in pieces]
+    return tokenizers.Tokenizer(tokenizers.models.Unigram(scores, unk_id, byte_fallback))
 
 
-def _normalizer(spec: Any) -> Any:
+def _normalizer(charsmap: bytes, no_extra_spaces: bool) -> list[Any]:
     from tokenizers import Regex, normalizers
 
-    steps: list[Any] = []
-    if spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
-    if spec.remove_extra_whitespaces:
+    steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
+    if no_extra_spaces:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    if spec.add_dummy_prefix:
-        steps.append(normalizers.Prepend(_SPACE))
-    return normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])
+    return steps

@@ -112,6 +112,7 @@ def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -
     UserError, before anything is read: a tensor that no parameter takes, one that is missing, or
     one of another shape than the config says.
     """
+    rows = files.named(rows)
     tensors, names = tensors_of(rows, like), {row.paths: row.name for row in rows}
     # of a model whose embedding is also its output matrix, this is left out or written twice
     head = names[("lm_head/kernel",)]
@@ -157,12 +158,13 @@ def _check_tensors(files: CheckpointFiles, tensors: Mapping[str, Tensor], head: 
 
     if missing := [name for name in tensors if name not in files.tensors]:
         raise UserError(
-            f"{files.folder}: {first(missing)} is missing, but config.json describes it"
+            f"{files.folder}: {first(missing)} is missing, but {files.config_file.name} describes "
+            "it"
         )
     if unread := [name for name in files.tensors if name not in {*tensors, head}]:
         raise UserError(
-            f"{files.tensors[unread[0]].file}: nothing reads {first(unread)}; config.json "
-            "describes a model without it"
+            f"{files.tensors[unread[0]].file}: nothing reads {first(unread)}; "
+            f"{files.config_file.name} describes a model without it"
         )
 
 

@@ -1,4 +1,4 @@
-"""Import a Hugging Face checkpoint as a run directory, without torch."""
+"""Import a checkpoint, of Hugging Face or GGUF, as a run directory, without torch."""
 
 from rope_jax import cli, stopping
 
@@ -9,7 +9,8 @@ def main(argv: list[str]) -> None:
     from rope_jax.invocation import command_line
 
     parser = cli.parser("MODEL", __doc__, ImportConfig)
-    parser.add_argument("model", metavar="MODEL", help="a folder, or an id (owner/name) on the hub")
+    about = "a folder, an id (owner/name) on the hub, or a GGUF file"
+    parser.add_argument("model", metavar="MODEL", help=about)
     arguments, config = cli.read_config(parser, argv)
     return_freed_memory()
     from rope_jax.checkpoints.importing import import_checkpoint

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from rope_jax.checkpoints.files import CheckpointFiles
+from rope_jax.checkpoints.files import open_checkpoint
 from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.reading import Description, read_description
@@ -127,8 +127,8 @@ def config_of(description: Description) -> Config:
 
 def loaded(folder: Path, param_dtype: str = "float32") -> tuple[Config, Params]:
     """Return the config and the parameters of a checkpoint."""
-    files = CheckpointFiles(folder)
-    description = read_description(files.config, str(folder / "config.json"))
+    files = open_checkpoint(str(folder), None)
+    description = read_description(files.config, str(files.config_file))
     description.model["param_dtype"] = param_dtype
     config = config_of(description)
     model = language_model(resolve_run(config), description.model["vocab_size"])

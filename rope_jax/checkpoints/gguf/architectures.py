@@ -1,0 +1,215 @@
+"""A GGUF file's metadata as the config.json that the same model has on the hub.
+
+From the conversion scripts of llama.cpp, and from its code where a file does not say what that does
+for all models of an architecture.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rope_jax.checkpoints.families import FAMILIES, Family
+from rope_jax.errors import UserError
+from rope_jax.rope import RotaryGeometry, parse_scaling
+from rope_jax.rope.hf.read import LENGTH
+
+ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tensors that are settings of the rotation: divisors of its frequencies."""
+
+
+class Architecture(NamedTuple):
+    """What llama.cpp calls an architecture.
+
+    model_type: of transformers. experts: the same for models with experts, where that differs.
+    permuted:   rows of queries and keys are in the order in which a rotated pair is adjacent.
+    plus_one:   weights of norms are stored as 1 + weight.
+    names:      keys of config.json for metadata that other architectures lack or read otherwise.
+    config:     keys of config.json that the files leave to llama.cpp's code.
+    wide:       number of layers of its one model whose query_pre_attn_scalar is hidden_size /
+                num_attention_heads, not head_dim: Gemma's largest; None: no such setting.
+    """
+
+    model_type: str
+    experts: str | None = None
+    permuted: bool = False
+    plus_one: bool = False
+    names: Mapping[str, str] = {}
+    config: Mapping[str, Any] = {}
+    wide: int | None = None
+
+
+ARCHITECTURES = {
+    "llama": Architecture("llama", permuted=True),
+    "qwen2": Architecture("qwen2"),
+    "qwen3": Architecture("qwen3"),
+    "phi3": Architecture("phi3"),
+    "gemma2": Architecture("gemma2", plus_one=True, wide=46),
+    "gemma3": Architecture("gemma3_text", plus_one=True, wide=62),
+    "gptneox": Architecture("gpt_neox"),
+    "smollm3": Architecture("smollm3", permuted=True),
+    "olmo2": Architecture("olmo2"),
+}
+
+# Metadata, without the architecture, that set a field of `ModelConfig`; the family says by which
+# key of config.json.
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.layer_norm_epsilon": "rms_norm_eps",
+    "attn_logit_softcapping": "attention_softcap",
+    "final_logit_softcapping": "logit_softcap",
+    "use_parallel_residual": "parallel_residual",
+}
+_POSITIONS = {
+    "context_length": "max_position_embeddings",
+    "rope.scaling.original_context_length": LENGTH,
+}
+_SCALING = {
+    "rope.scaling.factor": "factor",
+    "rope.scaling.yarn_attn_factor": "attention_factor",
+    "rope.scaling.yarn_beta_fast": "beta_fast",
+    "rope.scaling.yarn_beta_slow": "beta_slow",
+    "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
+}
+_IGNORED = ("rope.scaling.finetuned", "tensor_data_layout")
+# Fields that tell whether there are biases, and tensors that exist if so.
+_BIASES = {"qkv_bias": ("attn_q.bias", "attn_qkv.bias"), "mlp_bias": ("ffn_up.bias",)}
+# llama3's other settings in every published model: (low_freq_factor, high_freq_factor, L)
+_LLAMA3 = (1.0, 4.0, 8192)
+
+
+def architecture_of(metadata: Mapping[str, Any], file: str) -> tuple[str, Architecture, Family]:
+    """Return a file's architecture, by name and with its family.
+
+    UserError: the file holds something else than a language model, or one of no family.
+    """
+    kind, name = metadata.get("general.type", "model"), metadata.get("general.architecture")
+    if kind != "model":
+        raise UserError(f"{file}: general.type: is {kind!r}, not a model; name the model's file")
+    known = {key: own for key, own in ARCHITECTURES.items() if own.model_type in FAMILIES}
+    if name not in known:
+        raise UserError(
+            f"{file}: general.architecture: {name!r} is not one of {', '.join(sorted(known))}"
+        )
+    own = known[name]
+    model_type = own.model_type
+    if metadata.get(f"{name}.expert_count") and own.experts:
+        model_type = own.experts
+    return name, own, FAMILIES[model_type]
+
+
+def config_of(
+    metadata: Mapping[str, Any], tensors: Collection[str], factors: Mapping[str, NDArray[Any]],
+    rows: int, file: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the config.json that describes a file's model.
+
+    tensors: their names. factors: those of `ROPE_FACTORS` that exist. rows: of the embedding.
+
+    Metadata of the architecture that nothing here reads stay under their names, for the reader of
+    the config to judge like any key that it does not know. UserError: see `architecture_of`.
+    """
+    name, own, family = architecture_of(metadata, file)
+    given = {
+        key.removeprefix(f"{name}."): value
+        for key, value in metadata.items()
+        if key.startswith(f"{name}.")
+    }
+    by_field = {key.fields[0]: key.name for key in reversed(family.keys) if key.fields}
+    config: dict[str, Any] = {"model_type": family.model_type, **own.config}
+    names = {key: by_field[f] for key, f in _FIELDS.items() if f in by_field} | _POSITIONS
+    for key, theirs in {**names, **own.names}.items():
+        if key in given:
+            config[theirs] = given.pop(key)
+    config.setdefault(by_field["vocab_size"], rows)
+    heads = config.get(by_field["num_attention_heads"])
+    if "num_key_value_heads" in by_field:
+        config.setdefault(by_field["num_key_value_heads"], heads)
+    for field, endings in _BIASES.items():
+        if field in by_field:
+            config[by_field[field]] = any(f"blk.0.{ending}" in tensors for ending in endings)
+    config["tie_word_embeddings"] = "output.weight" not in tensors
+    width = config.get("head_dim") or config["hidden_size"] // heads
+    if given.get("attention.value_length") == width:
+        del given["attention.value_length"]
+    if own.wide is not None:
+        is_wide = config["num_hidden_layers"] == own.wide
+        config["query_pre_attn_scalar"] = config["hidden_size"] // heads if is_wide else width
+    if "attention.sliding_window" in given:  # 0: Phi-4's, for none
+        config["sliding_window"] = given.pop("attention.sliding_window") or None
+    if isinstance(slides := given.get("attention.sliding_window_pattern"), list):
+        del given["attention.sliding_window_pattern"]
+        config["layer_types"] = [f"{'sliding' if own else 'full'}_attention" for own in slides]
+    config["rope_parameters"] = _rope(given, config, width, family.partial, factors)
+    if family.local:
+        base = given.pop("rope.freq_base_swa", family.defaults["rope_local_base_freq"])
+        config["rope_parameters"] = {
+            "full_attention": config["rope_parameters"],
+            "sliding_attention": {"rope_type": "default", "rope_theta": base},
+        }
+    unread = {f"{name}.{key}": value for key, value in given.items() if key not in _IGNORED}
+    return config | unread
+
+
+def _rope(
+    given: dict[str, Any],
+    config: dict[str, Any],
+    width: int,
+    is_partial: bool,
+    factors: Mapping[str, NDArray[Any]],
+) -> dict[str, Any]:
+    """Return the rope parameters; takes what it reads out of `given`.
+
+    width: of a head. is_partial: whether the family may rotate a part of it. config: gets L, where
+        LongRoPE needs it.
+    """
+    rope: dict[str, Any] = {"rope_theta": given.pop("rope.freq_base", 10000.0)}
+    rotary = given.pop("rope.dimension_count", width)
+    if is_partial or rotary != width:
+        share = rotary / width  # of which int(width · share) has to be `rotary`
+        share = share if int(width * share) == rotary else math.nextafter(share, 1.0)
+        rope["partial_rotary_factor"] = share
+    kind = given.get("rope.scaling.type", "none")
+    attention = given.get("rope.scaling.attn_factor", 1.0)
+    long, short = (factors.get(f"rope_factors_{x}.weight") for x in ("long", "short"))
+    both = factors.get("rope_freqs.weight")
+    if both is not None and (factor := _llama3_factor(both, rope["rope_theta"], rotary)):
+        low, high, length = _LLAMA3
+        own = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
+        return rope | own | {"rope_type": "llama3", LENGTH: length}
+    if both is not None or long is not None:
+        for key in ("rope.scaling.type", "rope.scaling.attn_factor"):
+            given.pop(key, None)
+        config.setdefault(LENGTH, config["max_position_embeddings"])
+        for key, own_factors in (("short_factor", short), ("long_factor", long)):
+            chosen = own_factors if both is None else both
+            rope[key] = [float(str(x)) for x in chosen] if chosen is not None else None
+        return rope | {"rope_type": "longrope", "attention_factor": attention}
+    if kind in ("none", "linear", "yarn"):
+        given.pop("rope.scaling.type", None)
+        rope["rope_type"] = "default" if kind == "none" else kind
+        own = {theirs: given.pop(key) for key, theirs in _SCALING.items() if key in given}
+        if kind != "none":
+            rope |= own
+        if "mscale_all_dim" in own:  # llama.cpp: beside an mscale of 1
+            rope["mscale"] = 1.0
+    return rope
+
+
+def _llama3_factor(factors: NDArray[Any], base: float, rotary: int) -> float | None:
+    """Return llama3's `factor`, if these are its divisors of the frequencies."""
+    factor, (low, high, length) = float(str(factors.max())), _LLAMA3
+    settings = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
+    geometry = RotaryGeometry(rotary, base, int(length))
+    scaled, _ = parse_scaling({"type": "llama3", **settings}).scaled(geometry)
+    found = np.allclose(geometry.inv_freq() / scaled, factors, rtol=1e-4)
+    return factor if factor > 1 and found else None

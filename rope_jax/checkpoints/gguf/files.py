@@ -1,0 +1,117 @@
+"""A GGUF file as a checkpoint: `CheckpointFiles` with the same interface, whatever is in it."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from rope_jax.checkpoints.files import CheckpointFiles, TensorInfo
+from rope_jax.checkpoints.gguf.architectures import ROPE_FACTORS, architecture_of, config_of
+from rope_jax.checkpoints.gguf.header import Stored, read_header
+from rope_jax.checkpoints.gguf.tokenizer import tokenizer_json
+from rope_jax.checkpoints.weights import Row
+from rope_jax.errors import UserError
+
+_ARCHITECTURES = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+_QUERIES_AND_KEYS = {".attn_q.": "num_attention_heads", ".attn_k.": "num_key_value_heads"}
+
+
+class GgufFiles(CheckpointFiles):
+    """A GGUF file, or the parts of one. Its tensors have llama.cpp's names.
+
+    Quantized tensors become float32 as they are read, one at a time. UserError: the file is damaged
+    or holds something else than a language model that can be read here.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.folder = self.config_file = path
+        self.adapter = None
+        header = read_header(path)
+        self._metadata, self._shards = header.metadata, list(header.files)
+        self._name, self._architecture, _ = architecture_of(header.metadata, str(path))
+        self._stored = header.tensors
+        embedding = self._stored.get("token_embd.weight")
+        if embedding is None:
+            raise UserError(f"{path}: holds a vocabulary without weights; name the model's file")
+        for kind in {stored.kind for stored in self._stored.values()}:
+            _check_kind(kind, path)
+        factors = {
+            name: _floats(self._stored.pop(name)) for name in ROPE_FACTORS if name in self._stored
+        }
+        self.config = config_of(
+            *(header.metadata, self._stored, factors, embedding.shape[0], str(path))
+        )
+        self.tensors = {
+            name: TensorInfo(stored.file, name, stored.shape, _dtype(stored))
+            for name, stored in self._stored.items()
+        }
+
+    @property
+    def remarks(self) -> list[str]:
+        """How many tensors there are of each type."""
+        counts = Counter(stored.kind.name for stored in self._stored.values())
+        return [f"stored as {', '.join(f'{name} ({n})' for name, n in counts.most_common())}"]
+
+    @property
+    def tokenizer(self) -> Path:
+        """The file itself."""
+        return self.config_file
+
+    def read_tokenizer(self) -> str:
+        """Return the content of a tokenizer.json that splits texts as the file's tokenizer."""
+        return tokenizer_json(self._metadata, str(self.config_file))
+
+    def named(self, rows: Sequence[Row]) -> tuple[Row, ...]:
+        """Return a family's rows with llama.cpp's names. Fused ones are in its order: no groups."""
+        names = gguf.get_tensor_name_map(_ARCHITECTURES[self._name], 1)
+        renamed = []
+        for row in rows:
+            module, _, kind = row.name.format(0).rpartition(".")
+            own = names.get_name(module)
+            name = row.name if own is None else f"{own}.{kind}".replace("blk.0.", "blk.{}.")
+            renamed.append(Row(name, row.paths))
+        return tuple(renamed)
+
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield tensors by name, as transformers has them."""
+        for name in (name for name in self._stored if name in names):
+            array = _floats(self._stored[name])
+            for part, heads in _QUERIES_AND_KEYS.items() if self._architecture.permuted else ():
+                if part in name:
+                    array = _unpermuted(array, self.config[heads])
+            is_norm = name.endswith("norm.weight")
+            yield name, array - 1 if is_norm and self._architecture.plus_one else array
+
+
+def _unpermuted(array: NDArray[Any], heads: int) -> NDArray[Any]:
+    """Return rows [heads · (pairs · 2)] in the order [heads · (2 · pairs)]."""
+    rest = array.shape[1:]
+    return array.reshape(heads, -1, 2, *rest).swapaxes(1, 2).reshape(array.shape)
+
+
+def _dtype(stored: Stored) -> str:
+    """Numpy's name of the type that holds a tensor's values exactly.
+
+    A file in bfloat16 has float32 only for vectors, whose values were bfloat16.
+    """
+    is_vector = len(stored.shape) == 1
+    half = stored.kind == gguf.GGMLQuantizationType.BF16
+    return "bfloat16" if half or is_vector else "float32"
+
+
+def _check_kind(kind: gguf.GGMLQuantizationType, path: Path) -> None:
+    _, size = gguf.GGML_QUANT_SIZES[kind]
+    try:
+        gguf.dequantize(np.zeros((1, size), np.uint8), kind)
+    except NotImplementedError:
+        raise UserError(
+            f"{path}: has tensors of type {kind.name}, which the package gguf cannot dequantize"
+        ) from None
+
+
+def _floats(stored: Stored) -> NDArray[np.float32]:
+    return gguf.dequantize(stored.data, stored.kind)

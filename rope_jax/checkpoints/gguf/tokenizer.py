@@ -1,0 +1,137 @@
+"""The tokenizer in a GGUF file's metadata, as a tokenizer.json.
+
+Two kinds: byte-level BPE ("gpt2"), of which the file has the merges and the name of the rule that
+cuts a text into words; and SentencePiece's BPE ("llama"), of which it has scores.
+"""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from rope_jax.checkpoints.sentence_pieces import Piece, add_pieces, add_prefix, score_bpe
+from rope_jax.errors import UserError, library_errors
+
+_KEY = "tokenizer.ggml."
+_NORMAL, _BYTE = 1, 6
+_LLAMA_BOS = 1  # of a file that does not say
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _words(digits: str, contractions: str = _CONTRACTIONS) -> str:
+    """Return Llama 3's rule with another number of digits in a word."""
+    return (
+        rf"{contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
+        rf"|{_REST}"
+    )
+
+
+def _cased(after: str, digits: str) -> str:
+    """Return GPT-4o's rule, where a capital begins a word. after: what may follow the letters."""
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    begin = r"[^\r\n\p{L}\p{N}]?"
+    return (
+        rf"{begin}{upper}*{lower}+{after}|{begin}{upper}+{lower}*{after}"
+        rf"|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}"
+    )
+
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3 = _words(r"\p{N}{1,3}")
+_DIGIT, _THREE, _GPT4O = r"\p{N}", "[0-9][0-9][0-9]", _cased(f"{_CONTRACTIONS}?", r"\p{N}{1,3}")
+_PUNCTUATION = r"[\p{P}$+<=>^~|`]+"
+_DEEPSEEK3 = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_REST}"
+)
+_CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+# By tokenizer.ggml.pre: patterns whose matches, and what is between them, are cut apart, one after
+# the other. From the tokenizer.json of models whose files have the name.
+_PATTERNS = {
+    name: patterns
+    for patterns, names in (
+        (
+            (_LLAMA3,),
+            ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "dbrx", "smaug-bpe"),
+        ),
+        ((_LLAMA3,), ("glm4", "chatglm-bpe")),
+        ((_words(_DIGIT),), ("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2")),
+        ((_GPT2,), ("gpt-2", "phi-2", "olmo", "mpt", "exaone4", "trillion", "a.x-4.0", "mellum")),
+        (
+            (_DIGIT, _GPT2),
+            ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
+        ),
+        ((_GPT4O,), ("gpt-4o", "llama4", "kanana2")),
+        ((_cased("", _DIGIT),), ("tekken",)),
+        ((r"\p{N}{1,3}", _CJK, _DEEPSEEK3), ("deepseek-v3",)),
+        ((_PUNCTUATION, _GPT2, _THREE), ("falcon",)),
+        # what llama.cpp does with a file that does not know better
+        ((_PUNCTUATION, _GPT2, r"\p{N}+", _THREE), ("default",)),
+    )
+    for name in names
+}
+_ADDS_BOS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
+# A word that is a token is taken whole, whether or not merges lead to it.
+_WHOLE_WORDS = _ADDS_BOS
+# The tokenizers of these models compose characters first, which their files do not say.
+_COMPOSED = {"qwen2", "command-r", "olmo", "mpt"}
+
+
+def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
+    """Return the content of a tokenizer.json that splits texts as a file's tokenizer.
+
+    UserError: the file has none, or one that cannot be expressed.
+    """
+    given = {key.removeprefix(_KEY): v for key, v in metadata.items() if key.startswith(_KEY)}
+    kind = given.get("model")
+    needed = {"gpt2": "merges", "llama": "scores"}
+    if kind not in needed:
+        raise UserError(f"{file}: {_KEY}model: {kind!r} is not one of {', '.join(needed)}")
+    for key in ("tokens", needed[kind]):
+        if not isinstance(given.get(key), list):
+            raise UserError(f"{file}: {_KEY}{key}: should be a list, as of a {kind} tokenizer")
+    name = given.get("pre", "default")
+    if kind == "gpt2" and name not in _PATTERNS:
+        raise UserError(f"{file}: {_KEY}pre: {name!r} is not one of {', '.join(sorted(_PATTERNS))}")
+    tokens = given["tokens"]
+    pieces = [
+        Piece(token, score, type_)
+        for token, score, type_ in zip(
+            tokens,
+            given.get("scores") or itertools.repeat(0.0),
+            given.get("token_type") or itertools.repeat(_NORMAL),
+            strict=False,
+        )
+    ]
+    bos = given.get("bos_token_id", _LLAMA_BOS if kind == "llama" else None)
+    adds = given.get("add_bos_token", kind == "llama" or name in _ADDS_BOS)
+    if adds and (bos is None or not 0 <= bos < len(tokens)):
+        raise UserError(f"{file}: {_KEY}bos_token_id: is {bos}, which is no token")
+    with library_errors(f"{file}: {_KEY}{needed[kind]}: is damaged"):
+        if kind == "gpt2":
+            library = _byte_level(tokens, given["merges"], name)
+        else:
+            has_bytes = any(piece.type == _BYTE for piece in pieces)
+            library = score_bpe(pieces, given.get("unknown_token_id", 0), has_bytes)
+            add_prefix(library, given.get("add_space_prefix", True))
+        add_pieces(library, pieces, bos if adds else None)
+    return library.to_str()
+
+
+def _byte_level(tokens: list[str], merges: list[str], name: str) -> Any:
+    """Return a byte-level BPE. name: of the rule that cuts a text into words."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    ids = {token: number for number, token in enumerate(tokens)}
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    library = Tokenizer(models.BPE(ids, pairs, ignore_merges=name in _WHOLE_WORDS))
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PATTERNS[name]),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    library.decoder = decoders.ByteLevel()
+    if name in _COMPOSED:
+        library.normalizer = normalizers.NFC()
+    return library

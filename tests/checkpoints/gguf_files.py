@@ -1,0 +1,135 @@
+"""GGUF files of golden models, written as llama.cpp's conversion scripts write them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.checkpoints.cases import Case
+
+ARCHITECTURES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "phi3": "phi3",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
+    "gpt_neox": "gptneox",
+    "smollm3": "smollm3",
+    "olmo2": "olmo2",
+}
+"""llama.cpp's names of the families in the tests."""
+# What the scripts write for a key of config.json, by its name there or in rope_parameters.
+_METADATA = {
+    "vocab_size": "add_vocab_size",
+    "hidden_size": "add_embedding_length",
+    "num_hidden_layers": "add_block_count",
+    "intermediate_size": "add_feed_forward_length",
+    "num_attention_heads": "add_head_count",
+    "num_key_value_heads": "add_head_count_kv",
+    "max_position_embeddings": "add_context_length",
+    "rms_norm_eps": "add_layer_norm_rms_eps",
+    "layer_norm_eps": "add_layer_norm_eps",
+    "attn_logit_softcapping": "add_attn_logit_softcapping",
+    "final_logit_softcapping": "add_final_logit_softcapping",
+    "use_parallel_residual": "add_parallel_residual",
+    "rope_theta": "add_rope_freq_base",
+    "original_max_position_embeddings": "add_rope_scaling_orig_ctx_len",
+}
+_PERMUTED = ("llama", "smollm3")
+Tensors = Mapping[str, NDArray[np.float32]]
+
+
+def write_gguf(
+    path: Path,
+    case: Case,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    weights: Tensors | None = None,
+    **metadata: Any,
+) -> Path:
+    """Write a golden model. kind: of its matrices. metadata: more keys, with __ for points."""
+    config = json.loads(case.config)
+    name = ARCHITECTURES[config["model_type"]]
+    writer = gguf.GGUFWriter(path, name)
+    heads = config["num_attention_heads"]
+    width = config.get("head_dim") or config["hidden_size"] // heads
+    rope = config["rope_parameters"]
+    rope = rope.get("full_attention", rope)
+    if name == "gptneox":
+        config.pop("vocab_size")  # not written
+    for key, add in _METADATA.items():
+        value = rope.get(key, config.get(key))
+        if value is not None and (name, key) != ("gemma3", "attn_logit_softcapping"):
+            getattr(writer, add)(value)
+    if config.get("head_dim"):
+        writer.add_key_length(width)
+        writer.add_value_length(width)
+    if name in ("llama", "phi3", "gptneox"):
+        share = rope.get("partial_rotary_factor", 1.0)
+        writer.add_rope_dimension_count(int(width * share))
+    if name == "phi3" or config["model_type"].startswith("gemma"):
+        writer.add_sliding_window(config["sliding_window"] or 0)
+    if name == "gemma3":
+        writer.add_sliding_window_pattern([t == "sliding_attention" for t in config["layer_types"]])
+    _add_scaling(writer, config, rope)
+    for key, value in metadata.items():
+        add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32}
+        (writer.add_array if isinstance(value, list) else add[type(value)])(
+            key.replace("__", "."), value
+        )
+    arch = next(a for a, own in gguf.MODEL_ARCH_NAMES.items() if own == name)
+    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    for stored, weight in (case.weights() if weights is None else weights).items():
+        if name in _PERMUTED and ".q_proj." in stored:
+            weight = _permuted(weight, heads)
+        if name in _PERMUTED and ".k_proj." in stored:
+            weight = _permuted(weight, config["num_key_value_heads"])
+        if "query_key_value" in stored:
+            rest = weight.shape[1:]
+            parts = weight.reshape(heads, 3, width, *rest)
+            weight = np.concatenate([parts[:, i].reshape(-1, *rest) for i in range(3)])
+        if name.startswith("gemma") and "norm" in stored:
+            weight = weight + np.float32(1)
+        own = names.get_name(stored, try_suffixes=(".weight", ".bias"))
+        type_ = kind if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(own, gguf.quantize(weight, type_), raw_dtype=type_)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _permuted(weight: NDArray[Any], heads: int) -> NDArray[Any]:
+    rest = weight.shape[1:]
+    return weight.reshape(heads, 2, -1, *rest).swapaxes(1, 2).reshape(weight.shape)
+
+
+def _add_scaling(writer: gguf.GGUFWriter, config: Any, rope: Any) -> None:
+    kind = rope["rope_type"]
+    if kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if kind == "longrope":
+        longest, length = (
+            config["max_position_embeddings"],
+            rope["original_max_position_embeddings"],
+        )
+        default = np.sqrt(1 + np.log(longest / length) / np.log(length))
+        writer.add_rope_scaling_attn_factors(rope.get("attention_factor", float(default)))
+        for name in ("long", "short"):
+            factors = np.array(rope[f"{name}_factor"], np.float32)
+            writer.add_tensor(f"rope_factors_{name}.weight", factors)
+    if kind == "llama3":
+        width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        width = int(width * rope.get("partial_rotary_factor", 1.0))
+        waves = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, width, 2) / width)
+        turns = rope["original_max_position_embeddings"] / waves
+        low, high, factor = (rope[f"{x}factor"] for x in ("low_freq_", "high_freq_", ""))
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+        factors = (1 / ((1 - kept) / factor + kept)).astype(np.float32)
+        writer.add_tensor("rope_freqs.weight", factors)

@@ -1,0 +1,292 @@
+"""A GGUF file gives the model, the positions and the tokenizer that a folder of the hub gives."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import sentencepiece
+
+from rope_jax.checkpoints.families import FAMILIES
+from rope_jax.checkpoints.files import is_checkpoint, open_checkpoint
+from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES as KNOWN
+from tests.checkpoints.cases import Case, read_cases
+from tests.checkpoints.folders import (
+    assert_same,
+    golden_case,
+    imported,
+    loaded,
+    params_of,
+    says,
+    write_case,
+)
+from tests.checkpoints.gguf_files import ARCHITECTURES, write_gguf
+from tests.checkpoints.test_sentence_pieces import TEXTS, trained
+
+# What llama.cpp's scripts leave out of a file, or its code does for all models of an architecture.
+LOST = {
+    *("dynamic", "proportional", "yarn_settings", "no_rope_layers", "sliding", "layer_types"),
+    *("no_caps", "all_full", "no_attention_bias"),
+}
+# One for each way in which a file differs: permuted rows, norms, fused rows, factors.
+QUICK = {
+    *(("llama", "llama3"), ("qwen2", "yarn"), ("gemma3_text", "linear"), ("gpt_neox", "default")),
+    ("phi3", "partial_longrope"),
+}
+CASES = [
+    pytest.param(
+        *(family, case.name),
+        id=f"{family}-{case.name}",
+        marks=() if (family, case.name) in QUICK else pytest.mark.slow,
+    )
+    for family in ARCHITECTURES
+    for case in read_cases(family)
+    if case.name not in LOST
+]
+Q = gguf.GGMLQuantizationType
+
+
+def case_of(family: str, name: str) -> Case:
+    """Return a golden model; Gemma's with the scale of queries that llama.cpp gives to all."""
+    case = golden_case(family, name)
+    config = json.loads(case.config)
+    if family.startswith("gemma"):
+        config["query_pre_attn_scalar"] = config["head_dim"]
+    return replace(case, config=json.dumps(config))
+
+
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_files_give_the_same_model(tmp_path: Path, family: str, name: str) -> None:
+    case = case_of(family, name)
+    expected, weights = loaded(write_case(tmp_path / "hub", case))
+    config, found = loaded(write_gguf(tmp_path / "model.gguf", case))
+    assert config.model == expected.model
+    assert config.sliding_windows == expected.sliding_windows
+    if family.startswith("gemma"):  # w + 1 − 1
+        assert all(np.allclose(a, b, atol=1e-6) for a, b in zip_leaves(found, weights))
+    else:
+        assert_same(found, weights)
+    for length in (24, 80):
+        rotary = [
+            each.rotary_layers.rotary(each.rope.scaling, np.arange(length)[None], length)
+            for each in (config, expected)
+        ]
+        for a, b in zip_leaves(*rotary):
+            np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+
+def zip_leaves(a: Any, b: Any) -> Any:
+    import jax
+
+    return zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+
+
+def test_llama_3_is_recognised_by_its_divisors(tmp_path: Path) -> None:
+    case = golden_case("llama", "llama3")
+    config = json.loads(case.config)
+    rope = {"rope_theta": 500000.0, "factor": 32.0, "original_max_position_embeddings": 8192}
+    config["rope_parameters"] |= rope
+    path = write_gguf(tmp_path / "model.gguf", replace(case, config=json.dumps(config)))
+    found = open_checkpoint(str(path), None).config["rope_parameters"]
+    assert found == config["rope_parameters"]
+
+
+@pytest.mark.parametrize("kind", [Q.F16, Q.BF16, Q.Q8_0, Q.Q4_0])
+def test_stored_types(tmp_path: Path, kind: gguf.GGMLQuantizationType) -> None:
+    case = golden_case("qwen3")
+    path = write_gguf(tmp_path / "model.gguf", case, kind)
+    weights = {
+        name: gguf.dequantize(gguf.quantize(weight, kind), kind) if weight.ndim > 1 else weight
+        for name, weight in case.weights().items()
+    }
+    exact = write_gguf(tmp_path / "exact.gguf", case, weights=weights)
+    assert_same(loaded(path)[1], loaded(exact)[1])
+    files = open_checkpoint(str(path), None)
+    dtypes = {info.dtype for info in files.tensors.values()}
+    assert (dtypes == {"bfloat16"}) == (kind == Q.BF16)
+    assert f"{kind.name} (" in files.remarks[0]
+
+
+def test_every_architecture_is_that_of_a_family() -> None:
+    names = {name: arch.model_type for name, arch in KNOWN.items()}
+    assert set(names) <= set(gguf.MODEL_ARCH_NAMES.values())
+    assert {name for name, own in names.items() if own in FAMILIES} >= set(ARCHITECTURES.values())
+
+
+# --- tokenizers ---
+
+
+def byte_level(pre: str = "smollm") -> dict[str, Any]:
+    """Return the metadata of a byte-level tokenizer with a few merges and a special token."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    pairs = ["Ġ t", "h e", "Ġt he", "1 2", "Ġ Ġ", "i n"]
+    tokens = [*sorted(ByteLevel.alphabet()), *(p.replace(" ", "") for p in pairs), "<|end|>", "<x>"]
+    return {
+        "tokenizer__ggml__model": "gpt2",
+        "tokenizer__ggml__pre": pre,
+        "tokenizer__ggml__tokens": tokens,
+        "tokenizer__ggml__merges": pairs,
+        "tokenizer__ggml__token_type": [1] * (len(tokens) - 2) + [3, 4],
+        "tokenizer__ggml__bos_token_id": len(tokens) - 2,
+        "tokenizer__ggml__add_bos_token": True,
+    }
+
+
+def with_vocabulary(size: int) -> Case:
+    """Return a golden model of so many tokens."""
+    case = golden_case("llama")
+    config = json.dumps(json.loads(case.config) | {"vocab_size": size})
+    shapes = {n: (size, *s[1:]) if s[0] == 64 and "mlp" not in n else s
+              for n, s in case.tensors.items()}  # fmt: skip
+    return replace(case, config=config, tensors=shapes)
+
+
+def test_a_byte_level_tokenizer_is_imported(tmp_path: Path) -> None:
+    tokens = byte_level()
+    names = tokens["tokenizer__ggml__tokens"]
+    path = write_gguf(tmp_path / "tiny.gguf", with_vocabulary(len(names)), **tokens)
+    assert is_checkpoint(str(path))
+    run = imported(path)
+    assert run.path.name == "tiny"
+    config = run.load_config()
+    tokenizer = run.open_tokenizer(config)
+    ids = tokenizer.encode("in the 12 <x>").tolist()
+    assert [names[i] for i in ids] == ["in", "Ġthe", "Ġ", "1", "2", "Ġ", "<x>"]
+    assert names[tokenizer.bos_id or 0] == "<|end|>"
+    text = "Größe\n\n don't  <|end|>"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert imported(path).path == run.path  # already there
+    assert_same(params_of(run), loaded(path)[1])
+
+
+@pytest.mark.parametrize(
+    ("pre", "words"),
+    [
+        ("llama-bpe", ["in", "'RE", " ", "123", "45", "?\n\n", "!ab", "  ", " x"]),
+        ("qwen2", ["in", "'RE", " ", "1", "2", "?\n\n", "!ab", "  ", " x"]),
+        ("gpt-2", ["in", "'", "RE", " 12345", "?", "\n", "\n", "ab", "  ", " x"]),
+        ("smollm", ["in", "'", "RE", " ", "1", "2", "?", "\n", "\n", "ab", "  ", " x"]),
+        ("gpt-4o", ["in'RE", " One", "Two", " ", "123", "4", "?/\n", "!ab"]),
+        ("tekken", ["in", "'RE", " One", "Two", " ", "1", "2", "?/\n", "!ab"]),
+        ("deepseek-v3", ["in", "'RE", " ", "123", "4", "日本", "abc", "?\n", "!ab"]),
+        ("falcon", ["in", "'", "RE", " ", "123", "4", "?+", " ab"]),
+    ],
+)
+def test_words(pre: str, words: list[str]) -> None:
+    from tokenizers import Tokenizer
+
+    from rope_jax.checkpoints.gguf.tokenizer import tokenizer_json
+
+    metadata = {key.replace("__", "."): value for key, value in byte_level(pre).items()}
+    library = Tokenizer.from_str(tokenizer_json(metadata, "model.gguf"))
+    text = "".join(words)
+    cut = [text[a:b] for _, (a, b) in library.pre_tokenizer.pre_tokenize_str(text)]
+    assert cut == words
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_pieces_with_scores_are_split_like_sentencepiece(tmp_path: Path, prefix: bool) -> None:
+    defined = [] if prefix else ["▁▁", "▁▁▁", "<pad>", "\n\n"]  # Gemma's layout
+    trained(
+        tmp_path,
+        "bpe",
+        user_defined_symbols=defined,
+        add_dummy_prefix=prefix,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+    )
+    theirs = sentencepiece.SentencePieceProcessor(str(tmp_path / "tokenizer.model"))
+    count = theirs.get_piece_size()
+    types = [
+        2 if theirs.is_unknown(i) else 3 if theirs.is_control(i) else 6 if theirs.is_byte(i) else 1
+        for i in range(count)
+    ]
+    pieces = [theirs.id_to_piece(i) for i in range(count)]
+    for i, piece in enumerate(pieces):
+        if piece in defined:
+            types[i], pieces[i] = 4, piece.replace("▁", " ")
+    metadata = {
+        "model": "llama",
+        "tokens": pieces,
+        "scores": [-1000.0 if t == 4 else theirs.get_score(i) for i, t in enumerate(types)],
+        "token_type": types,
+        "add_space_prefix": prefix,
+    }
+    path = write_gguf(tmp_path / "tiny.gguf", with_vocabulary(count),
+                      **{f"tokenizer__ggml__{key}": v for key, v in metadata.items()})  # fmt: skip
+    run = imported(path)
+    tokenizer = run.open_tokenizer(run.load_config())
+    assert tokenizer.bos_id == theirs.bos_id()
+    more = () if prefix else ("a   b", "a" + " " * 9 + "the\n\n\n <pad> the")
+    for text in (*TEXTS, *more):
+        assert tokenizer.encode(text).tolist() == theirs.encode(text), text
+        assert prefix or tokenizer.decode(tokenizer.encode(text)) == theirs.decode(
+            theirs.encode(text)
+        )
+
+
+# --- what cannot be read ---
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def cut_in_the_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:60])
+
+
+@pytest.mark.parametrize(
+    ("change", "metadata", "says_"),
+    [
+        (truncated, {}, "is truncated or damaged (output_norm.weight ends at byte"),
+        (cut_in_the_header, {}, "is truncated or damaged (the header does not end)"),
+        (None, {"general__type": "adapter"}, "general.type: is 'adapter', not a model; name the"),
+        (None, {"llama__rope__scaling__type": "ntk"}, "llama.rope.scaling.type: is 'ntk', which"),
+        (None, {"llama__attention__clamp": 8}, "llama.attention.clamp: is 8, which nothing here"),
+        (None, {"split__count": 3}, "is one of 3 files, which should be named …-00001-of-00003."),
+        (None, {"tokenizer__ggml__model": "rwkv"}, "tokenizer.ggml.model: 'rwkv' is not one of gp"),
+        (None, byte_level("gpt-9"), "tokenizer.ggml.pre: 'gpt-9' is not one of "),
+    ],
+)
+def test_what_cannot_be_read(
+    tmp_path: Path, change: Callable[[Path], None] | None, metadata: dict[str, Any], says_: str
+) -> None:
+    case = with_vocabulary(264)
+    path = write_gguf(tmp_path / "tiny.gguf", case, **metadata)
+    if change is not None:
+        change(path)
+    assert says(imported, path).startswith(f"{path}: {says_}")
+
+
+def test_files_without_weights_are_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", golden_case("llama"), weights={})
+    assert says(open_checkpoint, str(path), None).startswith(f"{path}: holds a vocabulary without")
+
+
+def test_parts_are_read_together(tmp_path: Path) -> None:
+    case = golden_case("llama")
+    whole = write_gguf(tmp_path / "model.gguf", case)
+    reader = gguf.GGUFReader(whole)
+    parts = [tmp_path / f"model-{n:05}-of-00002.gguf" for n in (1, 2)]
+    for number, part in enumerate(parts):
+        writer = gguf.GGUFWriter(part, "llama")
+        writer.add_uint16("split.count", 2)
+        for key, field in reader.fields.items():
+            if number == 0 and key.startswith("llama."):
+                writer.add_key_value(key, field.contents(), field.types[0])
+        for tensor in reader.tensors[number::2]:
+            writer.add_tensor(tensor.name, np.array(tensor.data))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    for part in parts:
+        assert_same(loaded(part)[1], loaded(whole)[1])
+    parts[0].unlink()
+    assert says(loaded, parts[1]).startswith(f"{parts[0]}: cannot be read")
