@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rope_jax.checkpoints import adapter
 from rope_jax.checkpoints.adapter import Adapter, read_adapter
 from rope_jax.checkpoints.opening import opened, read_json, without_prefix
+from rope_jax.checkpoints.quantized import dequantized, logical_shape, partner, read_float8
 from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.data.tokenizers import read_content
 from rope_jax.errors import UserError, errors_from, library_errors
@@ -52,12 +53,14 @@ class TensorInfo(NamedTuple):
     """Where a tensor is, and what its file says about it.
 
     stored: its name there; ours has no prefix. dtype: numpy's name.
+    scales: those of a quantized tensor, whose shape and dtype are those that it has once read.
     """
 
     file: Path
     stored: str
     shape: tuple[int, ...]
     dtype: str
+    scales: "TensorInfo | None" = None
 
 
 class CheckpointFiles:
@@ -82,21 +85,46 @@ class CheckpointFiles:
                         other = self.tensors[name].stored
                         raise UserError(f"{path}: {stored} and {other} are the same weight")
                     dtype = part.get_dtype()
-                    if dtype not in _DTYPES:
-                        raise UserError(
-                            f"{path}: {stored} has type {dtype}; only {', '.join(_DTYPES)} can be "
-                            "read, so use the checkpoint before it was quantized"
-                        )
-                    shape = tuple(part.get_shape())
-                    self.tensors[name] = TensorInfo(path, stored, shape, _DTYPES[dtype])
+                    self.tensors[name] = TensorInfo(path, stored, tuple(part.get_shape()), dtype)
+        self._join_scales()
         if adapter and (absent := sorted(adapter.factors.keys() - self.tensors.keys())):
             raise UserError(f"{adapter.folder}: changes {absent[0]}, which {folder} lacks")
+
+    def _join_scales(self) -> None:
+        """Give quantized tensors their scales, and all of them numpy's names of their types."""
+        found, self.tensors = self.tensors, {}
+        pairs = {name: partner(name, info.dtype) for name, info in found.items()}
+        scales = {pair[1] for pair in pairs.values() if pair is not None}
+        for name, info in found.items():
+            if name in scales:
+                continue
+            pair = pairs[name]
+            if pair is not None and pair[1] in found:
+                shape = logical_shape(info.shape, info.dtype)
+                dtype, own = "bfloat16", found[pair[1]]
+                name, info = pair[0], info._replace(shape=shape, dtype=dtype, scales=own)
+            elif info.dtype in _DTYPES:
+                info = info._replace(dtype=_DTYPES[info.dtype])
+            else:
+                lacks = "" if pair is None else f" and no {pair[1]}"
+                raise UserError(
+                    f"{info.file}: {info.stored} has type {info.dtype}{lacks}; only "
+                    f"{', '.join(_DTYPES)} can be read, and fp8 or MXFP4 with scales, so use the "
+                    "checkpoint before it was quantized"
+                )
+            self.tensors[name] = info
 
     @property
     def remarks(self) -> list[str]:
         """What is special about the files, for the user to read."""
-        changed = [f"{info.stored} as {n}" for n, info in self.tensors.items() if info.stored != n]
+        quantized = [info.stored for info in self.tensors.values() if info.scales is not None]
+        changed = [
+            f"{info.stored} as {name}"
+            for name, info in self.tensors.items()
+            if without_prefix(info.stored) != info.stored
+        ]
         remarks = [f"{len(changed):,} names without their prefixes, {x}" for x in changed[:1]]
+        remarks += [f"{len(quantized):,} dequantized, such as {x}" for x in quantized[:1]]
         if self.adapter:
             number = len(self.adapter.factors)
             remarks.append(f"{number:,} of them changed by {self.adapter.folder}")
@@ -145,8 +173,21 @@ class CheckpointFiles:
             with opened(path) as file:
                 for name, info in self.tensors.items():
                     if info.file == path and name in names:
-                        tensor = file.get_tensor(info.stored)
+                        tensor = self._numbers(info, file)
                         yield name, self.adapter.merged(name, tensor) if self.adapter else tensor
+
+    def _numbers(self, info: TensorInfo, file: Any) -> NDArray[Any]:
+        """Return a tensor of an open file, dequantized."""
+        if info.scales is None:
+            return file.get_tensor(info.stored)  # type: ignore[no-any-return]
+        is_float8 = file.get_slice(info.stored).get_dtype() == "F8_E4M3"
+        stored = read_float8(info.file, info.stored) if is_float8 else file.get_tensor(info.stored)
+        with opened(info.scales.file) as other:
+            scales = other.get_tensor(info.scales.stored)
+        try:
+            return dequantized(stored, scales, self.config.get("quantization_config") or {})
+        except ValueError as error:
+            raise UserError(f"{info.file}: {info.stored} has {error}") from None
 
 
 def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:

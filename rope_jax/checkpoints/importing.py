@@ -83,7 +83,8 @@ def _training_config(
             f"{file}: has {tokenizer.vocab_size:,} tokens, but config.json says that "
             f"the model knows {known:,}; use the tokenizer that belongs to it"
         )
-    stored = {info.dtype for info in files.tensors.values()}
+    # vectors may be more precise: norms, the bias of a router
+    stored = {info.dtype for info in files.tensors.values() if len(info.shape) > 1}
     param_dtype = config.param_dtype or ("bfloat16" if stored == {"bfloat16"} else "float32")
     raw: dict[str, Any] = {
         "name": run.path.name,

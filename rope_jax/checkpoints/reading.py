@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rope_jax.checkpoints.families import FAMILIES, Family
+from rope_jax.checkpoints.quantized import METHODS
 from rope_jax.config.model import MOST_LAYERS
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
@@ -158,10 +159,13 @@ def read_description(
         if given.get("use_bidirectional_attention"):
             raise ValueError("use_bidirectional_attention: is not a causal model")
         quantized = given.get("quantization_config")
+        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
         # transformers keeps it after it has dequantized a GGUF file; the tensors are floats then
-        from_gguf = isinstance(quantized, Mapping) and quantized.get("quant_method") == "gguf"
-        if quantized and not from_gguf:
-            raise ValueError("quantization_config: is quantized; use the unquantized checkpoint")
+        if quantized and method not in (*METHODS, "gguf"):
+            raise ValueError(
+                f"quantization_config: quant_method {method!r} is not one of {', '.join(METHODS)}, "
+                "which can be read; use the unquantized checkpoint"
+            )
         left_over: list[str] = []
         for name in _ROPE:
             if isinstance(given.get(name), Mapping):

@@ -106,7 +106,8 @@ AGAIN = r"\(.*\); download the checkpoint again"
         *((has_index(wrong), f"{{folder}}/{INDEX}: has no weight_map from tensors to names .*")
           for wrong in ({"a": "../secret.safetensors"}, {"a": 3}, {}, None)),
         (lambda folder: edit_tensors(folder, q=np.zeros((2, 2), ml_dtypes.float8_e4m3fn)),
-         f"{{folder}}/{WEIGHTS}: q has type F8_E4M3; only F64, F32, F16, BF16 can be read, .*"),
+         f"{{folder}}/{WEIGHTS}: q has type F8_E4M3 and no q_scale_inv; only F64, F32, F16, BF16 "
+         "can be read, .*"),
         (lambda folder: edit_tensors(folder, _orig_mod__model__norm__weight=np.ones(48)),
          ".*: model.norm.weight and _orig_mod.model.norm.weight are the same weight"),
         (lacks("config.json"), "{folder}/config.json: cannot be read .*"),

@@ -183,7 +183,7 @@ KNOWN = ", ".join(FAMILIES)
          f"model_type: 'own' is not one of {KNOWN}; code that comes with a model is never run"),
         ("llama", {"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000 is above 10,000"),
         ("llama", {"quantization_config": {"quant_method": "gptq"}},
-         "quantization_config: is quantized; use the unquantized checkpoint"),
+         "quantization_config: quant_method 'gptq' is not one of fp8, mxfp4, which can be read; "),
         ("llama", {"use_bidirectional_attention": True},
          "use_bidirectional_attention: is not a causal model"),
         ("llama", {"hidden_size": ...}, "hidden_size: is required but was not given"),
