@@ -240,7 +240,8 @@ def stablelm() -> Models:
     yield "default", own, LENGTHS
     yarn = {"rope_parameters": scaled("yarn", 4) | {"partial_rotary_factor": 0.5}}
     yield "biases", own | yarn | {"use_qkv_bias": True}, LENGTHS
-    yield "one_norm", own | {"use_parallel_residual": True}, LENGTHS
+    one = {"use_parallel_residual": True, "qk_layernorm": True}
+    yield "norms_by_head", own | one, LENGTHS
 
 
 def falcon() -> Models:

@@ -8,6 +8,7 @@ their own type, so that the host never holds more than one tensor besides the fi
 """
 
 import functools
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +36,8 @@ _MOST_OF_SHARD = 2**31  # bytes of the largest file; a larger tensor gets a file
 class Row(NamedTuple):
     """A tensor, and the parameters that it holds.
 
-    name:   the tensor's name, with {} for the number of the layer.
+    name:   the tensor's name, with {} for the number of the layer, and for that of the expert or
+            head if each has a tensor: then these are the parameter's first axes.
     paths:  the parameters, in the order in which the tensor holds their outputs.
     groups: the outputs are ordered by group first, then by parameter. GPT-NeoX: one group per head.
     """
@@ -48,12 +50,12 @@ class Row(NamedTuple):
 class Tensor(NamedTuple):
     """A row's tensor in one model.
 
-    layer:  of the stacked parameters; None if it is outside the layers.
+    place:  where in the stacked parameters it is: its layer, and its expert or head; () outside.
     shapes: of its parameters, as the tensor has them: outputs first.
     """
 
     row: Row
-    layer: int | None
+    place: tuple[int, ...]
     shapes: list[tuple[int, ...]]
 
     @property
@@ -94,14 +96,17 @@ def tensors_of(rows: Iterable[Row], like: Params) -> dict[str, Tensor]:
     stacked = [row for row in present if "{}" in row.name]
     layers = max((shapes[row.paths[0]][0] for row in stacked), default=0)
 
-    def tensor(row: Row, layer: int | None) -> Tensor:
-        own = [(path, shapes[path][0 if layer is None else 1 :]) for path in row.paths]
+    def tensors(row: Row, *layer: int) -> dict[str, Tensor]:
+        axes = row.name.count("{}")
+        own = [(path, shapes[path][axes:]) for path in row.paths]
         outputs_first = [shape[::-1] if path.endswith("/kernel") else shape for path, shape in own]
-        return Tensor(row, layer, outputs_first)
+        inner = map(range, shapes[row.paths[0]][len(layer) : axes])
+        indices = [(*layer, *rest) for rest in itertools.product(*inner)]
+        return {row.name.format(*index): Tensor(row, index, outputs_first) for index in indices}
 
-    return {row.name: tensor(row, None) for row in present if row not in stacked} | {
-        row.name.format(layer): tensor(row, layer) for layer in range(layers) for row in stacked
-    }
+    made = [tensors(row) for row in present if row not in stacked]
+    made += [tensors(row, layer) for layer in range(layers) for row in stacked]
+    return {name: tensor for part in made for name, tensor in part.items()}
 
 
 def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -> Params:
@@ -124,13 +129,13 @@ def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -
         tensor = tensors[name]
         for path, part in zip(tensor.row.paths, tensor.split(array), strict=True):
             leaf, part = leaves[path], part.astype(leaves[path].dtype)
-            if tensor.layer is None:
+            if not tensor.place:
                 filled[path] = jax.device_put(part, leaf.sharding)
                 continue
             if path not in filled:
                 filled[path] = jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
             put = _put_into(leaf.sharding)
-            filled[path] = put(filled[path], part, jnp.int32(tensor.layer))
+            filled[path] = put(filled[path], part, jnp.asarray(tensor.place, jnp.int32))
     for _, array in files.read({head} - tensors.keys()):
         embedding = np.asarray(filled["embed_tokens/embedding"])
         if not same_bits(array.astype(embedding.dtype), embedding):
@@ -170,10 +175,11 @@ def _check_tensors(files: CheckpointFiles, tensors: Mapping[str, Tensor], head: 
 
 @functools.cache
 def _put_into(sharding: Any) -> Any:
-    """Return a jitted function that replaces one layer of a stacked array in place."""
+    """Return a jitted function that replaces a part of a stacked array in place."""
 
-    def put(stacked: Array, part: Array, layer: Int[Array, ""]) -> Array:
-        return jax.lax.dynamic_update_index_in_dim(stacked, part, layer, 0)
+    def put(stacked: Array, part: Array, index: Int[Array, " axes"]) -> Array:
+        update = part.reshape((1,) * index.size + part.shape)
+        return jax.lax.dynamic_update_slice(stacked, update, (*index, *(0,) * part.ndim))
 
     return jax.jit(put, donate_argnums=0, out_shardings=sharding)
 
@@ -196,7 +202,7 @@ def write_weights(
         for name in names:
             tensor = tensors[name]
             whole = (leaves[path] for path in tensor.row.paths)
-            parts = whole if tensor.layer is None else (leaf[tensor.layer] for leaf in whole)
+            parts = (leaf[tensor.place] for leaf in whole) if tensor.place else whole
             arrays[name] = tensor.join([jax.device_get(part) for part in parts])
         # older readers refuse a file that does not say from which library its layout is
         save_file(arrays, folder / file, metadata={"format": "pt"})

@@ -1,9 +1,11 @@
 """config.json: which keys are read, which are ignored, and which or whose values are refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rope_jax.checkpoints.families import FAMILIES, REQUIRED
 from rope_jax.checkpoints.reading import POSITION_KEYS, read_description
@@ -49,6 +51,16 @@ def test_keys_of_published_configs_change_nothing() -> None:
         "position_embedding_type": "rope",
     }
     assert described(**harmless) == described()
+
+
+PUBLISHED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_configs_of_published_models_are_read(name: str) -> None:
+    found = read_description(PUBLISHED[name], "config.json")
+    assert config_of(found).model.vocab_size == PUBLISHED[name]["vocab_size"]
+    assert set(found.unread) <= {"ff_factor"}
 
 
 def test_unknown_keys_are_listed() -> None:

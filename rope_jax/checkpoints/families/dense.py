@@ -309,8 +309,16 @@ DENSE = (
                 False,
                 {False: "before", True: "shared"},
             ),
-            Key("qk_layernorm", (), False, {False: ()}),
+            Key("qk_layernorm", ("qk_norm",), False, _BY_HEAD),
         ),
+        rows=functools.partial(
+            llama_rows,
+            fused={
+                f"self_attn.{name}_layernorm.norms.{{}}": [f"self_attn.{name}_norms"]
+                for name in "qk"
+            },
+        ),
+        ignored=frozenset({"rotary_scaling_factor", "use_norm_bias"}),
         fixed={"norm": "layer_norm"},
         defaults={"rope_theta": 10_000.0, "partial_rotary_factor": 0.25},
         partial=True,
@@ -379,6 +387,7 @@ DENSE = (
         ),
         rows=_persimmon_rows,
         fixed=_BIASES,
+        ignored=frozenset({"num_key_value_heads"}),
         defaults={"rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
         partial=True,
     ),

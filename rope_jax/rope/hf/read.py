@@ -340,7 +340,7 @@ def positive_int(config: Config, key: str) -> int:
     return value
 
 
-def _number(key: str, value: Any) -> float:
+def _number(key: str, value: Any) -> float | int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{key}: should be a number, not {value!r}")
     return value
