@@ -1,6 +1,7 @@
 """GGUF files of golden models, written as llama.cpp's conversion scripts write them."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,22 @@ ARCHITECTURES = {
     "gpt_neox": "gptneox",
     "smollm3": "smollm3",
     "olmo2": "olmo2",
+    "gemma": "gemma",
+    "olmo": "olmo",
+    "olmo3": "olmo2",
+    "cohere": "command-r",
+    "cohere2": "cohere2",
+    "phi": "phi2",
+    "stablelm": "stablelm",
+    "falcon": "falcon",
+    "nemotron": "nemotron",
+    "granite": "granite",
+    "starcoder2": "starcoder2",
+    "glm4": "glm4",
+    "seed_oss": "seed_oss",
+    "arcee": "arcee",
+    "jais2": "jais2",
+    "ernie4_5": "ernie4_5",
 }
 """llama.cpp's names of the families in the tests."""
 # What the scripts write for a key of config.json, by its name there or in rope_parameters.
@@ -33,14 +50,27 @@ _METADATA = {
     "num_key_value_heads": "add_head_count_kv",
     "max_position_embeddings": "add_context_length",
     "rms_norm_eps": "add_layer_norm_rms_eps",
-    "layer_norm_eps": "add_layer_norm_eps",
+    **dict.fromkeys(
+        ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"), "add_layer_norm_eps"
+    ),
     "attn_logit_softcapping": "add_attn_logit_softcapping",
     "final_logit_softcapping": "add_final_logit_softcapping",
     "use_parallel_residual": "add_parallel_residual",
+    "clip_qkv": "add_clamp_kqv",
+    "attention_multiplier": "add_attention_scale",
+    "embedding_multiplier": "add_embedding_scale",
+    "residual_multiplier": "add_residual_scale",
+    **dict.fromkeys(("logit_scale", "logits_scaling"), "add_logit_scale"),
     "rope_theta": "add_rope_freq_base",
     "original_max_position_embeddings": "add_rope_scaling_orig_ctx_len",
 }
-_PERMUTED = ("llama", "smollm3")
+_PERMUTED = ("llama", "smollm3", "olmo", "granite", "arcee")
+_WITH_ROTARY_DIM = {
+    *("llama", "phi3", "gptneox", "phi2", "stablelm", "nemotron", "glm4", "cohere2", "granite"),
+    *("arcee", "jais2"),
+}
+_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
+_STACKED = re.compile(r"(\.experts|\.norms)\.\d+")
 Tensors = Mapping[str, NDArray[np.float32]]
 
 
@@ -61,6 +91,14 @@ def write_gguf(
     rope = rope.get("full_attention", rope)
     if name == "gptneox":
         config.pop("vocab_size")  # not written
+    if name == "falcon":
+        kv_heads = config["num_kv_heads"] if config["new_decoder_architecture"] else None
+        kv_heads = kv_heads or (1 if config["multi_query"] else heads)
+        config |= {"num_key_value_heads": kv_heads, "intermediate_size": config["ffn_hidden_size"]}
+        config |= {"max_position_embeddings": 2048}
+        writer.add_tensor_data_layout("jploski")
+    if name == "olmo":
+        config["layer_norm_eps"] = 1e-5
     for key, add in _METADATA.items():
         value = rope.get(key, config.get(key))
         if value is not None and (name, key) != ("gemma3", "attn_logit_softcapping"):
@@ -68,12 +106,12 @@ def write_gguf(
     if config.get("head_dim"):
         writer.add_key_length(width)
         writer.add_value_length(width)
-    if name in ("llama", "phi3", "gptneox"):
+    if name in _WITH_ROTARY_DIM:
         share = rope.get("partial_rotary_factor", 1.0)
         writer.add_rope_dimension_count(int(width * share))
-    if name == "phi3" or config["model_type"].startswith("gemma"):
+    if name == "phi3" or config["model_type"] in ("gemma2", "gemma3_text", "cohere2", "olmo3"):
         writer.add_sliding_window(config["sliding_window"] or 0)
-    if name == "gemma3":
+    if config["model_type"] in ("gemma3_text", "olmo3"):
         writer.add_sliding_window_pattern([t == "sliding_attention" for t in config["layer_types"]])
     _add_scaling(writer, config, rope)
     for key, value in metadata.items():
@@ -83,16 +121,22 @@ def write_gguf(
         )
     arch = next(a for a, own in gguf.MODEL_ARCH_NAMES.items() if own == name)
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    stacked: dict[str, list[NDArray[Any]]] = {}
     for stored, weight in (case.weights() if weights is None else weights).items():
+        stacked.setdefault(_STACKED.sub(r"\1", stored).replace(".norms", ""), []).append(weight)
+    for stored, parts in stacked.items():
+        weight = np.stack(parts) if len(parts) > 1 else parts[0]
         if name in _PERMUTED and ".q_proj." in stored:
             weight = _permuted(weight, heads)
         if name in _PERMUTED and ".k_proj." in stored:
             weight = _permuted(weight, config["num_key_value_heads"])
         if "query_key_value" in stored:
             rest = weight.shape[1:]
-            parts = weight.reshape(heads, 3, width, *rest)
-            weight = np.concatenate([parts[:, i].reshape(-1, *rest) for i in range(3)])
-        if name.startswith("gemma") and "norm" in stored:
+            groups = config.get("num_key_value_heads") or heads
+            own = weight.reshape(groups, -1, width, *rest)
+            qkv = (own[:, :-2], own[:, -2], own[:, -1])
+            weight = np.concatenate([part.reshape(-1, *rest) for part in qkv])
+        if name in _PLUS_ONE and stored.endswith("norm.weight"):
             weight = weight + np.float32(1)
         own = names.get_name(stored, try_suffixes=(".weight", ".bias"))
         type_ = kind if weight.ndim > 1 else gguf.GGMLQuantizationType.F32

@@ -23,40 +23,71 @@ ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_s
 class Architecture(NamedTuple):
     """What llama.cpp calls an architecture.
 
-    model_type: of transformers. experts: the same for models with experts, where that differs.
+    model_type: of transformers.
+    variants:   the same for files that have a key of metadata.
     permuted:   rows of queries and keys are in the order in which a rotated pair is adjacent.
     plus_one:   weights of norms are stored as 1 + weight.
     names:      keys of config.json for metadata that other architectures lack or read otherwise.
     config:     keys of config.json that the files leave to llama.cpp's code.
+    usual:      metadata that say what the family's code always does.
+    tensors:    keys of config.json for what the tensors tell, and the values with a tensor and
+                without it.
     wide:       number of layers of its one model whose query_pre_attn_scalar is hidden_size /
                 num_attention_heads, not head_dim: Gemma's largest; None: no such setting.
     """
 
     model_type: str
-    experts: str | None = None
+    variants: Mapping[str, str] = {}
     permuted: bool = False
     plus_one: bool = False
     names: Mapping[str, str] = {}
     config: Mapping[str, Any] = {}
+    usual: Mapping[str, Any] = {}
+    tensors: Mapping[str, tuple[str, Any, Any]] = {}
     wide: int | None = None
 
 
+_GRANITE = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
 ARCHITECTURES = {
     "llama": Architecture("llama", permuted=True),
     "qwen2": Architecture("qwen2"),
     "qwen3": Architecture("qwen3"),
     "phi3": Architecture("phi3"),
+    "gemma": Architecture("gemma", plus_one=True),
     "gemma2": Architecture("gemma2", plus_one=True, wide=46),
     "gemma3": Architecture("gemma3_text", plus_one=True, wide=62),
     "gptneox": Architecture("gpt_neox"),
     "smollm3": Architecture("smollm3", permuted=True),
-    "olmo2": Architecture("olmo2"),
+    "olmo": Architecture("olmo", permuted=True, usual={"attention.layer_norm_epsilon": 1e-5}),
+    "olmo2": Architecture("olmo2", {"attention.sliding_window": "olmo3"}),
+    "command-r": Architecture("cohere"),
+    "cohere2": Architecture("cohere2"),
+    "phi2": Architecture("phi"),
+    "stablelm": Architecture("stablelm"),
+    "falcon": Architecture(
+        "falcon",
+        config={"new_decoder_architecture": True},
+        usual={"tensor_data_layout": "jploski"},
+        tensors={"num_ln_in_parallel_attn": ("blk.0.attn_norm_2.weight", 2, 1)},
+    ),
+    "nemotron": Architecture("nemotron", plus_one=True),
+    "granite": Architecture("granite", permuted=True, names=_GRANITE),
+    "starcoder2": Architecture("starcoder2"),
+    "glm4": Architecture("glm4"),
+    "seed_oss": Architecture("seed_oss"),
+    "arcee": Architecture("arcee", permuted=True),
+    "jais2": Architecture("jais2"),
+    "ernie4_5": Architecture("ernie4_5"),
 }
 
 # Metadata, without the architecture, that set a field of `ModelConfig`; the family says by which
-# key of config.json.
+# key of config.json. Others have the name of that key.
 _FIELDS = {
-    "vocab_size": "vocab_size",
     "embedding_length": "hidden_size",
     "block_count": "num_hidden_layers",
     "feed_forward_length": "intermediate_size",
@@ -65,9 +96,7 @@ _FIELDS = {
     "attention.key_length": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "attention.layer_norm_epsilon": "rms_norm_eps",
-    "attn_logit_softcapping": "attention_softcap",
-    "final_logit_softcapping": "logit_softcap",
-    "use_parallel_residual": "parallel_residual",
+    "attention.clamp_kqv": "clip_qkv",
 }
 _POSITIONS = {
     "context_length": "max_position_embeddings",
@@ -80,9 +109,14 @@ _SCALING = {
     "rope.scaling.yarn_beta_slow": "beta_slow",
     "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
 }
-_IGNORED = ("rope.scaling.finetuned", "tensor_data_layout")
-# Fields that tell whether there are biases, and tensors that exist if so.
-_BIASES = {"qkv_bias": ("attn_q.bias", "attn_qkv.bias"), "mlp_bias": ("ffn_up.bias",)}
+_IGNORED = ("rope.scaling.finetuned",)
+# Fields that say whether there are such tensors in a layer.
+_PARTS = {
+    "qkv_bias": ("attn_q.bias", "attn_qkv.bias"),
+    "o_bias": ("attn_output.bias",),
+    "mlp_bias": ("ffn_up.bias",),
+    "qk_norm": ("attn_q_norm.weight",),
+}
 # llama3's other settings in every published model: (low_freq_factor, high_freq_factor, L)
 _LLAMA3 = (1.0, 4.0, 8192)
 
@@ -101,10 +135,8 @@ def architecture_of(metadata: Mapping[str, Any], file: str) -> tuple[str, Archit
             f"{file}: general.architecture: {name!r} is not one of {', '.join(sorted(known))}"
         )
     own = known[name]
-    model_type = own.model_type
-    if metadata.get(f"{name}.expert_count") and own.experts:
-        model_type = own.experts
-    return name, own, FAMILIES[model_type]
+    variants = [kind for key, kind in own.variants.items() if metadata.get(f"{name}.{key}")]
+    return name, own, FAMILIES[variants[0] if variants else own.model_type]
 
 
 def config_of(
@@ -126,7 +158,8 @@ def config_of(
     }
     by_field = {key.fields[0]: key.name for key in reversed(family.keys) if key.fields}
     config: dict[str, Any] = {"model_type": family.model_type, **own.config}
-    names = {key: by_field[f] for key, f in _FIELDS.items() if f in by_field} | _POSITIONS
+    names = {key.name: key.name for key in family.keys}
+    names |= {key: by_field[f] for key, f in _FIELDS.items() if f in by_field} | _POSITIONS
     for key, theirs in {**names, **own.names}.items():
         if key in given:
             config[theirs] = given.pop(key)
@@ -134,9 +167,11 @@ def config_of(
     heads = config.get(by_field["num_attention_heads"])
     if "num_key_value_heads" in by_field:
         config.setdefault(by_field["num_key_value_heads"], heads)
-    for field, endings in _BIASES.items():
+    for field, endings in _PARTS.items():
         if field in by_field:
             config[by_field[field]] = any(f"blk.0.{ending}" in tensors for ending in endings)
+    for theirs, (tensor, with_it, without) in own.tensors.items():
+        config[theirs] = with_it if tensor in tensors else without
     config["tie_word_embeddings"] = "output.weight" not in tensors
     width = config.get("head_dim") or config["hidden_size"] // heads
     if given.get("attention.value_length") == width:
@@ -151,12 +186,17 @@ def config_of(
         config["layer_types"] = [f"{'sliding' if own else 'full'}_attention" for own in slides]
     config["rope_parameters"] = _rope(given, config, width, family.partial, factors)
     if family.local:
-        base = given.pop("rope.freq_base_swa", family.defaults["rope_local_base_freq"])
+        base = family.defaults.get("rope_local_base_freq", config["rope_parameters"]["rope_theta"])
+        base = given.pop("rope.freq_base_swa", base)
         config["rope_parameters"] = {
             "full_attention": config["rope_parameters"],
             "sliding_attention": {"rope_type": "default", "rope_theta": base},
         }
-    unread = {f"{name}.{key}": value for key, value in given.items() if key not in _IGNORED}
+    unread = {
+        f"{name}.{key}": value
+        for key, value in given.items()
+        if key not in _IGNORED and (key, value) not in own.usual.items()
+    }
     return config | unread
 
 

@@ -70,7 +70,8 @@ class GgufFiles(CheckpointFiles):
         names = gguf.get_tensor_name_map(_ARCHITECTURES[self._name], 1)
         renamed = []
         for row in rows:
-            module, _, kind = row.name.format(0).rpartition(".")
+            whole = row.name.replace(".norms.{}", "").replace(".experts.{}", ".experts")
+            module, _, kind = whole.format(0).rpartition(".")
             own = names.get_name(module)
             name = row.name if own is None else f"{own}.{kind}".replace("blk.0.", "blk.{}.")
             renamed.append(Row(name, row.paths))
