@@ -77,7 +77,9 @@ def old_form(config: Settings) -> Settings:
     if kind in ("linear", "dynamic", "longrope") and old["model_type"] != "gemma3_text":
         rope["type"] = rope.pop("rope_type")  # its name until 4.43, which came before Gemma 3
     old["rope_scaling"] = None if kind == "default" else rope
-    if old["model_type"] in ("qwen2", "qwen3") and not old["use_sliding_window"]:
+    if old["model_type"] == "qwen3_moe":
+        old["num_experts"] = old.pop("num_local_experts")
+    if old["model_type"].startswith(("qwen2", "qwen3")) and not old["use_sliding_window"]:
         old["sliding_window"] = WINDOW  # given, but not in use
     return old
 

@@ -377,11 +377,49 @@ def ministral() -> Models:
     yield "layer_types", own | {"layer_types": kinds}, LENGTHS
 
 
+def mixtral() -> Models:
+    own = tiny(num_local_experts=4)
+    # without head_dim, transformers 5.24 cannot compute YaRN's frequencies for it
+    yield from some_types(own | {"head_dim": 12}, 6, "yarn", theta=1e6)
+    yield "sliding", own | {"sliding_window": 16, "num_experts_per_tok": 1}, LENGTHS
+
+
+def qwen2_moe() -> Models:
+    none = {"bos_token_id": None, "eos_token_id": None}
+    own = tiny(num_experts=5, moe_intermediate_size=20, shared_expert_intermediate_size=24, **none)
+    own |= {"num_hidden_layers": 3}
+    yield from some_types(own, 6, "yarn", theta=1e6)
+    sliding = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2}
+    yield "sliding", own | sliding | {"norm_topk_prob": True, "mlp_only_layers": [0, 1]}, LENGTHS
+
+
+def qwen3_moe() -> Models:
+    own = tiny(hidden_size=32, head_dim=16, bos_token_id=None, eos_token_id=None)
+    own |= {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+    yield from some_types(own | {"norm_topk_prob": True}, 8, "yarn", theta=1e6)
+    sliding = {"use_sliding_window": True, "sliding_window": 16, "mlp_only_layers": [0]}
+    yield "sliding", own | sliding | {"attention_bias": True, "tie_word_embeddings": True}, LENGTHS
+
+
+def olmoe() -> Models:
+    own = tiny(num_experts=6, num_experts_per_tok=3, bos_token_id=None)
+    yield from some_types(own, 6, "yarn")
+    limited = {"clip_qkv": 0.8, "norm_topk_prob": True, "attention_bias": True}
+    yield "limited", own | limited | {"num_key_value_heads": 4}, LENGTHS
+
+
+def granitemoe() -> Models:
+    own = tiny(num_local_experts=4, **_MULTIPLIERS)
+    yield from some_types(own, 6, "yarn")
+    yield "biases", own | {"attention_bias": True, "tie_word_embeddings": True}, LENGTHS
+
+
 _ALL = (
     *(llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3_text, gpt_neox, olmo2),
     *(cohere, cohere2, phi, stablelm, falcon, olmo, nemotron, persimmon),
     *(gemma, vaultgemma, granite, hyperclovax, starcoder2, glm, olmo3, seed_oss, arcee),
     *(jais2, ernie4_5, helium, ministral),
+    *(mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe),
 )
 MODELS = {models.__name__: models for models in _ALL} | {"glm4": glm}
 """By model_type; a family is added here."""

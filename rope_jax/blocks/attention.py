@@ -58,10 +58,10 @@ class GroupedQueryAttention(SelfAttention):
         q = layer.column_parallel(layer.computed(x), params["q_proj"])
         k = layer.column_parallel(x, params["k_proj"])
         v = layer.column_parallel(x, params["v_proj"])
-        if (c := model.clip_qkv) is not None:
-            q, k, v = (jnp.clip(y, -c, c) for y in (q, k, v))
         if model.qk_norm == "all_heads":
             q, k = params["q_norm"](q), params["k_norm"](k)
+        if (c := model.clip_qkv) is not None:
+            q, k, v = (jnp.clip(y, -c, c) for y in (q, k, v))
         batch = x.shape[0] // length
         q, k, v = (y.reshape(batch, -1, y.shape[1] // width, width) for y in (q, k, v))
         if model.qk_norm is True:

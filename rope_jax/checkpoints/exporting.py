@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
+from rope_jax.blocks import Block
 from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.checkpoints.files import ACCOMPANYING, CONFIG, TOKENIZER
 from rope_jax.checkpoints.opening import read_json
@@ -178,7 +179,6 @@ def describe(
     for key, value, is_known in (
         ("position", model.position.type, model.position.type == "rope"),
         ("attention", model.attention, model.backend.is_softmax),
-        ("feed_forward", model.feed_forward.type, model.feed_forward.type == "mlp"),
     ):
         if not is_known:
             raise UserError(f"model.{key}: {value} is in no family of transformers")
@@ -200,25 +200,41 @@ def describe(
 
 def _model_keys(model: ModelConfig, family: Family) -> dict[str, Any]:
     """Return the keys about everything but positions. ValueError: the family lacks something."""
-    expected: dict[str, Any] = {n: field.default for n, field in ModelConfig.model_fields.items()}
+    blocks = {"feed_forward": model.feed_forward, "self_attention": model.self_attention}
+    expected: dict[str, Any] = {
+        f"{slot}.{name}": field.default
+        for slot, block in blocks.items()
+        for name, field in type(block).model_fields.items()
+    }
+    expected |= _flat({name: field.default for name, field in ModelConfig.model_fields.items()})
     expected |= {
+        "feed_forward.moe_intermediate_size": model.intermediate_size,
         "num_key_value_heads": model.num_attention_heads,
         "head_dim": model.hidden_size // model.num_attention_heads,
         "query_pre_attn_scalar": model.heads_width,
         **family.fixed,
     }
-    given = {name: getattr(model, name) for name in expected}
+    given = _flat({name: getattr(model, name) for name in ModelConfig.model_fields})
     fields = {name: expected[name] if value is None else value for name, value in given.items()}
-    written = {key.name: key.written(fields) for key in family.keys}
     settable = _WITHOUT_KEY.union(*(key.fields for key in family.keys))
     for name, value in fields.items():
         if name not in settable and value != expected[name]:
             raise ValueError(f"no {name} {value}")
+    written = {key.name: key.written(fields) for key in family.keys}
     if (scalar := written.get("query_pre_attn_scalar")) is not None:
         if scalar != int(scalar):
             raise ValueError(f"no query_pre_attn_scalar {scalar}, only whole numbers")
         written["query_pre_attn_scalar"] = int(scalar)
     return {"architectures": [family.architecture], "model_type": family.model_type} | written
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields of a model, with those of a block in its place, as in `feed_forward.type`."""
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        own = type(value).model_fields if isinstance(value, Block) else None
+        flat |= {name: value} if own is None else {f"{name}.{x}": getattr(value, x) for x in own}
+    return flat
 
 
 def _position_keys(

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from flax.traverse_util import unflatten_dict
+
 from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.checkpoints.quantized import METHODS
 from rope_jax.config.model import MOST_LAYERS
@@ -182,7 +184,8 @@ def read_description(
         if why.startswith("is not used in rope parameters"):
             why += f"; if it is of no consequence, give 'ignored_keys=[{name}]'"
         raise UserError(f"{file}: {name}: {why}") from None
-    return Description(family, model, rope, window, (*left_over, *unread))
+    nested = unflatten_dict(model, sep=".")
+    return Description(family, nested, rope, window, (*left_over, *unread))
 
 
 def _without(hf: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The decoder's parameters from and to safetensors files, in a family's names.
 
 A family's table is a list of rows, used in both directions. A tensor holds one or several of our
-parameters of one layer. Their outputs are the tensor's first axis, while a kernel's is its last.
+parameters of one layer, or of one of its experts. A kernel's last axis is that of its outputs, but
+weights of transformers have the outputs before the inputs.
 
 Tensors are read one at a time, and the parameters filled where they belong, on the devices and in
 their own type, so that the host never holds more than one tensor besides the file that it is in.
@@ -11,7 +12,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +39,8 @@ class Row(NamedTuple):
 
     name:   the tensor's name, with {} for the number of the layer, and for that of the expert or
             head if each has a tensor: then these are the parameter's first axes.
-    paths:  the parameters, in the order in which the tensor holds their outputs.
+    paths:  the parameters, in the order in which the tensor holds their outputs. Those of the first
+            layers may be in a stack of their own, `dense_layers` instead of `layers`.
     groups: the outputs are ordered by group first, then by parameter. GPT-NeoX: one group per head.
     """
 
@@ -50,63 +52,86 @@ class Row(NamedTuple):
 class Tensor(NamedTuple):
     """A row's tensor in one model.
 
-    place:  where in the stacked parameters it is: its layer, and its expert or head; () outside.
-    shapes: of its parameters, as the tensor has them: outputs first.
+    paths:  of its parameters.
+    place:  where in these it is: its layer of the stack, and its expert or head; () outside.
+    shapes: of its parameters, as the tensor has them: the outputs before the inputs of a kernel.
     """
 
     row: Row
+    paths: tuple[str, ...]
     place: tuple[int, ...]
     shapes: list[tuple[int, ...]]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (sum(shape[0] for shape in self.shapes), *self.shapes[0][1:])
+        """Its shape; what is before the axis of outputs is one for all experts."""
+        axis, first = self._outputs, self.shapes[0]
+        return (*first[:axis], sum(shape[axis] for shape in self.shapes), *first[axis + 1 :])
 
     def split(self, tensor: NDArray[Any]) -> list[NDArray[Any]]:
         """Return the parameters in a tensor."""
-        rest = tensor.shape[1:]
-        grouped = tensor.reshape(self.row.groups, -1, *rest)
-        ends = np.cumsum([shape[0] // self.row.groups for shape in self.shapes])[:-1]
-        parts = [part.reshape(-1, *rest) for part in np.split(grouped, ends, axis=1)]
-        return self._transposed(parts)
+        axis, groups = self._outputs, self.row.groups
+        before, after = tensor.shape[:axis], tensor.shape[axis + 1 :]
+        grouped = tensor.reshape(*before, groups, -1, *after)
+        ends = np.cumsum([shape[axis] // groups for shape in self.shapes])[:-1]
+        parts = np.split(grouped, ends, axis=axis + 1)
+        return self._transposed([part.reshape(*before, -1, *after) for part in parts])
 
     def join(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Return the tensor that holds these parameters: the inverse of `split`."""
-        rest = self.shapes[0][1:]
-        grouped = [part.reshape(self.row.groups, -1, *rest) for part in self._transposed(parts)]
+        axis, groups = self._outputs, self.row.groups
+        before, after = self.shape[:axis], self.shape[axis + 1 :]
+        grouped = [part.reshape(*before, groups, -1, *after) for part in self._transposed(parts)]
         # a view that is not contiguous would be written to safetensors wrongly, without an error
-        return np.ascontiguousarray(np.concatenate(grouped, axis=1).reshape(-1, *rest))
+        return np.ascontiguousarray(np.concatenate(grouped, axis=axis + 1).reshape(self.shape))
+
+    @property
+    def _outputs(self) -> int:
+        """The axis of outputs: the last but one of matrices, of whatever else the last."""
+        matrix = self.paths[0].endswith(("/kernel", "/embedding"))
+        return len(self.shapes[0]) - (2 if matrix else 1)
 
     def _transposed(self, parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Turn weights [outputs, inputs] into kernels [inputs, outputs] or back."""
-        pairs = zip(self.row.paths, parts, strict=True)
-        return [part.T if path.endswith("/kernel") else part for path, part in pairs]
+        pairs = zip(self.paths, parts, strict=True)
+        return [part.swapaxes(-1, -2) if path.endswith("/kernel") else part for path, part in pairs]
 
 
-def tensors_of(rows: Iterable[Row], like: Params) -> dict[str, Tensor]:
+def tensors_of(rows: Sequence[Row], like: Params) -> dict[str, Tensor]:
     """Return a model's tensors by name, in the order in which they are written.
 
     rows: the family's; those of parameters that the model lacks are left out.
     like: the shapes of the parameters.
     """
     shapes = {path: leaf.shape for path, leaf in flatten_dict(like, sep="/").items()}
-    present = [row for row in rows if shapes.keys() >= set(row.paths)]
-    if unknown := sorted(shapes.keys() - {path for row in present for path in row.paths}):
+    made: dict[str, Tensor] = {}
+
+    def add(stack: str = "layers", layer: int = 0, *place: int) -> None:
+        """Add the tensors of a layer, given its place in a stack; without, those outside."""
+        for row in rows:
+            paths = tuple(path.replace("layers/", f"{stack}/", 1) for path in row.paths)
+            axes = row.name.count("{}")
+            if bool(place) != bool(axes) or not shapes.keys() >= set(paths):
+                continue
+            own = [(path, shapes[path][axes:]) for path in paths]
+            outputs_first = [
+                (*shape[:-2], shape[-1], shape[-2]) if path.endswith("/kernel") else shape
+                for path, shape in own
+            ]
+            for rest in itertools.product(*map(range, shapes[paths[0]][len(place) : axes])):
+                numbers = (layer, *rest) if place else ()
+                made[row.name.format(*numbers)] = Tensor(row, paths, (*place, *rest), outputs_first)
+
+    add()
+    layer = 0
+    for stack in ("dense_layers", "layers"):
+        counts = [shape[0] for path, shape in shapes.items() if path.startswith(f"{stack}/")]
+        for place in range(max(counts, default=0)):
+            add(stack, layer, place)
+            layer += 1
+    if unknown := sorted(shapes.keys() - {path for each in made.values() for path in each.paths}):
         raise ValueError(f"the parameter {unknown[0]} has no tensor in this family")
-    stacked = [row for row in present if "{}" in row.name]
-    layers = max((shapes[row.paths[0]][0] for row in stacked), default=0)
-
-    def tensors(row: Row, *layer: int) -> dict[str, Tensor]:
-        axes = row.name.count("{}")
-        own = [(path, shapes[path][axes:]) for path in row.paths]
-        outputs_first = [shape[::-1] if path.endswith("/kernel") else shape for path, shape in own]
-        inner = map(range, shapes[row.paths[0]][len(layer) : axes])
-        indices = [(*layer, *rest) for rest in itertools.product(*inner)]
-        return {row.name.format(*index): Tensor(row, index, outputs_first) for index in indices}
-
-    made = [tensors(row) for row in present if row not in stacked]
-    made += [tensors(row, layer) for layer in range(layers) for row in stacked]
-    return {name: tensor for part in made for name, tensor in part.items()}
+    return made
 
 
 def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -> Params:
@@ -127,7 +152,7 @@ def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -
     for name, array in files.read(tensors):
         stopping.check()
         tensor = tensors[name]
-        for path, part in zip(tensor.row.paths, tensor.split(array), strict=True):
+        for path, part in zip(tensor.paths, tensor.split(array), strict=True):
             leaf, part = leaves[path], part.astype(leaves[path].dtype)
             if not tensor.place:
                 filled[path] = jax.device_put(part, leaf.sharding)
@@ -192,7 +217,7 @@ def write_weights(
     tensors = tensors_of(rows, params)
     plan = split_state_dict_into_shards_factory(
         tensors,
-        get_storage_size=lambda t: math.prod(t.shape) * leaves[t.row.paths[0]].dtype.itemsize,
+        get_storage_size=lambda t: math.prod(t.shape) * leaves[t.paths[0]].dtype.itemsize,
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=most,
     )
@@ -201,9 +226,8 @@ def write_weights(
         arrays = {}
         for name in names:
             tensor = tensors[name]
-            whole = (leaves[path] for path in tensor.row.paths)
-            parts = (leaf[tensor.place] for leaf in whole) if tensor.place else whole
-            arrays[name] = tensor.join([jax.device_get(part) for part in parts])
+            parts = [jax.device_get(leaves[path][tensor.place]) for path in tensor.paths]
+            arrays[name] = tensor.join(parts)
         # older readers refuse a file that does not say from which library its layout is
         save_file(arrays, folder / file, metadata={"format": "pt"})
         # the library makes it private; like the folder, it follows the umask instead

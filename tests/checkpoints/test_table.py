@@ -24,7 +24,9 @@ def fused(draw: st.DrawFn) -> Tensor:
     kernel = draw(st.booleans())
     paths = tuple(f"{i}/{'kernel' if kernel else 'bias'}" for i in range(len(outputs)))
     inputs = (draw(st.integers(1, 5)),) if kernel else ()
-    return Tensor(Row("fused", paths, groups), (), [(count, *inputs) for count in outputs])
+    experts = draw(st.sampled_from([(), (1,), (3,)]))
+    shapes = [(*experts, count, *inputs) for count in outputs]
+    return Tensor(Row("fused", paths, groups), paths, (), shapes)
 
 
 @given(fused())
@@ -32,7 +34,9 @@ def fused(draw: st.DrawFn) -> Tensor:
 def test_joining_undoes_splitting(tensor: Tensor) -> None:
     array = numbered(*tensor.shape)
     parts = tensor.split(array)
-    assert [part.shape for part in parts] == [(*inputs, out) for out, *inputs in tensor.shapes]
+    is_kernel = tensor.paths[0].endswith("kernel")
+    transposed = [(*s[:-2], s[-1], s[-2]) if is_kernel else s for s in tensor.shapes]
+    assert [part.shape for part in parts] == transposed
     joined = tensor.join(parts)
     assert joined.flags.c_contiguous  # safetensors writes other views wrongly, without an error
     np.testing.assert_array_equal(joined, array)
@@ -41,7 +45,7 @@ def test_joining_undoes_splitting(tensor: Tensor) -> None:
 def test_phi3s_qkv_has_all_queries_then_all_keys_then_all_values() -> None:
     """As in Phi3Attention.forward: 4 query heads and 2 key-value heads of 3 dimensions."""
     tensor = numbered(24, 5)
-    parts = Tensor(Row("qkv", QKV), (), [(12, 5), (6, 5), (6, 5)]).split(tensor)
+    parts = Tensor(Row("qkv", QKV), QKV, (), [(12, 5), (6, 5), (6, 5)]).split(tensor)
     for part, rows in zip(parts, (slice(12), slice(12, 18), slice(18, 24)), strict=True):
         np.testing.assert_array_equal(part.T, tensor[rows])  # kernels are [inputs, outputs]
 
@@ -56,7 +60,7 @@ def test_gpt_neox_has_query_key_and_value_of_one_head_after_the_other(
     kind = "kernel" if inputs else "bias"
     row = Row("qkv", tuple(f"{name}/{kind}" for name in ("q", "k", "v")), groups=heads)
     whole = tensor.reshape(heads * 3 * head_dim, *inputs)
-    parts = Tensor(row, (), [(heads * head_dim, *inputs)] * 3).split(whole)
+    parts = Tensor(row, row.paths, (), [(heads * head_dim, *inputs)] * 3).split(whole)
     for which, part in enumerate(parts):
         own = tensor[:, which].reshape(heads * head_dim, *inputs)
         np.testing.assert_array_equal(part.T, own)
@@ -92,13 +96,13 @@ def test_names_and_shapes_by_hand() -> None:
         ("model.layers.1.self_attn.qkv_proj.weight", (24, 6)),
     ]
     last = tensors["model.layers.1.self_attn.qkv_proj.weight"]
-    assert last == Tensor(ROWS[2], (1,), [(12, 6), (6, 6), (6, 6)])
+    assert last == Tensor(ROWS[2], ROWS[2].paths, (1,), [(12, 6), (6, 6), (6, 6)])
     by_head = Row("model.layers.{}.self_attn.norms.{}.weight", ("layers/norms/scale",))
     found = tensors_of([by_head], {"layers": {"norms": {"scale": np.zeros((2, 3, 5))}}})
     names = [
         f"model.layers.{layer}.self_attn.norms.{i}.weight" for layer in (0, 1) for i in (0, 1, 2)
     ]
     assert list(found) == names
-    assert found[names[4]] == Tensor(by_head, (1, 1), [(5,)])
+    assert found[names[4]] == Tensor(by_head, by_head.paths, (1, 1), [(5,)])
     with pytest.raises(ValueError, match=r"^the parameter norm/scale has no tensor in this family"):
         tensors_of(ROWS[:-1], PARAMETERS)

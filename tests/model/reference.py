@@ -91,7 +91,11 @@ FAMILIES = {
     "deepseek": (LATENT | {"query_pre_attn_scalar": 5.0}, (None,)),
     "gpt_oss": ({"attention_sinks": True, "qkv_bias": True, "attention_softcap": 9.0}, (5, None)),
     "groups of experts": ({"feed_forward": GROUPED, "dense_layers": 1}, (5, None)),
-    "clamped experts": ({"feed_forward": CLAMPED}, (None,)),
+    # norms of all heads, then limits, as in OLMoE
+    "clamped experts": (
+        {"feed_forward": CLAMPED, "qk_norm": "all_heads", "clip_qkv": 1.2},
+        (None,),
+    ),
     "single experts": (
         {"feed_forward": SINGLE, "gated_mlp": False, "dense_layers": 2},
         (None,),
@@ -236,11 +240,12 @@ def reference_nll(
         return q, np.concatenate([shared, kv[..., :plain]], axis=-1), kv[..., plain:]
 
     def grouped_heads(x, weights):
-        limit = config.clip_qkv or np.inf
-        q, k, v = (projected(x, weights[f"{name}_proj"]).clip(-limit, limit) for name in "qkv")
+        q, k, v = (projected(x, weights[f"{name}_proj"]) for name in "qkv")
         if config.qk_norm == "all_heads":
             q = normalized(q, weights["q_norm"], config)
             k = normalized(k, weights["k_norm"], config)
+        limit = config.clip_qkv or np.inf
+        q, k, v = (y.clip(-limit, limit) for y in (q, k, v))
         q, k, v = (y.reshape(batch, length, -1, config.heads_width) for y in (q, k, v))
         if config.qk_norm is True:
             q = normalized(q, weights["q_norm"], config)

@@ -14,6 +14,7 @@ from rope_jax.checkpoints.weights import Row
 from rope_jax.config.model import ModelConfig
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.hf.read import positive_int
+from rope_jax.rope.messages import show_value
 
 REQUIRED = object()
 """Default of a key that a config must have."""
@@ -30,21 +31,55 @@ ACTIVATIONS = {
 }
 
 
+class Form(NamedTuple):
+    """How a key writes a value: `read` returns ours, or raises ValueError, and `written` theirs."""
+
+    read: Callable[[Any], Any]
+    written: Callable[[Any], Any]
+
+
+def power_of(exponent: int) -> Form:
+    """Return the form in which our value is that of the key, a number above 0, to some power."""
+
+    def read(value: Any) -> float | None:
+        if value is not None and not (isinstance(value, int | float) and 1e-99 < value < 1e99):
+            raise ValueError(f"should be a number above 0, not {value!r}")
+        return None if value is None else float(value) ** exponent
+
+    def written(value: Any) -> Any:
+        return float(value) ** (1 / exponent) if isinstance(value, int | float) else value
+
+    return Form(read, written)
+
+
+def _first_layers(numbers: Any) -> int:
+    """Return how many layers are listed. ValueError: they are not the first ones."""
+    numbers = [] if numbers is None else numbers
+    if numbers != list(range(len(numbers))):
+        raise ValueError(f"{show_value(numbers)} are not the first layers")
+    return len(numbers)
+
+
+FIRST_LAYERS = Form(_first_layers, lambda count: list(range(count)))
+"""The numbers of the first layers, in our config how many these are."""
+
+
 class Key(NamedTuple):
     """A key of config.json.
 
-    fields:  the fields of `ModelConfig` that it sets.
+    fields:  the fields of `ModelConfig` that it sets; those of a block have its name before them,
+             as in `feed_forward.num_experts`.
     default: transformers' value if the key is absent.
     values:  what each of its values, of which there are no others, means: a tuple has one value for
              each field, anything else is that of all fields. None: all fields have the key's value.
-    power:   all fields are the key's value, a number above 0, to this power.
+    form:    how the key writes the value that all fields have; None: as it is.
     """
 
     name: str
     fields: tuple[str, ...]
     default: Any = REQUIRED
     values: Mapping[Any, Any] | None = None
-    power: int | None = None
+    form: Form | None = None
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that the key sets. ValueError: it is missing, or unknown to us."""
@@ -56,8 +91,10 @@ class Key(NamedTuple):
     def written(self, model: Mapping[str, Any]) -> Any:
         """Return the key's value, given all fields of a model. ValueError: no value means these."""
         own = tuple(model[name] for name in self.fields)
-        if self.power is not None and isinstance(own[0], int | float):
-            return float(own[0]) ** (1 / self.power)
+        if self.form is not None:
+            value = self.form.written(own[0])
+            self._of_fields(value)  # it has to be readable
+            return value
         for value in own[:1] if self.values is None else self.values:
             if self._of_fields(value) == own:
                 return value
@@ -72,10 +109,11 @@ class Key(NamedTuple):
                 expected = ", ".join(map(str, self.values))
                 raise ValueError(f"{self.name}: {value!r} is not one of {expected}")
             value = self.values[known[0]]
-        if self.power is not None and value is not None:
-            if not isinstance(value, int | float) or not 1e-99 < value < 1e99:
-                raise ValueError(f"{self.name}: should be a number above 0, not {value!r}")
-            value = float(value) ** self.power
+        elif self.form is not None:
+            try:
+                value = self.form.read(value)
+            except ValueError as error:
+                raise ValueError(f"{self.name}: {error}") from None
         return value if isinstance(value, tuple) else (value,) * len(self.fields)
 
 
@@ -124,15 +162,16 @@ class Windows(NamedTuple):
         if len(sizes) > 1:
             raise ValueError(f"sliding windows of {' and '.join(map(str, sizes))} tokens differ")
         window = sizes[0] if sizes else None
+        switch = {"use_sliding_window": window is not None} if self.switch else {}
         if self.types is every_layer and len(set(windows)) == 1:
             return {"sliding_window": window}  # with layer_types it would be another model type
         if self.types is None:
             if window is not None and (None in windows or not self.exist):
                 raise ValueError("layers with a sliding window")
-            return {"sliding_window": window} if self.exist else {}
+            return {"sliding_window": window, **switch} if self.exist else {}
         kinds = [FULL if own is None else SLIDING for own in windows]
         keys: dict[str, Any] = {"sliding_window": window, "layer_types": kinds}
-        return keys | ({"use_sliding_window": window is not None} if self.switch else {})
+        return keys | switch
 
 
 def every_layer(config: Mapping[str, Any], count: int) -> list[str]:

@@ -16,6 +16,7 @@ from rope_jax.checkpoints.families.base import (
     llama_keys,
     llama_rows,
     module_rows,
+    power_of,
 )
 from rope_jax.checkpoints.weights import Row
 from rope_jax.config.model import ModelConfig
@@ -135,13 +136,13 @@ _BIASES = {
 _BY_HEAD = {False: False, True: "by_head"}
 # What Gemma 1's configs mean by gelu is its fit; an export writes the first name.
 _GELUS = {"gelu_pytorch_tanh": "gelu_tanh"} | ACTIVATIONS | {"gelu": "gelu_tanh"}
-_ATTENTION_BIAS = Key("attention_bias", ("qkv_bias", "o_bias"), False)
+ATTENTION_BIAS = Key("attention_bias", ("qkv_bias", "o_bias"), False)
 _QKV_BIAS = Key("attention_bias", ("qkv_bias",), False)
 _MLP_BIAS = Key("mlp_bias", ("mlp_bias",), False)
 _COHERE = {"norm": "layer_norm_no_bias", "norm_placement": "shared"}
 _COHERE_KEYS = (
     *_layer_norm_keys("silu", tied=True),
-    _ATTENTION_BIAS,
+    ATTENTION_BIAS,
     Key("logit_scale", ("logit_multiplier",), 0.0625),
 )
 _GEMMA1 = {"norm": "rms_norm_plus_one", "scale_embeddings": "sqrt_hidden_size"}
@@ -149,7 +150,7 @@ _GEMMA = _GEMMA1 | {"norm_placement": "both"}
 _GEMMA_ACTIVATION = ("hidden_activation", "gelu_pytorch_tanh")
 _GEMMA_KEYS = (
     *llama_keys(heads=8, kv_heads=4, head_dim=256, activation=_GEMMA_ACTIVATION, tied=True),
-    _ATTENTION_BIAS,
+    ATTENTION_BIAS,
     Key("query_pre_attn_scalar", ("query_pre_attn_scalar",), 256),
 )
 _GEMMA_CAPS = (
@@ -161,10 +162,10 @@ _GEMMA_CAPS = (
 def granite_keys(logit_power: int, attention: float | None) -> tuple[Key, ...]:
     """Return Granite's multipliers. attention: the default of that of attention's logits."""
     return (
-        Key("embedding_multiplier", ("scale_embeddings",), 1.0, power=1),
-        Key("residual_multiplier", ("residual_multiplier",), 1.0, power=1),
-        Key("attention_multiplier", ("query_pre_attn_scalar",), attention, power=-2),
-        Key("logits_scaling", ("logit_multiplier",), 1.0, power=logit_power),
+        Key("embedding_multiplier", ("scale_embeddings",), 1.0, form=power_of(1)),
+        Key("residual_multiplier", ("residual_multiplier",), 1.0, form=power_of(1)),
+        Key("attention_multiplier", ("query_pre_attn_scalar",), attention, form=power_of(-2)),
+        Key("logits_scaling", ("logit_multiplier",), 1.0, form=power_of(logit_power)),
     )
 
 
@@ -172,7 +173,7 @@ DENSE = (
     Family(
         "llama",
         "LlamaForCausalLM",
-        (*llama_keys(), _ATTENTION_BIAS, _MLP_BIAS),
+        (*llama_keys(), ATTENTION_BIAS, _MLP_BIAS),
         ignored=frozenset({"rope_interleaved"}),  # SmolLM2's
     ),
     Family(
@@ -184,7 +185,7 @@ DENSE = (
     Family(
         "qwen3",
         "Qwen3ForCausalLM",
-        (*llama_keys(kv_heads=32, head_dim=128), _ATTENTION_BIAS),
+        (*llama_keys(kv_heads=32, head_dim=128), ATTENTION_BIAS),
         fixed={"qk_norm": True},
         windows=Windows(default=4096, types=_upper_layers, switch=True),
         ignored=frozenset({"max_window_layers"}),
@@ -200,7 +201,7 @@ DENSE = (
     Family(
         "smollm3",
         "SmolLM3ForCausalLM",
-        (*llama_keys(kv_heads=4, tied=True), _ATTENTION_BIAS, _MLP_BIAS),
+        (*llama_keys(kv_heads=4, tied=True), ATTENTION_BIAS, _MLP_BIAS),
         windows=Windows(types=_unrotated_layers, switch=True),
         defaults={"rope_theta": 2_000_000.0},
         ignored=frozenset({"max_window_layers"}),
@@ -242,7 +243,7 @@ DENSE = (
     Family(
         "olmo2",
         "Olmo2ForCausalLM",
-        (*llama_keys(eps=1e-5), _ATTENTION_BIAS),
+        (*llama_keys(eps=1e-5), ATTENTION_BIAS),
         fixed={"norm_placement": "after", "qk_norm": "all_heads"},
     ),
     Family(
@@ -356,7 +357,7 @@ DENSE = (
         "OlmoForCausalLM",
         (
             *llama_keys(without=("rms_norm_eps",)),  # it is 1e-5
-            _ATTENTION_BIAS,
+            ATTENTION_BIAS,
             Key("clip_qkv", ("clip_qkv",), None),
         ),
         fixed={"norm": "layer_norm_plain"},
@@ -371,7 +372,7 @@ DENSE = (
                 norm_eps="norm_eps",
                 initializer_range=0.0134,
             ),
-            _ATTENTION_BIAS,
+            ATTENTION_BIAS,
             _MLP_BIAS,
         ),
         fixed={"norm": "layer_norm_plus_one", "gated_mlp": False},
@@ -397,7 +398,7 @@ DENSE = (
         (
             *llama_keys(heads=16, kv_heads=16, head_dim=256, tied=True, without=("hidden_act",)),
             Key("hidden_act", ("activation",), "gelu_pytorch_tanh", _GELUS),
-            _ATTENTION_BIAS,
+            ATTENTION_BIAS,
         ),
         fixed=_GEMMA1,
         ignored=frozenset({"hidden_activation"}),
@@ -415,14 +416,14 @@ DENSE = (
     Family(
         "granite",
         "GraniteForCausalLM",
-        (*llama_keys(), _ATTENTION_BIAS, _MLP_BIAS, *granite_keys(-1, 1.0)),
+        (*llama_keys(), ATTENTION_BIAS, _MLP_BIAS, *granite_keys(-1, 1.0)),
     ),
     Family(
         "hyperclovax",
         "HyperCLOVAXForCausalLM",
         (
             *llama_keys(),
-            _ATTENTION_BIAS,
+            ATTENTION_BIAS,
             _MLP_BIAS,
             *granite_keys(1, None),
             Key("use_post_norm", ("norm_placement",), True, {True: "both"}),
@@ -478,7 +479,7 @@ DENSE = (
     Family(
         "olmo3",
         "Olmo3ForCausalLM",
-        (*llama_keys(eps=1e-5), _ATTENTION_BIAS),
+        (*llama_keys(eps=1e-5), ATTENTION_BIAS),
         fixed={"norm_placement": "after", "qk_norm": "all_heads"},
         windows=Windows(default=4096, types=_every(4)),
         local=True,
@@ -496,7 +497,7 @@ DENSE = (
     Family(
         "arcee",
         "ArceeForCausalLM",
-        (*llama_keys(activation=("hidden_act", "relu2"), eps=1e-5), _ATTENTION_BIAS, _MLP_BIAS),
+        (*llama_keys(activation=("hidden_act", "relu2"), eps=1e-5), ATTENTION_BIAS, _MLP_BIAS),
         fixed={"gated_mlp": False},
     ),
     Family(
@@ -504,7 +505,7 @@ DENSE = (
         "Jais2ForCausalLM",
         (
             *_layer_norm_keys("relu2"),
-            _ATTENTION_BIAS._replace(default=True),
+            ATTENTION_BIAS._replace(default=True),
             _MLP_BIAS._replace(default=True),
         ),
         fixed={"norm": "layer_norm", "gated_mlp": False},

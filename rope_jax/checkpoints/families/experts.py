@@ -1,0 +1,140 @@
+"""The families with a mixture of experts."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from rope_jax.checkpoints.families.base import (
+    FIRST_LAYERS,
+    FULL,
+    SLIDING,
+    Family,
+    Key,
+    Windows,
+    llama_keys,
+    llama_rows,
+)
+from rope_jax.checkpoints.families.dense import ATTENTION_BIAS, granite_keys
+
+
+def _lower_layers(config: Mapping[str, Any], count: int) -> list[str]:
+    """Qwen2-MoE: every second one of the first max_window_layers slides."""
+    last = config.get("max_window_layers", 28)
+    return [FULL if layer % 2 or layer >= last else SLIDING for layer in range(count)]
+
+
+def _expert_keys(name: str, experts: int, chosen: int, balance: float = 0.001) -> tuple[Key, ...]:
+    """Return the keys about a router, with a family's defaults. name: that of the first one."""
+    return (
+        Key(name, ("feed_forward.num_experts",), experts),
+        Key("num_experts_per_tok", ("feed_forward.num_experts_per_tok",), chosen),
+        Key("router_aux_loss_coef", ("feed_forward.balance",), balance),
+    )
+
+
+def _qwen_keys(experts: int, chosen: int, width: int) -> tuple[Key, ...]:
+    return (
+        *_expert_keys("num_experts", experts, chosen),
+        Key("moe_intermediate_size", ("feed_forward.moe_intermediate_size",), width),
+        _NORMALIZED,
+        Key("mlp_only_layers", ("dense_layers",), None, form=FIRST_LAYERS),
+        Key("decoder_sparse_step", (), 1, {1: ()}),
+    )
+
+
+def _renamed(config: dict[str, Any]) -> dict[str, Any]:
+    """Qwen3-MoE as transformers 5 writes it, in the keys of what is published."""
+    count = {"num_experts": config.pop("num_local_experts")} if _LOCAL in config else {}
+    return config | count
+
+
+_LOCAL = "num_local_experts"
+_NORMALIZED = Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), False)
+_PARTS = ("gate_proj", "up_proj", "down_proj")
+_QWEN = {
+    "mlp.gate": ["mlp.router"],
+    **{f"mlp.experts.{{}}.{part}": [f"mlp.experts.{part}"] for part in _PARTS},
+    **{f"mlp.shared_expert.{part}": [f"mlp.shared_expert.{part}"] for part in _PARTS},
+    "mlp.shared_expert_gate": ["mlp.shared_expert_gate"],
+}
+_MIXTRAL = {
+    "block_sparse_moe.gate": ["mlp.router"],
+    "block_sparse_moe.experts.{}.w1": ["mlp.experts.gate_proj"],
+    "block_sparse_moe.experts.{}.w3": ["mlp.experts.up_proj"],
+    "block_sparse_moe.experts.{}.w2": ["mlp.experts.down_proj"],
+}
+_GRANITE = {
+    "block_sparse_moe.router.layer": ["mlp.router"],
+    "block_sparse_moe.input_linear": ["mlp.experts.gate_proj", "mlp.experts.up_proj"],
+    "block_sparse_moe.output_linear": ["mlp.experts.down_proj"],
+}
+_OF_EXPERTS = {"feed_forward.type": "experts"}
+_IN_TRAINING = frozenset({"output_router_logits", "router_jitter_noise"})
+
+EXPERTS = (
+    Family(
+        "mixtral",
+        "MixtralForCausalLM",
+        (*llama_keys(kv_heads=8, eps=1e-5), *_expert_keys(_LOCAL, 8, 2)),
+        rows=functools.partial(llama_rows, fused=_MIXTRAL),
+        fixed=_OF_EXPERTS,
+        windows=Windows(),
+        defaults={"rope_theta": 1_000_000.0},
+        ignored=_IN_TRAINING,
+    ),
+    Family(
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        (*llama_keys(heads=32, kv_heads=4), ATTENTION_BIAS, *_qwen_keys(128, 8, 768)),
+        rows=functools.partial(llama_rows, fused=_QWEN),
+        fixed=_OF_EXPERTS | {"qk_norm": True},
+        windows=Windows(default=4096, switch=True),
+        ignored=_IN_TRAINING | {"max_window_layers"},
+        modern=_renamed,
+    ),
+    Family(
+        "qwen2_moe",
+        "Qwen2MoeForCausalLM",
+        (
+            *llama_keys(heads=16, kv_heads=16),
+            *_qwen_keys(60, 4, 1408),
+            Key(
+                "shared_expert_intermediate_size",
+                ("feed_forward.shared_expert_intermediate_size",),
+                5632,
+            ),
+            Key("qkv_bias", ("qkv_bias",), True),
+        ),
+        rows=functools.partial(llama_rows, fused=_QWEN),
+        fixed=_OF_EXPERTS | {"feed_forward.shared_expert_gate": True},
+        windows=Windows(default=4096, types=_lower_layers, switch=True),
+        ignored=_IN_TRAINING | {"max_window_layers"},
+    ),
+    Family(
+        "olmoe",
+        "OlmoeForCausalLM",
+        (
+            *llama_keys(eps=1e-5, without=("head_dim",)),
+            ATTENTION_BIAS,
+            Key("clip_qkv", ("clip_qkv",), None),
+            *_expert_keys("num_experts", 64, 8, 0.01),
+            _NORMALIZED,
+        ),
+        rows=functools.partial(llama_rows, fused=_QWEN),
+        fixed=_OF_EXPERTS | {"qk_norm": "all_heads"},
+        ignored=_IN_TRAINING,
+    ),
+    Family(
+        "granitemoe",
+        "GraniteMoeForCausalLM",
+        (
+            *llama_keys(),
+            ATTENTION_BIAS,
+            *granite_keys(-1, 1.0),
+            *_expert_keys(_LOCAL, 8, 2),
+        ),
+        rows=functools.partial(llama_rows, fused=_GRANITE),
+        fixed=_OF_EXPERTS,
+        ignored=_IN_TRAINING,
+    ),
+)
