@@ -55,7 +55,7 @@ def power_of(exponent: int) -> Form:
 def _first_layers(numbers: Any) -> int:
     """Return how many layers are listed. ValueError: they are not the first ones."""
     numbers = [] if numbers is None else numbers
-    if numbers != list(range(len(numbers))):
+    if not isinstance(numbers, list) or numbers != [*range(len(numbers))]:
         raise ValueError(f"{show_value(numbers)} are not the first layers")
     return len(numbers)
 

@@ -43,7 +43,7 @@ def _qwen_keys(experts: int, chosen: int, width: int) -> tuple[Key, ...]:
 
 
 def _renamed(config: dict[str, Any]) -> dict[str, Any]:
-    """Qwen3-MoE as transformers 5 writes it, in the keys of what is published."""
+    """The number of experts as transformers 5 may write it, in the key that is published."""
     count = {"num_experts": config.pop("num_local_experts")} if _LOCAL in config else {}
     return config | count
 
@@ -123,6 +123,7 @@ EXPERTS = (
         rows=functools.partial(llama_rows, fused=_QWEN),
         fixed=_OF_EXPERTS | {"qk_norm": "all_heads"},
         ignored=_IN_TRAINING,
+        modern=_renamed,
     ),
     Family(
         "granitemoe",
