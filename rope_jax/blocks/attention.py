@@ -14,7 +14,7 @@ from rope_jax.blocks.base import (
 
 
 class GroupedQueryAttention(SelfAttention):
-    """Grouped-query attention. QK-norm, where configured, comes before the rotation."""
+    """Grouped-query attention. QK-norm comes before the rotation, or after it without weights."""
 
     sharding: ClassVar[dict[str, Sharding]] = {
         **SelfAttention.sharding,
@@ -45,7 +45,7 @@ class GroupedQueryAttention(SelfAttention):
         if model.qk_norm == "by_head":
             parameters["q_norms"] = Norm(width, model.num_attention_heads)
             parameters["k_norms"] = Norm(width, model.kv_heads)
-        elif model.qk_norm:
+        elif model.qk_norm in (True, "all_heads"):
             together = model.qk_norm == "all_heads"
             parameters["q_norm"] = Norm(queries if together else width)
             parameters["k_norm"] = Norm(keys if together else width)

@@ -53,8 +53,8 @@ EmbeddingScale = Annotated[
 _NAMED = BeforeValidator(lambda x: ("layer" if x else "none") if isinstance(x, bool) else x)
 LayersName = Literal["unrolled", "scanned"]
 QKNorm = Annotated[
-    bool | Literal["all_heads", "by_head"],
-    single_error("should be true, false, 'all_heads' or 'by_head'"),
+    bool | Literal["all_heads", "by_head", "rotated"],
+    single_error("should be true, false, 'all_heads', 'by_head' or 'rotated'"),
 ]
 
 # checking a config visits every layer
@@ -88,7 +88,8 @@ class ModelConfig(Frozen):
     qk_norm: QKNorm = Field(
         False,
         description="norm of q and k before rotation, by head; by_head (StableLM): with weights "
-        "for each; all_heads (OLMo 2): as one",
+        "for each; all_heads (OLMo 2): as one; rotated (Llama 4): without weights, after rotation "
+        "in layers that rotate",
     )
     rms_norm_eps: Moderate = Field(1e-5, description="epsilon of norms; of latents: 1e-6")
     self_attention: AnySelfAttention = Field(
@@ -216,13 +217,17 @@ class ModelConfig(Frozen):
         return self.num_key_value_heads or self.num_attention_heads
 
 
-def check_attention(model: ModelConfig, attention: AttentionName) -> None:
-    """ValueError if an attention backend cannot do what a model's encoding or soft cap needs."""
+def check_attention(model: ModelConfig, attention: AttentionName, chunks: bool = False) -> None:
+    """ValueError if an attention backend cannot do what a model needs.
+
+    chunks: whether layers attend within chunks.
+    """
     position = model.position
     for interacts, what in (
         (position.needs_interaction, f"position {position.type}"),
         (model.attention_softcap is not None, "attention_softcap"),
         (model.attention_sinks, "attention_sinks"),
+        (chunks, "attention_chunk"),
     ):
         can = backend_names(interacts=interacts)
         if attention not in can:
@@ -271,6 +276,14 @@ class LayerConfig(Frozen):
     scaling: AnyScaling | None = Field(None, description="in all stages; null: the stage's")
     base: Base | None = Field(None, description="b of this layer; null: rope.base")
     sliding_window: PositiveInt | None = Field(None, description="keys a query sees; null: all")
+    attention_chunk: PositiveInt | None = Field(
+        None, description="C: a query sees the keys of its own chunk of C tokens (Llama 4)"
+    )
+
+    @property
+    def rotates(self) -> bool:
+        """Whether queries and keys of this layer are rotated, unless a stage drops that of all."""
+        return self.scaling is None or self.scaling.type != "drope"
 
 
 class RopeConfig(Frozen):

@@ -12,7 +12,14 @@ from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import DistributedConfig, MeshConfig, check_mesh, check_seq_len
 from rope_jax.config.keys import at
-from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig, check_logits, check_map
+from rope_jax.config.model import (
+    LayerConfig,
+    ModelConfig,
+    RopeConfig,
+    check_attention,
+    check_logits,
+    check_map,
+)
 from rope_jax.config.sections import (
     AnyInitFrom,
     CheckpointConfig,
@@ -180,6 +187,8 @@ class Config(Frozen):
                     f"{key}: no layer uses it, because every element of rope.layer_pattern has its "
                     "own scaling"
                 )
+        with errors_in("model."):
+            check_attention(self.model, self.model.attention, self.has_chunks)
         for i, element in enumerate(pattern):
             if element.sliding_window is not None and not self.model.backend.is_softmax:
                 raise ValueError(
@@ -196,7 +205,7 @@ class Config(Frozen):
                     continue
                 map_.check_layers(self.rotary_layers)
             for band in map_.bands(window, stage.length):
-                for element, own in enumerate(self._pattern):
+                for element, own in enumerate(self.pattern):
                     if band.far is not None and own.scaling is None:
                         self._check_in_layers("rope.map.far", band.far, stage.length, element)
             if not map_.has_effect(window, stage.length):
@@ -216,13 +225,13 @@ class Config(Frozen):
 
     def _check_in_layers(self, key: str, scaling: Scaling, length: int, element: int) -> None:
         """Check a scaling, given at `key`, in an element's layers for texts of n tokens."""
-        own = self._pattern[element]
+        own = self.pattern[element]
         geometry = replace(self.geometry, base=own.base or self.rope.base)
         base_key = f"rope.layer_pattern.{element}" if own.base else "rope"
         sections = {"base": base_key, "rotary_dim": "rope", "train_length": "rope"}
         layers, inner = self.model.num_hidden_layers, getattr(scaling, "inner", None)
         by_key = [*([(f"{key}.inner", inner)] if inner else []), (key, scaling)]
-        for layer in range(element, layers, len(self._pattern)):
+        for layer in range(element, layers, len(self.pattern)):
             for strategy_key, strategy in by_key:
                 try:
                     in_layer = strategy.for_layer(layer, layers)
@@ -235,7 +244,7 @@ class Config(Frozen):
                 break  # the element's other layers have the same scaling
 
     @property
-    def _pattern(self) -> tuple[LayerConfig, ...]:
+    def pattern(self) -> tuple[LayerConfig, ...]:
         """The layers' settings, with one element that changes nothing if none are given."""
         return self.rope.layer_pattern or (LayerConfig(),)
 
@@ -248,7 +257,7 @@ class Config(Frozen):
 
     def _uses(self) -> Iterator[tuple[str, Scaling, int, list[int]]]:
         """Yield every scaling but a map's: key, length of its texts, elements of the pattern."""
-        elements = list(enumerate(self._pattern))
+        elements = list(enumerate(self.pattern))
         shared = [i for i, element in elements if element.scaling is None]
         for number, stage in enumerate(self.stages):
             yield *self._scaling_in_force(number), stage.length, shared
@@ -297,14 +306,19 @@ class Config(Frozen):
 
     @property
     def rotary_layers(self) -> RotaryLayers:
-        pattern = tuple(LayerOverride(e.base, e.scaling) for e in self._pattern)
+        pattern = tuple(LayerOverride(e.base, e.scaling) for e in self.pattern)
         layers = self.model.num_hidden_layers
         return RotaryLayers(self.geometry, layers, pattern, self._rotary_dim)
 
     @property
     def sliding_windows(self) -> tuple[int | None, ...]:
         """Attention windows of the layers, as a repeating pattern."""
-        return tuple(element.sliding_window for element in self._pattern)
+        return tuple(element.sliding_window for element in self.pattern)
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether layers attend within chunks."""
+        return any(element.attention_chunk is not None for element in self.pattern)
 
     def stage_scaling(self, stage: int) -> Scaling:
         """Return the scaling in force at a stage: its own, or the last one given before it."""

@@ -97,8 +97,7 @@ class EmbeddingAndHead(Weights):
 class LanguageModel:
     """The decoder as pure functions of its parameters.
 
-    sliding_windows: how many keys each query of a layer sees; None: all up to its own. Layer i has
-        element i mod its length.
+    pattern: how layers differ; layer i has element i mod its length.
     mesh: what the model exchanges with other devices. Its methods take whole windows and return
         their losses on any mesh, but parameters are one device's shards.
     """
@@ -108,12 +107,12 @@ class LanguageModel:
         config: ResolvedModel,
         vocab_size: int,
         layout: Layout = "half",
-        sliding_windows: Sequence[int | None] = (None,),
+        pattern: Sequence[LayerKind] = (LayerKind(),),
         encoding: Encoding = _ROPE,
         mesh: Collectives = SINGLE_DEVICE,
     ) -> None:
         self.config, self.vocab_size, self.encoding, self.mesh = config, vocab_size, encoding, mesh
-        self._layout, self._sliding_windows = layout, sliding_windows
+        self._layout, self._pattern = layout, pattern
         self._output: Any = {"softcap": config.logit_softcap, "mesh": mesh}
         self._new_outer = lambda rngs: EmbeddingAndHead(config, vocab_size, mesh, rngs)
         self._outer_graph = _graph(self._new_outer)
@@ -125,7 +124,7 @@ class LanguageModel:
 
     def on(self, mesh: Collectives) -> "LanguageModel":
         """Return the same model as it runs on each device of a mesh."""
-        how = self._layout, self._sliding_windows, self.encoding
+        how = self._layout, self._pattern, self.encoding
         return LanguageModel(self.config, self.vocab_size, *how, mesh)
 
     def init(self, seed: int) -> Params:
@@ -173,10 +172,10 @@ class LanguageModel:
         x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
         x = self.encoding.embed(position, x, own_positions).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids)
-        windows, masks, stacks = self._sliding_windows, band_masks(rotary), self.config.stacks
+        pattern, masks, stacks = self._pattern, band_masks(rotary), self.config.stacks
         of_layers = [own for own, count in stacks.values() for _ in range(count)]
         kinds = [
-            LayerKind(windows[i % len(windows)], None, masks, own)
+            replace(pattern[i % len(pattern)], masks=masks, feed_forward=own)
             for i, own in enumerate(of_layers)
         ]
         kinds[-1] = replace(kinds[-1], last=last)
@@ -315,7 +314,7 @@ class LanguageModel:
 
         Layers after the last complete repeat are unrolled too, and a last one of fewer tokens.
         """
-        period, count, computes_all = len(self._sliding_windows), len(kinds), kinds[-1].last is None
+        period, count, computes_all = len(self._pattern), len(kinds), kinds[-1].last is None
         scanned = (count if computes_all else count - 1) // period * period
         if not scanned:
             return self._unrolled(x, params, inputs, kinds, first)
@@ -371,9 +370,8 @@ def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> P
 def language_model(config: ResolvedRun, vocab_size: int) -> LanguageModel:
     """Return the model of a run. vocab_size: that of the tokenizer; UserError if too large."""
     own = vocabulary_size(config.model, vocab_size)
-    return LanguageModel(
-        config.model, own, config.rope.layout, config.sliding_windows, config.encoding
-    )
+    pattern = [LayerKind(x.sliding_window, x.attention_chunk, x.rotates) for x in config.pattern]
+    return LanguageModel(config.model, own, config.rope.layout, pattern, config.encoding)
 
 
 def vocabulary_size(model: ModelConfig, tokenizer_size: int) -> int:

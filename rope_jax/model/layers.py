@@ -21,7 +21,7 @@ from rope_jax.blocks.base import Norm, Parameter, Parameters
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import SINGLE_DEVICE, Collectives
 from rope_jax.kernels.projections import project, projected
-from rope_jax.model.norms import norm
+from rope_jax.model.norms import norm, without_weights
 from rope_jax.positions.bands import Rotation
 from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.positions.interaction import Interaction, capped, plus_by_distance
@@ -63,12 +63,16 @@ class LayerKind:
     """The static properties of a layer, which are compiled into the program.
 
     sliding_window: how many keys a query sees, including its own; None: all up to its own.
+    attention_chunk: tokens per chunk, of which a query sees its own up to itself; None: all.
+    rotates:        whether queries and keys are rotated.
     last:           compute only this many tokens at the end of each window; None: all.
     masks:          which keys each band of a position map holds.
     feed_forward:   what the layer computes of each token by itself.
     """
 
     sliding_window: int | None = None
+    attention_chunk: int | None = None
+    rotates: bool = True
     last: int | None = None
     masks: tuple[BandMask, ...] = (BandMask(),)
     feed_forward: FeedForward = _MLP
@@ -173,10 +177,16 @@ class LayerContext:
             q: Float[Array, "B T N H"], rotation: Rotation
         ) -> Float[Array, "B T N R"]:
             cos, sin = rotation.query_cos[:, -length:], rotation.query_sin[:, -length:]
-            return encoding.rotate_queries(params, q, cos, sin, layout)
+            return normed(encoding.rotate_queries(params, q, cos, sin, layout))
 
         def rotate_keys(k: Float[Array, "B S K H"], rotation: Rotation) -> Float[Array, "B S K R"]:
-            return encoding.rotate_keys(params, k, rotation.key_cos, rotation.key_sin, layout)
+            cos, sin = rotation.key_cos, rotation.key_sin
+            return normed(encoding.rotate_keys(params, k, cos, sin, layout))
+
+        def normed(x: Float[Array, "B T N R"]) -> Float[Array, "B T N R"]:
+            if self.config.qk_norm != "rotated" or not self.kind.rotates:
+                return x
+            return without_weights(x, self.config.rms_norm_eps)
 
         if not attention.is_softmax:
             (rotation,) = inputs.rotations
@@ -208,7 +218,7 @@ class LayerContext:
             arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
         has_sinks = sinks is not None
         interaction = Interaction(self.kind.masks, scores, encoding.values, has_sinks)
-        interaction = interaction.within(self.kind.sliding_window)
+        interaction = interaction.within(self.kind.sliding_window, self.kind.attention_chunk)
         out = attend_bands(*arrays, inputs.segment_ids, interaction, params, mesh.part)
         return out.astype(v.dtype)
 

@@ -36,8 +36,17 @@ class RMSNorm(nnx.Module):
         scale = self.offset + self.scale[...].astype(jnp.float32)
         if scale.ndim == 1:
             return rms_norm(wide, scale, self.epsilon).reshape(x.shape).astype(x.dtype)
-        y = rms_norm(wide, jnp.ones_like(scale[0]), self.epsilon).reshape(x.shape)
+        y = without_weights(wide, self.epsilon).reshape(x.shape)
         return (y * _on_last_axes(scale, x.ndim)).astype(x.dtype)
+
+
+def without_weights(
+    x: Float[Array, "*batch width"], epsilon: float
+) -> Float[Array, "*batch width"]:
+    """x / √(mean x² + ε) over the last axis."""
+    wide = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+    ones = jnp.ones(x.shape[-1], jnp.float32)
+    return rms_norm(wide, ones, epsilon).reshape(x.shape).astype(x.dtype)
 
 
 class LayerNorm(nnx.Module):

@@ -82,7 +82,7 @@ def _with_attention(config: Config, attention: AttentionName) -> ModelConfig:
             "model was trained"
         )
     with errors_in("", UserError):
-        check_attention(config.model, attention)
+        check_attention(config.model, attention, config.has_chunks)
     if config.rope.map is not None and not model.backend.interacts:
         raise UserError(
             f"attention: {attention} cannot do the map {config.rope.map.type}, with which this "

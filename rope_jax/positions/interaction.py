@@ -92,9 +92,10 @@ class Interaction(NamedTuple):
     values: AddedValues | None = None
     sinks: bool = False
 
-    def within(self, sliding_window: int | None) -> "Interaction":
-        """Return it with only the keys in a sliding window visible."""
-        return self._replace(masks=tuple(band.within(sliding_window) for band in self.masks))
+    def within(self, sliding_window: int | None, own_chunk: int | None = None) -> "Interaction":
+        """Return it with only the keys in a sliding window or chunk visible."""
+        masks = tuple(band.within(sliding_window, own_chunk) for band in self.masks)
+        return self._replace(masks=masks)
 
     @property
     def is_dot_product(self) -> bool:
@@ -107,7 +108,7 @@ class Interaction(NamedTuple):
         return (
             self.is_dot_product
             and len(self.masks) == 1
-            and self.masks[0].within(1) == BandMask(beyond=1)
+            and self.masks[0] == BandMask(beyond=self.masks[0].beyond)
         )
 
 

@@ -18,6 +18,7 @@ class BandMask:
     chunk:      tokens per chunk of a document, where a chunk rule holds; None: no such rule.
     chunks_back: with `chunk`, how many chunks before the query's own the key's may lie: from the
                 first number to the second, None being unlimited.
+    own_chunk:  tokens per chunk of a document, where only the query's own is visible; None: all.
     """
 
     nearest: int = 0
@@ -25,23 +26,25 @@ class BandMask:
     first: int | None = None
     chunk: int | None = None
     chunks_back: tuple[int, int | None] = (0, None)
+    own_chunk: int | None = None
 
     def needs_document_positions(self, nearest: int, farthest: int | None) -> bool:
         """Whether document positions decide about keys at such distances; farthest None: no end."""
-        if self.first is not None or self.chunk is None:
-            return self.first is not None
+        if self.first is not None or (self.own_chunk is not None and farthest != 0):
+            return True
+        if self.chunk is None:
+            return False
         least, most = self.chunks_back
         # a key at distance d is ⌊d/chunk⌋ or ⌈d/chunk⌉ chunks back
         if nearest // self.chunk < least:
             return True
         return most is not None and (farthest is None or -(-farthest // self.chunk) > most)
 
-    def within(self, sliding_window: int | None) -> "BandMask":
-        """Return the same keys, of which only those in a sliding window are visible."""
-        if sliding_window is None:
-            return self
-        beyond = sliding_window if self.beyond is None else min(self.beyond, sliding_window)
-        return replace(self, beyond=beyond)
+    def within(self, sliding_window: int | None, own_chunk: int | None = None) -> "BandMask":
+        """Return the same keys, of which only those in a sliding window or chunk are visible."""
+        limits = (self.beyond, sliding_window, own_chunk)
+        beyond = min((limit for limit in limits if limit is not None), default=None)
+        return replace(self, beyond=beyond, own_chunk=own_chunk)
 
     def interval(self, query: Any) -> tuple[Any, Any]:
         """Return the first and the last document position that each query sees, of an interval.
@@ -59,6 +62,8 @@ class BandMask:
             last = last.clip(max=(own - least + 1) * self.chunk - 1)
             if most is not None:
                 first = first.clip((own - most) * self.chunk)
+        if self.own_chunk is not None:
+            first = first.clip(query // self.own_chunk * self.own_chunk)
         return first, last
 
     def by_distance(self, distance: Any) -> Any:
@@ -82,4 +87,6 @@ class BandMask:
             visible = visible & (back >= least)
             if most is not None:
                 visible = visible & (back <= most)
+        if self.own_chunk is not None:
+            visible = visible & (query // self.own_chunk == key // self.own_chunk)
         return visible

@@ -72,13 +72,15 @@ def test_vmap_of_gradients_keeps_one_loop_condition_for_all_rows():
             (BandMask(beyond=64), BandMask(nearest=64)),
             [(i, j) for i in range(4) for j in [*range(i + 1), i - 1] if j >= 0],
         ),
+        # queries see their own chunk, wherever it begins
+        ((BandMask().within(None, 60),), [(i, j) for i in range(4) for j in (i - 1, i) if j >= 0]),
         # far keys are sinks, all in the first block
         (
             (BandMask(beyond=64), BandMask(nearest=64, first=4)),
             [(i, j) for i in range(4) for j in (i - 1, i) if j >= 0] + [(i, 0) for i in (1, 2, 3)],
         ),
     ],
-    ids=["causal", "window", "near and far", "sinks"],
+    ids=["causal", "window", "near and far", "own chunks", "sinks"],
 )
 def test_only_the_blocks_that_a_band_needs_are_computed(bands, wanted):
     computed = []

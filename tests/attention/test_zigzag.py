@@ -93,6 +93,7 @@ def biased(slope, q, k, query_index, key_index):
 
 SINKS = BandMask(beyond=24), BandMask(nearest=24, first=4)
 CHUNKS = BandMask(chunk=30, chunks_back=(0, 0)), BandMask(chunk=30, chunks_back=(1, None))
+OWN_CHUNK = BandMask(beyond=20, own_chunk=30), BandMask(nearest=20, beyond=30, own_chunk=30)
 BLOCKWISE = functools.partial(banded_blockwise, block=10)
 
 
@@ -102,6 +103,7 @@ BLOCKWISE = functools.partial(banded_blockwise, block=10)
         (banded_dense, biased, CHUNKS, True),
         (BLOCKWISE, biased, SINKS, False),
         (BLOCKWISE, biased, CHUNKS, True),
+        (BLOCKWISE, biased, OWN_CHUNK, True),
         (banded_cpu, dot_product, SINKS, True),
         (banded_cpu, dot_product, CHUNKS, True),
     ],

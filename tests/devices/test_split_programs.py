@@ -27,12 +27,14 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.decoder import nll_of_last, scores_of_last
 from rope_jax.model import loss
 from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.layers import LayerKind
 from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.encodings import ENCODINGS
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 from rope_jax.training.step import loss_sums
+from tests.model.reference import kinds_of
 
 B, T, VOCABULARY, LAST = 8, 48, 48, 7
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
@@ -110,7 +112,7 @@ def measured(
         mesh = {"data": 8 // int(np.prod(list(mesh.values())))} | mesh
     placement = Placement(MeshConfig(**mesh), devices)
     placement.check_vocabulary(VOCABULARY)
-    alone = LanguageModel(resolve_model(config), VOCABULARY, "half", windows, position)
+    alone = LanguageModel(resolve_model(config), VOCABULARY, "half", kinds_of(windows), position)
     model = alone.on(placement.collectives)
     rotary_dim = position.rotary_dim(config.self_attention.rotary_dim(config))
     layers = RotaryLayers(RotaryGeometry(rotary_dim, 50.0, T // 2))
@@ -211,6 +213,9 @@ def models():
     own = {"self_attention": latent, "num_key_value_heads": None, "qkv_bias": True}
     yield "latent attention", lambda: case(own | {"attention_sinks": True}, MIXED)
     yield "sliding windows", lambda: case(BLOCKWISE, {"context": 8}, windows=(None, 10))
+    chunks = LayerKind(attention_chunk=10), LayerKind(rotates=False)
+    llama4 = {"qk_norm": "rotated"} | BLOCKWISE
+    yield "chunks", lambda: case(llama4, {"context": 4, "tensor": 2}, windows=chunks)
     mixed = EXPERTS | {"dense_layers": 1, "remat": "products", "layers": "scanned"}
     yield "experts with remat", lambda: case(mixed, two)
     yield "a fit", lambda: case(BLOCKWISE, MIXED, of=("nll", "frequencies"))

@@ -87,8 +87,9 @@ def test_attention_is_that_of_float64(choose, name, sizes):
             ),
             documents(2, 170, 80),
         ),
+        ((BandMask(beyond=20, own_chunk=30), BandMask(nearest=20, own_chunk=30)), None),
     ],
-    ids=["near and far", "sinks", "chunks"],
+    ids=["near and far", "sinks", "chunks", "own chunks"],
 )
 def test_bands_are_those_of_float64(bands, ids):
     queries = tuple(draw(2, 150, 4, 16, seed=i) for i in range(len(bands)))

@@ -9,6 +9,8 @@ import math
 import jax
 import numpy as np
 
+from rope_jax.model.layers import LayerKind
+
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -66,7 +68,7 @@ GROUPED, CLAMPED, SINGLE = (
         },
     )
 )
-# By family: the model's fields, and the sliding windows of its layers.
+# By family: the model's fields, and the sliding windows or kinds of its layers.
 FAMILIES = {
     "llama with biases": ({"qkv_bias": True, "o_bias": True, "mlp_bias": True}, (None,)),
     "olmo2": (
@@ -76,6 +78,10 @@ FAMILIES = {
     "gemma2": (GEMMA | {"attention_softcap": 2.0, "logit_softcap": 3.0}, (5, None)),
     "gemma3": (GEMMA | {"qk_norm": True}, (5, 5, None)),
     "gpt_neox": (NEOX, (None,)),
+    "llama4": (
+        {"qk_norm": "rotated"},
+        (LayerKind(attention_chunk=7), LayerKind(rotates=False)),
+    ),
     "granite": (
         {"scale_embeddings": 3.0, "residual_multiplier": 0.3, "logit_multiplier": 1.5},
         (None,),
@@ -101,6 +107,11 @@ FAMILIES = {
         (None,),
     ),
 }
+
+
+def kinds_of(windows):
+    """Return the kinds of layers, given these or their sliding windows."""
+    return [own if isinstance(own, LayerKind) else LayerKind(own) for own in windows]
 
 
 def normalized(x, weights, config, epsilon=None):
@@ -221,6 +232,7 @@ def reference_nll(
     visible = np.tri(length, dtype=bool)[None]
     if segment_ids is not None:
         visible = visible & (segment_ids[:, :, None] == segment_ids[:, None])
+    places = visible.sum(-1) - 1  # of tokens in their documents
 
     def latent_heads(x, weights):
         """Return q, k and v of latent attention, the rotated dimensions first."""
@@ -263,16 +275,21 @@ def reference_nll(
         kv_heads = config.num_key_value_heads or heads
         assert (q.shape[2], k.shape[2], v.shape[2]) == (heads, kv_heads, kv_heads)
         q, k = (turn(y, inv_freq[number], m[number], positions, layout) for y in (q, k))
+        kind = kinds_of(windows)[number % len(windows)]
+        if config.qk_norm == "rotated" and kind.rotates:
+            q, k = (normalized(y, {}, config) for y in (q, k))
         q = q * scale[number][:, :, None, None]
         divisor = np.sqrt(config.query_pre_attn_scalar or width)
-        window = windows[number % len(windows)] or length
+        window, chunk = kind.sliding_window or length, kind.attention_chunk or length
+        chunks = places // chunk
+        same = chunks[:, :, None] == chunks[:, None]
         near = np.subtract.outer(np.arange(length), np.arange(length)) < window
         mixed = np.empty((*q.shape[:3], v.shape[3]))
         for head in range(heads):
             kv_head = head // (heads // kv_heads)
             logits = q[:, :, head] @ k[:, :, kv_head].swapaxes(1, 2) / divisor
             logits = capped(logits, config.attention_softcap)
-            logits = np.where(visible & near, logits, -np.inf)
+            logits = np.where(visible & near & same, logits, -np.inf)
             if config.attention_sinks:
                 sink = np.full((batch, length, 1), weights["sinks"][head])
                 logits = np.concatenate([logits, sink], axis=-1)

@@ -21,7 +21,7 @@ from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.model.norms import norm
 from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
-from tests.model.reference import FAMILIES, SIZES, loud_params, reference_nll
+from tests.model.reference import FAMILIES, SIZES, kinds_of, loud_params, reference_nll
 
 V, B, T, L = 61, 3, 50, 3  # L = B: code that confuses the two axes must not pass
 WEIGHTS = np.linspace(-1, 2, T, dtype=np.float32)[None]
@@ -90,7 +90,7 @@ MODELS = {name: (*family, "half", PACKED) for name, family in FAMILIES.items()} 
 def made(name, **fields):
     own, windows, layout, _ = MODELS[name]
     config = resolve_model(ModelConfig(**SIZES | {"layers": "scanned"} | own | fields))
-    return LanguageModel(config, V, layout, windows)
+    return LanguageModel(config, V, layout, kinds_of(windows))
 
 
 @functools.cache
