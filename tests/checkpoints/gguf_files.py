@@ -14,6 +14,7 @@ from tests.checkpoints.cases import Case
 
 ARCHITECTURES = {
     "llama": "llama",
+    "mistral": "mistral3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "phi3": "phi3",
@@ -64,9 +65,20 @@ _METADATA = {
     "rope_theta": "add_rope_freq_base",
     "original_max_position_embeddings": "add_rope_scaling_orig_ctx_len",
 }
-_PERMUTED = ("llama", "smollm3", "olmo", "granite", "arcee")
+_PERMUTED = ("llama", "mistral3", "smollm3", "olmo", "granite", "arcee")
 _WITH_ROTARY_DIM = {
-    *("llama", "phi3", "gptneox", "phi2", "stablelm", "nemotron", "glm4", "cohere2", "granite"),
+    *(
+        "llama",
+        "mistral3",
+        "phi3",
+        "gptneox",
+        "phi2",
+        "stablelm",
+        "nemotron",
+        "glm4",
+        "cohere2",
+        "granite",
+    ),
     *("arcee", "jais2"),
 }
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
@@ -115,7 +127,10 @@ def write_gguf(
         writer.add_sliding_window_pattern([t == "sliding_attention" for t in config["layer_types"]])
     _add_scaling(writer, config, rope)
     for key, value in metadata.items():
-        add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32}
+        add = {
+            **{str: writer.add_string, bool: writer.add_bool},
+            **{int: writer.add_uint32, float: writer.add_float32},
+        }
         (writer.add_array if isinstance(value, list) else add[type(value)])(
             key.replace("__", "."), value
         )

@@ -14,6 +14,7 @@ import sentencepiece
 from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import is_checkpoint, open_checkpoint
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES as KNOWN
+from rope_jax.checkpoints.reading import read_description
 from tests.checkpoints.cases import Case, read_cases
 from tests.checkpoints.folders import (
     assert_same,
@@ -47,6 +48,7 @@ CASES = [
     for family in ARCHITECTURES
     for case in read_cases(family)
     if case.name not in LOST and (family, case.name) not in OTHER_PATTERN
+    if family != "mistral" or case.name == "no_window"
 ]
 Q = gguf.GGMLQuantizationType
 
@@ -96,7 +98,30 @@ def test_llama_3_is_recognised_by_its_divisors(tmp_path: Path) -> None:
     assert found == config["rope_parameters"]
 
 
-@pytest.mark.parametrize("kind", [Q.F16, Q.BF16, Q.Q8_0, Q.Q4_0])
+def test_yarn_of_ministral(tmp_path: Path) -> None:
+    case = golden_case("mistral", "no_window")
+    config = json.loads(case.config)
+    rope = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 32}
+    config["rope_parameters"] |= rope
+    scales = {
+        "mistral3.rope.scaling.yarn_log_multiplier": 1.0,
+        "mistral3.attention.temperature_scale": 0.1,
+    }
+    path = write_gguf(
+        tmp_path / "model.gguf",
+        replace(case, config=json.dumps(config)),
+        **{key.replace(".", "__"): value for key, value in scales.items()},
+    )
+    files = open_checkpoint(str(path), None)
+    scaling = read_description(files.config, str(path)).rope["scaling"]
+    assert scaling["query_scale"] == {"type": "ministral", "beta": 0.1}
+    assert (scaling["factor"], scaling["mscale"], scaling["mscale_all_dim"]) == (16.0, 1.0, 1.0)
+
+
+SLOW_TYPES = [pytest.param(kind, marks=pytest.mark.slow) for kind in (Q.F16, Q.Q4_0)]
+
+
+@pytest.mark.parametrize("kind", [Q.BF16, Q.Q8_0, *SLOW_TYPES])
 def test_stored_types(tmp_path: Path, kind: gguf.GGMLQuantizationType) -> None:
     case = golden_case("qwen3")
     path = write_gguf(tmp_path / "model.gguf", case, kind)
@@ -175,6 +200,7 @@ def test_a_byte_level_tokenizer_is_imported(tmp_path: Path) -> None:
         ("gpt-4o", ["in'RE", " One", "Two", " ", "123", "4", "?/\n", "!ab"]),
         ("tekken", ["in", "'RE", " One", "Two", " ", "1", "2", "?/\n", "!ab"]),
         ("deepseek-v3", ["in", "'RE", " ", "123", "4", "日本", "abc", "?\n", "!ab"]),
+        ("deepseek-llm", ["in", "'", "RE", " ", "1234", "日本", "abc", "?", "\n", "!", "ab"]),
         ("falcon", ["in", "'", "RE", " ", "123", "4", "?+", " ab"]),
     ],
 )

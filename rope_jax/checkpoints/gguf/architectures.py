@@ -83,6 +83,7 @@ ARCHITECTURES = {
     "arcee": Architecture("arcee", permuted=True),
     "jais2": Architecture("jais2"),
     "ernie4_5": Architecture("ernie4_5"),
+    "mistral3": Architecture("mistral", permuted=True, config={"sliding_window": None}),
 }
 
 # Metadata, without the architecture, that set a field of `ModelConfig`; the family says by which
@@ -108,6 +109,7 @@ _SCALING = {
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
     "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
+    "attention.temperature_scale": "llama_4_scaling_beta",
 }
 _IGNORED = ("rope.scaling.finetuned",)
 # Fields that say whether there are such tensors in a layer.
@@ -218,7 +220,8 @@ def _rope(
         share = rotary / width  # of which int(width · share) has to be `rotary`
         share = share if int(width * share) == rotary else math.nextafter(share, 1.0)
         rope["partial_rotary_factor"] = share
-    kind = given.get("rope.scaling.type", "none")
+    # llama.cpp's defaults
+    kind = given.get("rope.scaling.type", "linear" if "rope.scaling.factor" in given else "none")
     attention = given.get("rope.scaling.attn_factor", 1.0)
     long, short = (factors.get(f"rope_factors_{x}.weight") for x in ("long", "short"))
     both = factors.get("rope_freqs.weight")
@@ -234,13 +237,13 @@ def _rope(
             chosen = own_factors if both is None else both
             rope[key] = [float(str(x)) for x in chosen] if chosen is not None else None
         return rope | {"rope_type": "longrope", "attention_factor": attention}
+    rope["rope_type"] = "default"
     if kind in ("none", "linear", "yarn"):
         given.pop("rope.scaling.type", None)
-        rope["rope_type"] = "default" if kind == "none" else kind
-        own = {theirs: given.pop(key) for key, theirs in _SCALING.items() if key in given}
-        if kind != "none":
-            rope |= own
-        if "mscale_all_dim" in own:  # llama.cpp: beside an mscale of 1
+    if kind in ("linear", "yarn"):
+        rope["rope_type"] = kind
+        rope |= {theirs: given.pop(key) for key, theirs in _SCALING.items() if key in given}
+        if "mscale_all_dim" in rope:  # llama.cpp: beside an mscale of 1
             rope["mscale"] = 1.0
     return rope
 

@@ -44,6 +44,17 @@ _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_REST}"
 )
+# Letters with a case, without those of some scripts and styles.
+_DEEPSEEK_LETTERS = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8f}\x{2d00}-\x{2d2d}"
+    r"\x{a790}-\x{a7ff}\x{ab30}-\x{ab68}\x{10570}-\x{105bc}\x{10d50}-\x{10d85}\x{16e40}-\x{16e7f}"
+    r"\x{1d400}-\x{1d7cb}\x{1df00}-\x{1df2a}]]"
+)
+_DEEPSEEK = (
+    *(r"[\r\n]", rf"\s?{_DEEPSEEK_LETTERS}+"),
+    *(r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+", r"\s+$"),
+    *(r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+", r"\p{N}+"),
+)
 _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 # By tokenizer.ggml.pre: patterns whose matches, and what is between them, are cut apart, one after
 # the other. From the tokenizer.json of models whose files have the name.
@@ -64,6 +75,7 @@ _PATTERNS = {
         ((_GPT4O,), ("gpt-4o", "llama4", "kanana2")),
         ((_cased("", _DIGIT),), ("tekken",)),
         ((r"\p{N}{1,3}", _CJK, _DEEPSEEK3), ("deepseek-v3",)),
+        (_DEEPSEEK, ("deepseek-llm",)),
         ((_PUNCTUATION, _GPT2, _THREE), ("falcon",)),
         # what llama.cpp does with a file that does not know better
         ((_PUNCTUATION, _GPT2, r"\p{N}+", _THREE), ("default",)),
