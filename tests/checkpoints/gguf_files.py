@@ -39,6 +39,11 @@ ARCHITECTURES = {
     "arcee": "arcee",
     "jais2": "jais2",
     "ernie4_5": "ernie4_5",
+    "mixtral": "llama",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "olmoe": "olmoe",
+    "granitemoe": "granitemoe",
 }
 """llama.cpp's names of the families in the tests."""
 # What the scripts write for a key of config.json, by its name there or in rope_parameters.
@@ -58,6 +63,10 @@ _METADATA = {
     "final_logit_softcapping": "add_final_logit_softcapping",
     "use_parallel_residual": "add_parallel_residual",
     "clip_qkv": "add_clamp_kqv",
+    **dict.fromkeys(("num_experts", "num_local_experts"), "add_expert_count"),
+    "num_experts_per_tok": "add_expert_used_count",
+    "moe_intermediate_size": "add_expert_feed_forward_length",
+    "shared_expert_intermediate_size": "add_expert_shared_feed_forward_length",
     "attention_multiplier": "add_attention_scale",
     "embedding_multiplier": "add_embedding_scale",
     "residual_multiplier": "add_residual_scale",
@@ -65,7 +74,7 @@ _METADATA = {
     "rope_theta": "add_rope_freq_base",
     "original_max_position_embeddings": "add_rope_scaling_orig_ctx_len",
 }
-_PERMUTED = ("llama", "mistral3", "smollm3", "olmo", "granite", "arcee")
+_PERMUTED = ("llama", "mistral3", "smollm3", "olmo", "granite", "granitemoe", "arcee")
 _WITH_ROTARY_DIM = {
     *(
         "llama",
@@ -79,10 +88,15 @@ _WITH_ROTARY_DIM = {
         "cohere2",
         "granite",
     ),
-    *("arcee", "jais2"),
+    *("arcee", "jais2", "granitemoe"),
 }
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _STACKED = re.compile(r"(\.experts|\.norms)\.\d+")
+_EXPERTS = {
+    "block_sparse_moe.experts": "mlp.experts",
+    "block_sparse_moe.input_linear": "input_linear",
+    **{".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
+}
 Tensors = Mapping[str, NDArray[np.float32]]
 
 
@@ -138,6 +152,13 @@ def write_gguf(
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     stacked: dict[str, list[NDArray[Any]]] = {}
     for stored, weight in (case.weights() if weights is None else weights).items():
+        for theirs, own in _EXPERTS.items():
+            stored = stored.replace(theirs, own)
+        if "input_linear" in stored:
+            gate, up = np.split(weight, 2, axis=1)
+            stacked |= {stored.replace("input_linear", "mlp.experts.gate_proj"): [gate]}
+            stacked |= {stored.replace("input_linear", "mlp.experts.up_proj"): [up]}
+            continue
         stacked.setdefault(_STACKED.sub(r"\1", stored).replace(".norms", ""), []).append(weight)
     for stored, parts in stacked.items():
         weight = np.stack(parts) if len(parts) > 1 else parts[0]

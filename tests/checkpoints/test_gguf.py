@@ -32,6 +32,7 @@ from tests.checkpoints.test_sentence_pieces import TEXTS, trained
 LOST = {
     *("dynamic", "proportional", "yarn_settings", "no_rope_layers", "sliding", "layer_types"),
     *("no_caps", "all_full", "no_attention_bias", "legacy_gelu", "untied", "norms", "one_norm"),
+    "limited",
 }
 OTHER_PATTERN = {("cohere2", "yarn")}  # of sliding layers
 # One for each way in which a file differs: permuted rows, norms, fused rows, factors.

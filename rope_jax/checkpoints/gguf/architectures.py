@@ -54,9 +54,11 @@ _GRANITE = {
     "logit_scale": "logits_scaling",
 }
 ARCHITECTURES = {
-    "llama": Architecture("llama", permuted=True),
+    "llama": Architecture("llama", {"expert_count": "mixtral"}, permuted=True),
     "qwen2": Architecture("qwen2"),
+    "qwen2moe": Architecture("qwen2_moe"),
     "qwen3": Architecture("qwen3"),
+    "qwen3moe": Architecture("qwen3_moe", config={"norm_topk_prob": True}),
     "phi3": Architecture("phi3"),
     "gemma": Architecture("gemma", plus_one=True),
     "gemma2": Architecture("gemma2", plus_one=True, wide=46),
@@ -76,7 +78,9 @@ ARCHITECTURES = {
         tensors={"num_ln_in_parallel_attn": ("blk.0.attn_norm_2.weight", 2, 1)},
     ),
     "nemotron": Architecture("nemotron", plus_one=True),
+    "olmoe": Architecture("olmoe"),
     "granite": Architecture("granite", permuted=True, names=_GRANITE),
+    "granitemoe": Architecture("granitemoe", permuted=True, names=_GRANITE),
     "starcoder2": Architecture("starcoder2"),
     "glm4": Architecture("glm4"),
     "seed_oss": Architecture("seed_oss"),
@@ -98,6 +102,10 @@ _FIELDS = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "attention.layer_norm_epsilon": "rms_norm_eps",
     "attention.clamp_kqv": "clip_qkv",
+    "expert_count": "feed_forward.num_experts",
+    "expert_used_count": "feed_forward.num_experts_per_tok",
+    "expert_feed_forward_length": "feed_forward.moe_intermediate_size",
+    "expert_shared_feed_forward_length": "feed_forward.shared_expert_intermediate_size",
 }
 _POSITIONS = {
     "context_length": "max_position_embeddings",

@@ -1,5 +1,6 @@
 """A GGUF file as a checkpoint: `CheckpointFiles` with the same interface, whatever is in it."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from rope_jax.checkpoints.weights import Row
 from rope_jax.errors import UserError
 
 _ARCHITECTURES = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+_EXPERTS = re.compile(r"layers/mlp/experts/(gate|up|down)_proj/(kernel|bias)")
+_SHARED_GATE = "ffn_gate_inp_shexp.weight"
 _QUERIES_AND_KEYS = {".attn_q.": "num_attention_heads", ".attn_k.": "num_key_value_heads"}
 
 
@@ -33,7 +36,13 @@ class GgufFiles(CheckpointFiles):
         header = read_header(path)
         self._metadata, self._shards = header.metadata, list(header.files)
         self._name, self._architecture, _ = architecture_of(header.metadata, str(path))
-        self._stored = header.tensors
+        self._stored = {
+            # which llama.cpp's quantization makes a vector
+            name: stored._replace(shape=(1, stored.shape[-1]), data=stored.data.reshape(1, -1))
+            if name.endswith(_SHARED_GATE)
+            else stored
+            for name, stored in header.tensors.items()
+        }
         embedding = self._stored.get("token_embd.weight")
         if embedding is None:
             raise UserError(f"{path}: holds a vocabulary without weights; name the model's file")
@@ -66,12 +75,23 @@ class GgufFiles(CheckpointFiles):
         return tokenizer_json(self._metadata, str(self.config_file))
 
     def named(self, rows: Sequence[Row]) -> tuple[Row, ...]:
-        """Return a family's rows with llama.cpp's names. Fused ones are in its order: no groups."""
+        """Return a family's rows with llama.cpp's names.
+
+        It orders the outputs of fused tensors by parameter, so there are no groups, and stores each
+        matrix of all experts of a layer as one tensor.
+        """
         names = gguf.get_tensor_name_map(_ARCHITECTURES[self._name], 1)
         renamed = []
         for row in rows:
-            whole = row.name.replace(".norms.{}", "").replace(".experts.{}", ".experts")
-            module, _, kind = whole.format(0).rpartition(".")
+            if all(parts := [_EXPERTS.fullmatch(path) for path in row.paths]):
+                leaf = {"kernel": "weight", "bias": "bias"}
+                renamed += [
+                    Row(f"blk.{{}}.ffn_{part[1]}_exps.{leaf[part[2]]}", (part[0],))
+                    for part in parts
+                    if part is not None
+                ]
+                continue
+            module, _, kind = row.name.replace(".norms.{}", "").format(0).rpartition(".")
             own = names.get_name(module)
             name = row.name if own is None else f"{own}.{kind}".replace("blk.0.", "blk.{}.")
             renamed.append(Row(name, row.paths))
