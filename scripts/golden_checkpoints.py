@@ -59,7 +59,9 @@ TOLERANCE = 2e-4
 def old_form(config: Settings) -> Settings:
     """Return a config.json as transformers 4 and most of the Hub have it."""
     old = copy.deepcopy(config) | {"transformers_version": "4.46.0"}
-    old["torch_dtype"] = old.pop("dtype")
+    if "text_config" in old:
+        return old | {"text_config": old_form(old["text_config"])}
+    old["torch_dtype"] = old.pop("dtype", "float32")
     rope = old.pop("rope_parameters")
     if old["model_type"] == "gemma3_text":
         old["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
@@ -143,7 +145,7 @@ def make_case(family: str, case_name: str, settings: Settings, lengths: tuple[in
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        config = AutoConfig.for_model(family, **copy.deepcopy(settings))
+        config = AutoConfig.for_model(**{"model_type": family} | copy.deepcopy(settings))
         AutoModelForCausalLM.from_config(config).save_pretrained(folder)
         text = (folder / "config.json").read_text(encoding="utf-8")
         weights = folder / "model.safetensors"

@@ -185,6 +185,10 @@ def gemma3_text() -> Models:
     # transformers 5.23 ignores this cap in Gemma 3
     capped |= {"attn_logit_softcapping": 2.0, "sliding_window_pattern": 6}
     yield "caps", own | capped, LENGTHS
+    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 1, "image_size": 4, "patch_size": 1}
+    parts = {"text_config": own, "vision_config": vision, "mm_tokens_per_image": 4}
+    yield "multimodal", {"model_type": "gemma3"} | parts, LENGTHS
 
 
 def gpt_neox() -> Models:
@@ -370,6 +374,20 @@ def helium() -> Models:
     yield "biases", own | {"attention_bias": True, "mlp_bias": True}, LENGTHS
 
 
+def exaone4() -> Models:
+    own = tiny(num_hidden_layers=4, sliding_window=16)
+    yield from some_types(own, 6, "llama3", theta=1e6)
+    kinds = ["full_attention", "sliding_attention"] * 2
+    yield "layer_types", own | {"layer_types": kinds, "head_dim": 16}, LENGTHS
+
+
+def ministral3() -> Models:
+    own, yarn = tiny(head_dim=16), scaled("yarn", 8, 1e6)
+    yarn |= {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+    yield "default", own | {"rope_parameters": yarn}, LENGTHS
+    yield "window", own | {"rope_parameters": yarn, "sliding_window": 48}, LENGTHS
+
+
 def ministral() -> Models:
     own = tiny(sliding_window=16, head_dim=16)
     yield from some_types(own, 8, "yarn", theta=1e6)
@@ -418,8 +436,8 @@ _ALL = (
     *(llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3_text, gpt_neox, olmo2),
     *(cohere, cohere2, phi, stablelm, falcon, olmo, nemotron, persimmon),
     *(gemma, vaultgemma, granite, hyperclovax, starcoder2, glm, olmo3, seed_oss, arcee),
-    *(jais2, ernie4_5, helium, ministral),
     *(mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe),
+    *(jais2, ernie4_5, helium, exaone4, ministral3, ministral),
 )
 MODELS = {models.__name__: models for models in _ALL} | {"glm4": glm}
 """By model_type; a family is added here."""

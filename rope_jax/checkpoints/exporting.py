@@ -13,6 +13,7 @@ from rope_jax.blocks import Block
 from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.checkpoints.files import ACCOMPANYING, CONFIG, TOKENIZER
 from rope_jax.checkpoints.opening import read_json
+from rope_jax.checkpoints.reading import text_part
 from rope_jax.checkpoints.weights import write_weights
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.model import ModelConfig
@@ -153,7 +154,7 @@ def _original(folder: Path) -> dict[str, Any]:
     """Return what came with an imported checkpoint, by file: JSON objects, other files as text."""
     paths = [path for name in ACCOMPANYING if (path := folder / name).is_file()]
     return {
-        path.name: read_json(path) if path.suffix == ".json" else path.read_text(encoding="utf-8")
+        path.name: text_part(read_json(path)) if path.suffix == ".json" else path.read_text("utf-8")
         for path in paths
     }
 
@@ -254,7 +255,7 @@ def _position_keys(
     if family.nope == "listed":
         keys["no_rope_layers"] = [int(own) for own in rotates]
     elif family.nope == "full":
-        if rotates != [window is not None for window in windows]:
+        if rotates != [window is not None or not any(windows) for window in windows]:
             raise ValueError("other layers without rotation than those without a sliding window")
     elif not all(rotates):
         raise ValueError("no layers without rotation")
@@ -302,6 +303,8 @@ def _rope_keys(
         # proportional has it among its own settings
         share = written.get("partial_rotary_factor", 1.0)
         own["partial_rotary_factor"] = rope.get("partial_rotary_factor", share)
+    if ("llama_4_scaling_beta" in rope) != family.ministral:
+        raise ValueError(f"{'only' if family.ministral else 'no'} a query scale of Ministral's")
     keys["rope_parameters"] = rope | own
     if kind in ("longrope", "yarn", "llama3") or LENGTH in family.defaults:
         # at the top level it counts for every version, and Phi-3 has a default of its own there

@@ -46,6 +46,8 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 # Buffers that older versions saved with the weights. They follow from the config, and some are
 # masks of bytes or booleans.
 _LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
+OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|multi_modal_projector)\..*")
+"""Names of the weights in other parts of a multimodal model, which are left out."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
@@ -74,12 +76,15 @@ class CheckpointFiles:
         self.folder, self.adapter, self.config_file = folder, adapter, folder / CONFIG
         self.config = read_json(self.config_file)
         self._shards = _shards(folder)
+        self._left_out: set[str] = set()
         self.tensors: dict[str, TensorInfo] = {}
         for path in self._shards:
             with opened(path) as file:
                 for stored in file.keys():  # noqa: SIM118  not a mapping
                     name, part = without_prefix(stored), file.get_slice(stored)
-                    if _LEFTOVERS.fullmatch(name):
+                    if other := OTHER_PARTS.fullmatch(name):
+                        self._left_out.add(other[1])
+                    if other or _LEFTOVERS.fullmatch(name):
                         continue
                     if name in self.tensors:
                         other = self.tensors[name].stored
@@ -125,6 +130,8 @@ class CheckpointFiles:
         ]
         remarks = [f"{len(changed):,} names without their prefixes, {x}" for x in changed[:1]]
         remarks += [f"{len(quantized):,} dequantized, such as {x}" for x in quantized[:1]]
+        if self._left_out:
+            remarks.append(f"without {' and '.join(sorted(self._left_out))}")
         if self.adapter:
             number = len(self.adapter.factors)
             remarks.append(f"{number:,} of them changed by {self.adapter.folder}")

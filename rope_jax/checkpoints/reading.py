@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from flax.traverse_util import unflatten_dict
 
-from rope_jax.checkpoints.families import FAMILIES, Family
+from rope_jax.checkpoints.families import FAMILIES, REFUSED, Family
 from rope_jax.checkpoints.quantized import METHODS
 from rope_jax.config.model import MOST_LAYERS
 from rope_jax.errors import UserError
@@ -148,12 +148,8 @@ def read_description(
     here, or that nothing reads although it may change the logits.
     """
     try:
-        given = _without(hf, ignored_keys)
-        kind = given.get("model_type")
-        if not isinstance(kind, str) or kind not in FAMILIES:
-            code = "; code that comes with a model is never run" if given.get("auto_map") else ""
-            raise ValueError(f"model_type: {kind!r} is not one of {', '.join(FAMILIES)}{code}")
-        family = FAMILIES[kind]
+        given = text_part(_without(hf, ignored_keys))
+        family = _family(hf.get("model_type"), given)
         given = family.modern(given)
         _check_types({key: value for key, value in given.items() if key in _TYPES})
         if (layers := given.get("num_hidden_layers") or 0) > MOST_LAYERS:
@@ -186,6 +182,28 @@ def read_description(
         raise UserError(f"{file}: {name}: {why}") from None
     nested = unflatten_dict(model, sep=".")
     return Description(family, nested, rope, window, (*left_over, *unread))
+
+
+def text_part(hf: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a multimodal model's language model; that of others unchanged."""
+    inside = hf.get("text_config")
+    if not isinstance(inside, Mapping):
+        return hf
+    ids = ("bos_token_id", "eos_token_id", "pad_token_id")
+    of_all = (*ids, "tie_word_embeddings", "quantization_config", "auto_map")
+    return {**inside, **{key: hf[key] for key in of_all if key in hf}}
+
+
+def _family(kind: Any, text: Mapping[str, Any]) -> Family:
+    """Return the family of a model. kind: its model_type. text: the config of its text part."""
+    if isinstance(kind, str) and kind in REFUSED:
+        raise ValueError(f"model_type: {kind!r} {REFUSED[kind]}")
+    inside = text.get("model_type")
+    family = FAMILIES.get(inside) if isinstance(inside, str) else None
+    if family is None or kind not in (inside, *family.multimodal):
+        code = "; code that comes with a model is never run" if text.get("auto_map") else ""
+        raise ValueError(f"model_type: {kind!r} is not one of {', '.join(FAMILIES)}{code}")
+    return family
 
 
 def _without(hf: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
@@ -311,8 +329,8 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
         given["head_dim"] = width
     elif all(key.name != "head_dim" for key in family.keys):
         given["head_dim"] = model["hidden_size"] // model["num_attention_heads"]
-    if family.nope == "full":
-        given.setdefault("sliding_window", family.windows.default)
+    if family.nope == "full" and "sliding_window" not in hf:
+        given["sliding_window"] = family.windows.default
     if family.local or family.nope == "full":
         given["layer_types"] = family.windows.layer_types(hf, model["num_hidden_layers"])
     if family.local:

@@ -161,7 +161,7 @@ def logit_differences(family: str, folder: Path) -> Iterator[tuple[str, int, flo
     made: dict[str, Any] = {}
     for case in read_cases(family):
         config = config_of(read_description(json.loads(case.config), "config.json"))
-        key = config.model.model_dump_json() + str(config.sliding_windows)
+        key = f"{config.model.model_dump_json()} {config.sliding_windows} {case.tensors}"
         if key not in made:
             params = loaded(write_case(folder / case.name, case))[1]
             made[key] = logits_function(config), params

@@ -3,8 +3,9 @@
 from rope_jax.checkpoints.families.base import REQUIRED, Family
 from rope_jax.checkpoints.families.dense import DENSE
 from rope_jax.checkpoints.families.experts import EXPERTS
+from rope_jax.checkpoints.families.refused import REFUSED
 
-__all__ = ["FAMILIES", "REQUIRED", "Family"]
+__all__ = ["FAMILIES", "REFUSED", "REQUIRED", "Family"]
 
 FAMILIES = {family.model_type: family for family in (*DENSE, *EXPERTS)}
 """By model_type, in the order in which an export tries them."""

@@ -247,6 +247,8 @@ class Family:
     local:      whether sliding layers have their own rope parameters and are never scaled.
     layout:     which dimensions form a pair.
     modern:     returns a config with keys of later configs in place of those of earlier ones.
+    multimodal: model types whose text_config describes a model of this family.
+    ministral:  whether its code scales queries by `llama_4_scaling_beta`, which others ignore.
     """
 
     model_type: str
@@ -264,6 +266,8 @@ class Family:
     local: bool = False
     layout: Layout = "half"
     modern: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
+    multimodal: tuple[str, ...] = ()
+    ministral: bool = False
 
 
 SIZES = tuple(

@@ -26,10 +26,17 @@ def _every(period: int) -> Callable[[Mapping[str, Any], int], list[str]]:
     """Return a function for layer types of which every `period`-th is global."""
 
     def types(config: Mapping[str, Any], count: int) -> list[str]:
-        every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", period))
+        names = ("sliding_window_pattern", "_sliding_window_pattern")
+        every = next((config[name] for name in names if config.get(name)), period)
         return [SLIDING if (layer + 1) % every else FULL for layer in range(count)]
 
     return types
+
+
+def _pattern_of_letters(config: dict[str, Any]) -> dict[str, Any]:
+    """EXAONE 4: LLLG, for three local layers before each global one, is 4."""
+    every = config.get("sliding_window_pattern")
+    return config | {"sliding_window_pattern": len(every)} if isinstance(every, str) else config
 
 
 def _upper_layers(config: Mapping[str, Any], count: int) -> list[str]:
@@ -181,6 +188,7 @@ DENSE = (
         "MistralForCausalLM",
         llama_keys(kv_heads=8),
         windows=Windows(default=4096, types=every_layer),
+        multimodal=("mistral3",),
     ),
     Family(
         "qwen3",
@@ -239,6 +247,9 @@ DENSE = (
         # transformers' code of Gemma 3 does not apply a cap in attention
         ignored=frozenset({"attn_logit_softcapping", "hidden_act"}),
         local=True,
+        # which the configs of the multimodal models leave out
+        modern=lambda given: {"vocab_size": 262_208, "max_position_embeddings": 131_072} | given,
+        multimodal=("gemma3",),
     ),
     Family(
         "olmo2",
@@ -525,6 +536,24 @@ DENSE = (
         "HeliumForCausalLM",
         (*llama_keys(kv_heads=20, head_dim=128, eps=1e-8), _QKV_BIAS, _MLP_BIAS),
         layout="interleaved",
+    ),
+    Family(
+        "exaone4",
+        "Exaone4ForCausalLM",
+        llama_keys(kv_heads=32, eps=1e-5),
+        fixed={"norm_placement": "after", "qk_norm": True},
+        windows=Windows(default=4096, types=_every(4)),
+        nope="full",
+        modern=_pattern_of_letters,
+    ),
+    Family(
+        "ministral3",
+        "Ministral3ForCausalLM",
+        llama_keys(kv_heads=8, head_dim=128, eps=1e-5),
+        windows=Windows(),
+        rope_types=("yarn",),
+        multimodal=("mistral3",),
+        ministral=True,
     ),
     Family(
         "ministral",
