@@ -314,6 +314,13 @@ def granite() -> Models:
     yield "biases", own | biases, LENGTHS
 
 
+def granitemoehybrid() -> Models:
+    own = tiny(hidden_size=64, num_local_experts=0, shared_intermediate_size=64)
+    own |= _MULTIPLIERS | {"layer_types": ["full_attention"] * 2, "position_embedding_type": "rope"}
+    own |= {"time_step_limit": (0.0, 1.0)}  # infinity is written in a form that is not read
+    yield from some_types(own, 8, "yarn", theta=1e7)
+
+
 def hyperclovax() -> Models:
     yield from some_types(tiny(**_MULTIPLIERS), 6, "yarn")
     yield "attention_default", tiny(attention_bias=True), LENGTHS
@@ -435,7 +442,8 @@ def granitemoe() -> Models:
 _ALL = (
     *(llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3_text, gpt_neox, olmo2),
     *(cohere, cohere2, phi, stablelm, falcon, olmo, nemotron, persimmon),
-    *(gemma, vaultgemma, granite, hyperclovax, starcoder2, glm, olmo3, seed_oss, arcee),
+    *(gemma, vaultgemma, granite, granitemoehybrid, hyperclovax),
+    *(starcoder2, glm, olmo3, seed_oss, arcee),
     *(mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe),
     *(jais2, ernie4_5, helium, exaone4, ministral3, ministral),
 )

@@ -165,9 +165,10 @@ class Windows(NamedTuple):
         switch = {"use_sliding_window": window is not None} if self.switch else {}
         if self.types is every_layer and len(set(windows)) == 1:
             return {"sliding_window": window}  # with layer_types it would be another model type
-        if self.types is None:
-            if window is not None and (None in windows or not self.exist):
-                raise ValueError("layers with a sliding window")
+        one_for_all = self.types is None
+        if window is not None and (not self.exist or (one_for_all and None in windows)):
+            raise ValueError("layers with a sliding window")
+        if one_for_all:
             return {"sliding_window": window, **switch} if self.exist else {}
         kinds = [FULL if own is None else SLIDING for own in windows]
         keys: dict[str, Any] = {"sliding_window": window, "layer_types": kinds}

@@ -39,6 +39,14 @@ def _pattern_of_letters(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"sliding_window_pattern": len(every)} if isinstance(every, str) else config
 
 
+def _called_full_attention(config: dict[str, Any]) -> dict[str, Any]:
+    """Granite 4: what is full_attention in later configs is attention in its own."""
+    found = config.get("layer_types")
+    if not isinstance(found, list):
+        return config
+    return config | {"layer_types": [FULL if kind == "attention" else kind for kind in found]}
+
+
 def _upper_layers(config: Mapping[str, Any], count: int) -> list[str]:
     """Qwen: the layers from max_window_layers on slide."""
     first = config.get("max_window_layers", 28)
@@ -428,6 +436,37 @@ DENSE = (
         "granite",
         "GraniteForCausalLM",
         (*llama_keys(), ATTENTION_BIAS, _MLP_BIAS, *granite_keys(-1, 1.0)),
+    ),
+    Family(
+        "granitemoehybrid",
+        "GraniteMoeHybridForCausalLM",
+        (
+            *llama_keys(without=("intermediate_size",)),
+            Key("shared_intermediate_size", ("intermediate_size",), 1024),
+            _ATTENTION_BIAS,
+            *granite_keys(-1, 1.0),
+            Key("num_local_experts", (), 8, {0: ()}),
+            Key("position_embedding_type", (), None, {"rope": ()}),
+        ),
+        rows=functools.partial(
+            llama_rows,
+            fused={
+                "shared_mlp.input_linear": ("mlp.gate_proj", "mlp.up_proj"),
+                "shared_mlp.output_linear": ("mlp.down_proj",),
+            },
+        ),
+        windows=Windows(types=lambda _, count: [FULL] * count, exist=False),
+        # of layers and feed-forwards that these models lack
+        ignored=frozenset(
+            {
+                *("intermediate_size", "num_experts_per_tok", "normalization_function"),
+                *("output_router_logits", "time_step_limit"),
+                *(f"mamba_{name}" for name in ("chunk_size", "conv_bias", "d_conv", "d_head")),
+                *(f"mamba_{name}" for name in ("d_state", "expand", "n_groups", "n_heads")),
+                "mamba_proj_bias",
+            }
+        ),
+        modern=_called_full_attention,
     ),
     Family(
         "hyperclovax",

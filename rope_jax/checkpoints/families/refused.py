@@ -13,7 +13,7 @@ _REASONS = {
     ),
     _HYBRID.format("convolutions"): ("lfm2", "lfm2_moe", "lfm3"),
     _HYBRID.format("recurrences"): ("recurrent_gemma", "rwkv", "xlstm"),
-    "has embeddings in every layer and layers that share keys and values, which the decoder lacks": (
+    "has embeddings in every layer and layers that share keys, which the decoder lacks": (
         *("gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
     ),
     "normalizes queries and keys after their rotation, which the decoder does before": (
