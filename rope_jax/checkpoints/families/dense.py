@@ -443,7 +443,7 @@ DENSE = (
         (
             *llama_keys(without=("intermediate_size",)),
             Key("shared_intermediate_size", ("intermediate_size",), 1024),
-            _ATTENTION_BIAS,
+            ATTENTION_BIAS,
             *granite_keys(-1, 1.0),
             Key("num_local_experts", (), values={0: ()}),
             Key("position_embedding_type", (), None, {"rope": ()}),
