@@ -304,7 +304,7 @@ def _rope_keys(
         share = written.get("partial_rotary_factor", 1.0)
         own["partial_rotary_factor"] = rope.get("partial_rotary_factor", share)
     if ("llama_4_scaling_beta" in rope) != family.ministral:
-        raise ValueError(f"{'only' if family.ministral else 'no'} a query scale of Ministral's")
+        raise ValueError(f"{'only with' if family.ministral else 'no'} Ministral's query scale")
     keys["rope_parameters"] = rope | own
     if kind in ("longrope", "yarn", "llama3") or LENGTH in family.defaults:
         # at the top level it counts for every version, and Phi-3 has a default of its own there

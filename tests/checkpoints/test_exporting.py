@@ -304,6 +304,7 @@ def changed(folder: Path, **sections: dict[str, Any]) -> Config:
 
 
 NONE = "family: none can express this model ("
+MINISTRAL = {"type": "yarn", "factor": 2.0, "query_scale": {"type": "ministral", "beta": 0.2}}
 
 
 @pytest.mark.parametrize(
@@ -327,6 +328,9 @@ NONE = "family: none can express this model ("
          [NONE, "llama: no norm layer_norm_no_bias", "cohere: no norm_placement before"]),
         ({"model": {"qk_norm": True, "qkv_bias": True}}, {},
          [NONE, "llama: ", "qwen3: no qkv_bias True and o_bias False"]),
+        ({}, {"scaling": MINISTRAL, "family": "llama"}, [NONE, "llama: no Ministral's query scale"]),
+        ({}, {"scaling": {"type": "yarn", "factor": 2.0}, "family": "ministral3"},
+         [NONE, "ministral3: only with Ministral's query scale"]),
         ({}, {"family": "qwen3"}, [f"{NONE}qwen3: no qk_norm False)"]),
         ({}, {"family": "bert"}, ["family: 'bert' is not one of llama, mistral, "]),
     ],
@@ -358,3 +362,4 @@ def test_the_first_family_that_can_express_a_model(
     config = changed(tmp_path, model={"num_hidden_layers": 2} | model, rope=rope)
     assert keys_of(config)["model_type"] == family
     assert keys_of(changed(tmp_path), family="mistral")["sliding_window"] is None
+    assert keys_of(changed(tmp_path), MINISTRAL)["model_type"] == "ministral3"

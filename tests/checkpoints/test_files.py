@@ -21,9 +21,11 @@ from tests.checkpoints.folders import (
     byte_checkpoint,
     edit_config,
     edit_tensors,
+    golden_case,
     imported,
     loaded,
     says,
+    write_case,
 )
 
 Damage = Callable[[Path], Any]
@@ -148,6 +150,12 @@ def test_weights_under_a_prefix(folder: Path, prefixed: Callable[[str], str]) ->
     assert_same(read(folder), whole)
     (remark,) = CheckpointFiles(folder).remarks
     assert re.fullmatch(r"\d+ names without their prefixes, \S+ as \S+", remark)
+
+
+def test_a_multimodal_model_is_read_without_its_other_parts(tmp_path: Path) -> None:
+    files = CheckpointFiles(write_case(tmp_path, golden_case("gemma3_text", "multimodal")))
+    assert files.remarks[1] == "without multi_modal_projector and vision_tower"
+    assert not any("vision" in name for name in files.tensors)
 
 
 # tensors
