@@ -82,9 +82,9 @@ class CheckpointFiles:
             with opened(path) as file:
                 for stored in file.keys():  # noqa: SIM118  not a mapping
                     name, part = without_prefix(stored), file.get_slice(stored)
-                    if other := OTHER_PARTS.fullmatch(name):
-                        self._left_out.add(other[1])
-                    if other or _LEFTOVERS.fullmatch(name):
+                    if beside := OTHER_PARTS.fullmatch(name):
+                        self._left_out.add(beside[1])
+                    if beside or _LEFTOVERS.fullmatch(name):
                         continue
                     if name in self.tensors:
                         other = self.tensors[name].stored
