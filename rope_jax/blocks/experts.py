@@ -143,6 +143,7 @@ class Experts(FeedForward):
         import jax.numpy as jnp
 
         from rope_jax.kernels.grouped import by_group, taken
+        from rope_jax.kernels.projections import projected
 
         weights, chosen, shares = self._route(params["router"], x)
         tokens, each = chosen.shape
@@ -173,7 +174,7 @@ class Experts(FeedForward):
         if self.scaled == "inputs":
             rows = rows * weights.reshape(-1)[order][:, None].astype(x.dtype)
             weights = jnp.ones_like(weights)
-        rows = by_group(expert, layer.low_precision, kernels, rows, uses)
+        rows = projected(by_group(expert, layer.low_precision, kernels, rows, uses))
         of_token = taken(rows, places, order).reshape(tokens, each, -1).astype(jnp.float32)
         out = layer.summed((of_token * weights[..., None]).sum(axis=1).astype(x.dtype))
         if "shared_expert" in params:

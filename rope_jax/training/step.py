@@ -51,10 +51,14 @@ class LossSums(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """Measurements made by a training step."""
+    """Measurements made by a training step.
+
+    auxiliary: the auxiliary loss that it added to the mean loss, if any.
+    """
 
     sums: LossSums
     grad_norm: Float[Array | np.ndarray, ""]
+    auxiliary: Float[Array | np.ndarray, ""] | None = None
 
 
 def bucket_edges(seq_len: int) -> list[int]:
@@ -94,7 +98,7 @@ def make_train_step(
     grad_accumulation: int = 1,
     out_shardings: Any = None,
     positioning: Positioning | None = None,
-    gradient_of: Callable[..., Callable[..., tuple[Any, LossSums]]] = _gradient,
+    gradient_of: Callable[..., Callable[..., tuple[Any, Any]]] = _gradient,
 ) -> TrainStep:
     """Return the jitted step. It donates the state passed in, which must not be used again.
 
@@ -106,15 +110,16 @@ def make_train_step(
 
     def loss_share(
         params: Params, batch: Batch, rotary: Rotary, tokens: Float[Array, ""]
-    ) -> tuple[Float[Array, ""], LossSums]:
+    ) -> tuple[Float[Array, ""], tuple[LossSums, Float[Array, ""] | None]]:
         given = batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary
         nll, auxiliary = model.nll_and_auxiliary(params, *given)
         sums = _sums(nll, batch)
         # Divide the loss, not the gradient: one number instead of one per parameter.
         loss = sums.nll.sum() / tokens
         if auxiliary is not None:  # the mean over all rows, as of the loss
-            loss = loss + auxiliary * batch.weights.sum() / tokens
-        return loss, sums
+            auxiliary = auxiliary * batch.weights.sum() / tokens
+            loss = loss + auxiliary
+        return loss, (sums, auxiliary)
 
     gradient = gradient_of(loss_share)
 
@@ -123,7 +128,7 @@ def make_train_step(
         if positioning is not None:
             rotary = positioning(rotary, batch.positions)
         if grad_accumulation == 1:
-            grads, sums = gradient(state.params, batch, rotary, tokens)
+            grads, (sums, auxiliary) = gradient(state.params, batch, rotary, tokens)
         else:
             micro_batches = (
                 jax.tree.map(lambda x: x.reshape(grad_accumulation, -1, *x.shape[1:]), batch),
@@ -139,12 +144,13 @@ def make_train_step(
                 new = gradient(state.params, *micro_batch, tokens)
                 return jax.tree.map(jnp.add, total, new), None
 
-            (grads, sums), _ = jax.lax.scan(accumulate, zeros, micro_batches)
+            (grads, (sums, auxiliary)), _ = jax.lax.scan(accumulate, zeros, micro_batches)
         # optax mixes its integer count with floats
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        return TrainState(params, opt_state), StepMetrics(sums, optax.tree.norm(grads))
+        metrics = StepMetrics(sums, optax.tree.norm(grads), auxiliary)
+        return TrainState(params, opt_state), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
 
@@ -165,8 +171,10 @@ def training_scalars(
     """Return the scalars of a training step. tokens: how many the run has trained on so far."""
     sums, edges = metrics.sums, bucket_edges(seq_len)
     losses, shares = sums.nll / np.maximum(sums.tokens, 1), sums.tokens / sums.tokens.sum()
+    auxiliary = metrics.auxiliary
     return {
         "train/loss": float(sums.mean()),
+        **({} if auxiliary is None else {"train/auxiliary_loss": float(auxiliary)}),
         "train/grad_norm": float(metrics.grad_norm),
         "train/learning_rate": learning_rate,
         "train/tokens": tokens,

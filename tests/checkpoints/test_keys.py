@@ -219,6 +219,8 @@ KNOWN = ", ".join(FAMILIES)
          "layer_types: 'chunked_attention' is not one of full_attention, sliding_attention"),
         ("gemma3_text", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
          "rope_parameters: gemma3_text needs one mapping for each layer type, full_attention and "),
+        ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers: [1] are not the first layers"),
+        ("qwen2_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step: 2 is not one of 1"),
         ("gpt_neox", {"rope_theta": 5e5},
          "rope_theta: is ignored by gpt_neox, whose rotary_emb_base is 10000.0; remove it"),
     ],

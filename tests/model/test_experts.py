@@ -4,6 +4,7 @@ Whole models with experts are in test_decoder.py, on meshes in test_split_progra
 """
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -100,6 +101,17 @@ def test_blocks_of_rows_compute_what_ragged_products_do(sizes):
     ]
     wanted, found = (run(params, rows) for run in both)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-3), found, wanted)
+
+
+@pytest.mark.parametrize(("platform", "ragged"), [("tpu", True), ("cuda", True), ("cpu", False)])
+def test_accelerators_multiply_by_ragged_products(platform, ragged):
+    config, x, params = draw(EXPERTS)
+
+    def total(params, x):
+        return applied(config, params, x)[0].sum()
+
+    exported = jax.export.export(jax.jit(jax.grad(total)), platforms=[platform])
+    assert ("ragged_dot" in exported(params, x).mlir_module()) == ragged
 
 
 # By setting: another value. Every one changes the program.

@@ -117,10 +117,10 @@ def batch(split):
     return batch._replace(weights=weights)
 
 
-def gradient_of_step(batch, grad_accumulation=1):
+def gradient_of_step(batch, grad_accumulation=1, model=None):
     """Return what a step of plain gradient descent with rate 1 subtracts: the gradient."""
     descent = optax.sgd(1.0)
-    step = make_train_step(Line(), descent, grad_accumulation)
+    step = make_train_step(model or Line(), descent, grad_accumulation)
     after, metrics = step(TrainState(PARAMS, descent.init(PARAMS)), batch, ROTARY)
     return jax.tree.map(np.subtract, PARAMS, jax.device_get(after.params)), metrics
 
@@ -135,6 +135,20 @@ def test_the_loss_is_the_mean_over_counted_targets(batch, grad_accumulation):
     assert metrics.grad_norm == pytest.approx(norm, rel=1e-5)
     assert metrics.sums.mean() == pytest.approx(np.average(nll, weights=batch.weights), rel=1e-5)
     assert metrics.sums.tokens.sum() == batch.weights.sum()
+
+
+def test_the_auxiliary_loss_is_added_and_measured_by_itself(batch):
+    class Balanced(Line):
+        def nll_and_auxiliary(self, params, *arguments):
+            return self.nll(params, *arguments), jnp.float32(3) * params["a"] ** 2
+
+    gradient, metrics = gradient_of_step(batch, 4, Balanced())
+    nll, expected = line_by_hand(batch)
+    a = float(PARAMS["a"])
+    assert gradient["a"] == pytest.approx(expected["a"] + 6 * a, rel=1e-5)
+    assert metrics.auxiliary == pytest.approx(3 * a**2, rel=1e-5)
+    assert metrics.sums.mean() == pytest.approx(np.average(nll, weights=batch.weights), rel=1e-5)
+    assert gradient_of_step(batch)[1].auxiliary is None
 
 
 def test_targets_of_weight_0_have_no_influence(batch):
