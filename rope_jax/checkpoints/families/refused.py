@@ -13,9 +13,10 @@ _REASONS = {
     ),
     _HYBRID.format("convolutions"): ("lfm2", "lfm2_moe", "lfm3"),
     _HYBRID.format("recurrences"): ("recurrent_gemma", "rwkv", "xlstm"),
-    "has embeddings in every layer and layers that share keys, which the decoder lacks": (
-        *("gemma3n", "gemma3n_text", "gemma4", "gemma4_text"),
+    "has several residual streams (AltUp) and embeddings in every layer, which the decoder lacks": (
+        *("gemma3n", "gemma3n_text"),
     ),
+    "has wider heads in some layers, which the decoder lacks": ("gemma4", "gemma4_text"),
     "normalizes queries and keys after their rotation, which the decoder does before": (
         *("hunyuan_v1_dense", "hunyuan_v1_moe"),
     ),
