@@ -439,6 +439,48 @@ def granitemoe() -> Models:
     yield "biases", own | {"attention_bias": True, "tie_word_embeddings": True}, LENGTHS
 
 
+_DEEPSEEK_ROPE = scaled("yarn", 4) | {"mscale": 1.0, "mscale_all_dim": 0.7}
+_DEEPSEEK = {
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 3,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 28,
+    "first_k_dense_replace": 1,
+}
+
+
+def deepseek_v2() -> Models:
+    own = tiny(**_DEEPSEEK)
+    lite = own | {"q_lora_rank": None, "n_group": 1, "topk_group": 1}  # V2-Lite
+    yarn = scaled("yarn", 4) | {"mscale": 0.707, "mscale_all_dim": 0.707}
+    yield "lite", lite | {"rope_parameters": yarn, "rms_norm_eps": 1e-3}, LENGTHS
+    groups = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2}
+    groups |= {"routed_scaling_factor": 1.7, "n_shared_experts": 1, "attention_bias": True}
+    yield "groups", own | groups | {"rope_parameters": _DEEPSEEK_ROPE}, LENGTHS
+    yield "default", own | {"first_k_dense_replace": 2, "mlp_bias": True}, LENGTHS
+
+
+def deepseek_v3() -> Models:
+    own = tiny(**_DEEPSEEK, n_group=4, topk_group=2, num_mtp_layers=0)
+    yield "yarn", own | {"rope_parameters": _DEEPSEEK_ROPE}, LENGTHS
+    flat = {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "norm_topk_prob": False}
+    yield "default", own | flat | {"attention_bias": True, "rms_norm_eps": 1e-3}, LENGTHS
+
+
+def gpt_oss() -> Models:
+    own = tiny(num_hidden_layers=3, head_dim=16, num_local_experts=6, sliding_window=16)
+    yield "default", own, LENGTHS  # YaRN as in gpt-oss itself
+    yarn = {"rope_parameters": scaled("yarn", 8, 150000.0) | {"truncate": False}}
+    others = {"layer_types": ["full_attention"] * 3, "attention_bias": False}
+    yield "yarn", own | yarn | others | {"swiglu_limit": 1.0, "num_experts_per_tok": 3}, LENGTHS
+
+
 _ALL = (
     *(llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3_text, gpt_neox, olmo2),
     *(cohere, cohere2, phi, stablelm, falcon, olmo, nemotron, persimmon),
@@ -446,6 +488,8 @@ _ALL = (
     *(starcoder2, glm, olmo3, seed_oss, arcee),
     *(mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe),
     *(jais2, ernie4_5, helium, exaone4, ministral3, ministral),
+    *(deepseek_v2, deepseek_v3, gpt_oss),
 )
+
 MODELS = {models.__name__: models for models in _ALL} | {"glm4": glm}
 """By model_type; a family is added here."""

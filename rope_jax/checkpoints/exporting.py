@@ -248,7 +248,8 @@ def _position_keys(
     keys = family.windows.written(windows)
     if training.rope.layout != family.layout:
         raise ValueError(f"no rope.layout {training.rope.layout}, only {family.layout}")
-    head_dim, rotary_dim = training.model.heads_width, training.geometry.rotary_dim
+    head_dim = training.model.self_attention.rotary_dim(training.model)
+    rotary_dim = training.geometry.rotary_dim
     if rotary_dim != head_dim and not family.partial:
         raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")
     rotates = [own.type != "drope" for _, own in layers]

@@ -48,6 +48,7 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 _LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|multi_modal_projector)\..*")
 """Names of the weights in other parts of a multimodal model, which are left out."""
+_LAYER = re.compile(r"model\.layers\.(\d+)\..*")
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
@@ -66,7 +67,9 @@ class TensorInfo(NamedTuple):
 
 
 class CheckpointFiles:
-    """The folder of a checkpoint. Buffers that follow from the config are left out of its tensors.
+    """The folder of a checkpoint. Its tensors are without buffers that follow from the config.
+
+    Nor do they have layers after the last one, which predict further tokens (DeepSeek V3).
 
     UserError: there are no safetensors, or a file is missing or damaged.
     """
@@ -82,8 +85,8 @@ class CheckpointFiles:
             with opened(path) as file:
                 for stored in file.keys():  # noqa: SIM118  not a mapping
                     name, part = without_prefix(stored), file.get_slice(stored)
-                    if beside := OTHER_PARTS.fullmatch(name):
-                        self._left_out.add(beside[1])
+                    if beside := self._other_part(name):
+                        self._left_out.add(beside)
                     if beside or _LEFTOVERS.fullmatch(name):
                         continue
                     if name in self.tensors:
@@ -94,6 +97,15 @@ class CheckpointFiles:
         self._join_scales()
         if adapter and (absent := sorted(adapter.factors.keys() - self.tensors.keys())):
             raise UserError(f"{adapter.folder}: changes {absent[0]}, which {folder} lacks")
+
+    def _other_part(self, name: str) -> str | None:
+        """Return what a weight belongs to if it is none of the decoder's."""
+        if beside := OTHER_PARTS.fullmatch(name):
+            return beside[1]
+        layer, count = _LAYER.fullmatch(name), self.config.get("num_hidden_layers")
+        is_last = layer is not None and isinstance(count, int) and int(layer[1]) >= count
+        predicts = is_last and self.config.get("num_nextn_predict_layers")
+        return "the layers that predict further tokens" if predicts else None
 
     def _join_scales(self) -> None:
         """Give quantized tensors their scales, and all of them numpy's names of their types."""

@@ -325,7 +325,7 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
             is_inside = is_new and key in inside
         if not is_inside and key not in given:
             given.setdefault(family.aliases.get(key, key), default)
-    if width := model.get("head_dim"):
+    if width := model.get("self_attention.qk_rope_head_dim", model.get("head_dim")):
         given["head_dim"] = width
     elif all(key.name != "head_dim" for key in family.keys):
         given["head_dim"] = model["hidden_size"] // model["num_attention_heads"]

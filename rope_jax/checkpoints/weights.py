@@ -42,11 +42,17 @@ class Row(NamedTuple):
     paths:  the parameters, in the order in which the tensor holds their outputs. Those of the first
             layers may be in a stack of their own, `dense_layers` instead of `layers`.
     groups: the outputs are ordered by group first, then by parameter. GPT-NeoX: one group per head.
+    inputs_first: kernels are stored as here, their inputs before their outputs (gpt-oss's experts).
     """
 
     name: str
     paths: tuple[str, ...]
     groups: int = 1
+    inputs_first: bool = False
+
+    def transposes(self, path: str) -> bool:
+        """Whether the tensor holds the transpose of one of its parameters."""
+        return path.endswith("/kernel") and not self.inputs_first
 
 
 class Tensor(NamedTuple):
@@ -88,13 +94,15 @@ class Tensor(NamedTuple):
     @property
     def _outputs(self) -> int:
         """The axis of outputs: the last but one of matrices, of whatever else the last."""
-        matrix = self.paths[0].endswith(("/kernel", "/embedding"))
+        matrix = self.paths[0].endswith(("/kernel", "/embedding")) and not self.row.inputs_first
         return len(self.shapes[0]) - (2 if matrix else 1)
 
     def _transposed(self, parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Turn weights [outputs, inputs] into kernels [inputs, outputs] or back."""
-        pairs = zip(self.paths, parts, strict=True)
-        return [part.swapaxes(-1, -2) if path.endswith("/kernel") else part for path, part in pairs]
+        return [
+            part.swapaxes(-1, -2) if self.row.transposes(path) else part
+            for path, part in zip(self.paths, parts, strict=True)
+        ]
 
 
 def tensors_of(rows: Sequence[Row], like: Params) -> dict[str, Tensor]:
@@ -115,7 +123,7 @@ def tensors_of(rows: Sequence[Row], like: Params) -> dict[str, Tensor]:
                 continue
             own = [(path, shapes[path][axes:]) for path in paths]
             outputs_first = [
-                (*shape[:-2], shape[-1], shape[-2]) if path.endswith("/kernel") else shape
+                (*shape[:-2], shape[-1], shape[-2]) if row.transposes(path) else shape
                 for path, shape in own
             ]
             for rest in itertools.product(*map(range, shapes[paths[0]][len(place) : axes])):

@@ -37,8 +37,11 @@ def test_fp8_is_multiplied_by_the_scale_of_its_block(tmp_path: Path) -> None:
     scales = RNG.uniform(0.1, 2, (3, 2)).astype(np.float32)
     plain = RNG.normal(size=7).astype(np.float32)
     tensors = {"model.x.weight": stored, "model.x.weight_scale_inv": scales, "norm": plain}
+    # a layer after the last one, which predicts a further token
+    more, numbers = {"model.layers.3.x.weight": plain}, {"num_nextn_predict_layers": 1}
     quantization = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    files = files_of(tmp_path, tensors, quantization_config=quantization)
+    how = {"quantization_config": quantization, "num_hidden_layers": 3, **numbers}
+    files = files_of(tmp_path, tensors | more, **how)
     assert {name: info.shape for name, info in files.tensors.items()} == {
         "model.x.weight": (300, 200),
         "norm": (7,),

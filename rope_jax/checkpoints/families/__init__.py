@@ -3,9 +3,10 @@
 from rope_jax.checkpoints.families.base import REQUIRED, Family
 from rope_jax.checkpoints.families.dense import DENSE
 from rope_jax.checkpoints.families.experts import EXPERTS
+from rope_jax.checkpoints.families.latent import LATENT
 from rope_jax.checkpoints.families.refused import REFUSED
 
 __all__ = ["FAMILIES", "REFUSED", "REQUIRED", "Family"]
 
-FAMILIES = {family.model_type: family for family in (*DENSE, *EXPERTS)}
+FAMILIES = {family.model_type: family for family in (*DENSE, *EXPERTS, *LATENT)}
 """By model_type, in the order in which an export tries them."""

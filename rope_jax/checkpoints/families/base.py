@@ -6,6 +6,7 @@ for all. Read from the configuration_*.py and modeling_*.py of transformers 5.24
 `tests/checkpoints/golden/config_keys.json` lists the keys that these read, with their defaults.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -18,6 +19,8 @@ from rope_jax.rope.messages import show_value
 
 REQUIRED = object()
 """Default of a key that a config must have."""
+ANY = object()
+"""In the values of a key: a field that another key sets."""
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 ACTIVATIONS = {
@@ -73,6 +76,7 @@ class Key(NamedTuple):
     values:  what each of its values, of which there are no others, means: a tuple has one value for
              each field, anything else is that of all fields. None: all fields have the key's value.
     form:    how the key writes the value that all fields have; None: as it is.
+    times:   the field is the key's value times that of this key; both are whole numbers.
     """
 
     name: str
@@ -80,13 +84,21 @@ class Key(NamedTuple):
     default: Any = REQUIRED
     values: Mapping[Any, Any] | None = None
     form: Form | None = None
+    times: "Key | None" = None
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that the key sets. ValueError: it is missing, or unknown to us."""
         value = config.get(self.name, self.default)
         if value is REQUIRED or (value is None and self.default is REQUIRED):
             raise ValueError(f"{self.name}: is required but was not given")
-        return dict(zip(self.fields, self._of_fields(value), strict=True))
+        if self.times is not None:
+            factors = {
+                self.name: value,
+                self.times.name: config.get(self.times.name, self.times.default),
+            }
+            value = math.prod(positive_int(factors, name) for name in factors)
+        own = zip(self.fields, self._of_fields(value), strict=True)
+        return {name: value for name, value in own if value is not ANY}
 
     def written(self, model: Mapping[str, Any]) -> Any:
         """Return the key's value, given all fields of a model. ValueError: no value means these."""
@@ -96,8 +108,12 @@ class Key(NamedTuple):
             self._of_fields(value)  # it has to be readable
             return value
         for value in own[:1] if self.values is None else self.values:
-            if self._of_fields(value) == own:
-                return value
+            meant = self._of_fields(value)
+            if all(a == b or a is ANY for a, b in zip(meant, own, strict=True)):
+                if self.times is None:
+                    return value
+                if value and value % (factor := model[self.times.fields[0]]) == 0:
+                    return value // factor
         pairs = zip(self.fields, own, strict=True)
         raise ValueError(f"no {' and '.join(f'{field} {value}' for field, value in pairs)}")
 

@@ -15,12 +15,32 @@ from rope_jax.checkpoints.families.base import (
     llama_rows,
 )
 from rope_jax.checkpoints.families.dense import ATTENTION_BIAS, granite_keys
+from rope_jax.checkpoints.weights import Row
+from rope_jax.config.model import ModelConfig
 
 
 def _lower_layers(config: Mapping[str, Any], count: int) -> list[str]:
     """Qwen2-MoE: every second one of the first max_window_layers slides."""
     last = config.get("max_window_layers", 28)
     return [FULL if layer % 2 or layer >= last else SLIDING for layer in range(count)]
+
+
+def _every_second(config: Mapping[str, Any], count: int) -> list[str]:
+    """gpt-oss: every second layer slides, the first one as well."""
+    return [FULL if layer % 2 else SLIDING for layer in range(count)]
+
+
+def _gpt_oss_rows(model: ModelConfig) -> tuple[Row, ...]:
+    """Return the rows of gpt-oss, whose experts' gate and up have a column each in turn."""
+    layer, ours = "model.layers.{}.", "layers/mlp/experts/"
+    rows = [Row(f"{layer}self_attn.sinks", ("layers/self_attn/sinks",))]
+    for leaf, suffix in (("kernel", ""), ("bias", "_bias")):
+        pair = f"{ours}gate_proj/{leaf}", f"{ours}up_proj/{leaf}"
+        name = f"{layer}mlp.experts.gate_up_proj{suffix}"
+        rows.append(Row(name, pair, model.intermediate_size, inputs_first=True))
+        name = f"{layer}mlp.experts.down_proj{suffix}"
+        rows.append(Row(name, (f"{ours}down_proj/{leaf}",), inputs_first=True))
+    return (*llama_rows(model, fused={"mlp.router": ["mlp.router"]}), *rows)
 
 
 def _expert_keys(name: str, experts: int, chosen: int, balance: float = 0.001) -> tuple[Key, ...]:
@@ -137,5 +157,32 @@ EXPERTS = (
         rows=functools.partial(llama_rows, fused=_GRANITE),
         fixed=_OF_EXPERTS,
         ignored=_IN_TRAINING,
+    ),
+    Family(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        (
+            *llama_keys(heads=64, kv_heads=8, head_dim=64, eps=1e-5),
+            ATTENTION_BIAS._replace(default=True),
+            *_expert_keys(_LOCAL, 128, 4),
+            Key("swiglu_limit", ("feed_forward.swiglu_limit",), 7.0),
+            Key("swiglu_alpha", (), 1.702, {1.702: ()}),
+        ),
+        rows=_gpt_oss_rows,
+        fixed=_OF_EXPERTS
+        | {"feed_forward.router_bias": True, "feed_forward.expert_bias": True}
+        | {"attention_sinks": True},
+        windows=Windows(default=128, types=_every_second),
+        defaults={
+            "rope_theta": 150_000.0,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "truncate": False,
+                "original_max_position_embeddings": 4096,
+            },
+        },
+        # published, but no code reads them
+        ignored=_IN_TRAINING | {"experts_per_token", "initial_context_length"},
     ),
 )
