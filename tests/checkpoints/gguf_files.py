@@ -39,6 +39,8 @@ ARCHITECTURES = {
     "arcee": "arcee",
     "jais2": "jais2",
     "ernie4_5": "ernie4_5",
+    "exaone4": "exaone4",
+    "ministral3": "mistral3",
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
@@ -73,6 +75,8 @@ _METADATA = {
     **dict.fromkeys(("logit_scale", "logits_scaling"), "add_logit_scale"),
     "rope_theta": "add_rope_freq_base",
     "original_max_position_embeddings": "add_rope_scaling_orig_ctx_len",
+    "mscale_all_dim": "add_rope_scaling_yarn_log_mul",
+    "llama_4_scaling_beta": "add_attn_temperature_scale",
 }
 _PERMUTED = ("llama", "mistral3", "smollm3", "olmo", "granite", "granitemoe", "arcee")
 _WITH_ROTARY_DIM = {
@@ -90,6 +94,7 @@ _WITH_ROTARY_DIM = {
     ),
     *("arcee", "jais2", "granitemoe"),
 }
+_SLIDING = ("gemma2", "gemma3_text", "cohere2", "olmo3", "exaone4")
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _STACKED = re.compile(r"(\.experts|\.norms)\.\d+")
 _EXPERTS = {
@@ -135,9 +140,9 @@ def write_gguf(
     if name in _WITH_ROTARY_DIM:
         share = rope.get("partial_rotary_factor", 1.0)
         writer.add_rope_dimension_count(int(width * share))
-    if name == "phi3" or config["model_type"] in ("gemma2", "gemma3_text", "cohere2", "olmo3"):
+    if name == "phi3" or config["model_type"] in _SLIDING:
         writer.add_sliding_window(config["sliding_window"] or 0)
-    if config["model_type"] in ("gemma3_text", "olmo3"):
+    if config["model_type"] in ("gemma3_text", "olmo3", "exaone4"):
         writer.add_sliding_window_pattern([t == "sliding_attention" for t in config["layer_types"]])
     _add_scaling(writer, config, rope)
     for key, value in metadata.items():

@@ -14,7 +14,6 @@ import sentencepiece
 from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import is_checkpoint, open_checkpoint
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES as KNOWN
-from rope_jax.checkpoints.reading import read_description
 from tests.checkpoints.cases import Case, read_cases
 from tests.checkpoints.folders import (
     assert_same,
@@ -33,6 +32,7 @@ LOST = {
     *("dynamic", "proportional", "yarn_settings", "no_rope_layers", "sliding", "layer_types"),
     *("no_caps", "all_full", "no_attention_bias", "legacy_gelu", "untied", "norms", "one_norm"),
     "limited",
+    "window",
 }
 OTHER_PATTERN = {("cohere2", "yarn")}  # of sliding layers
 # One for each way in which a file differs: permuted rows, norms, fused rows, factors.
@@ -97,26 +97,6 @@ def test_llama_3_is_recognised_by_its_divisors(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", replace(case, config=json.dumps(config)))
     found = open_checkpoint(str(path), None).config["rope_parameters"]
     assert found == config["rope_parameters"]
-
-
-def test_yarn_of_ministral(tmp_path: Path) -> None:
-    case = golden_case("mistral", "no_window")
-    config = json.loads(case.config)
-    rope = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 32}
-    config["rope_parameters"] |= rope
-    scales = {
-        "mistral3.rope.scaling.yarn_log_multiplier": 1.0,
-        "mistral3.attention.temperature_scale": 0.1,
-    }
-    path = write_gguf(
-        tmp_path / "model.gguf",
-        replace(case, config=json.dumps(config)),
-        **{key.replace(".", "__"): value for key, value in scales.items()},
-    )
-    files = open_checkpoint(str(path), None)
-    scaling = read_description(files.config, str(path)).rope["scaling"]
-    assert scaling["query_scale"] == {"type": "ministral", "beta": 0.1}
-    assert (scaling["factor"], scaling["mscale"], scaling["mscale_all_dim"]) == (16.0, 1.0, 1.0)
 
 
 SLOW_TYPES = [pytest.param(kind, marks=pytest.mark.slow) for kind in (Q.F16, Q.Q4_0)]

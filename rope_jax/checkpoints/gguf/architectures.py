@@ -24,10 +24,11 @@ class Architecture(NamedTuple):
     """What llama.cpp calls an architecture.
 
     model_type: of transformers.
-    variants:   the same for files that have a key of metadata.
+    variants:   the same for files in which a key of metadata has a value; True: any but 0.
     permuted:   rows of queries and keys are in the order in which a rotated pair is adjacent.
     plus_one:   weights of norms are stored as 1 + weight.
-    names:      keys of config.json for metadata that other architectures lack or read otherwise.
+    names:      keys of config.json for metadata that other architectures lack or read otherwise;
+                None: it follows from others.
     config:     keys of config.json that the files leave to llama.cpp's code.
     usual:      metadata that say what the family's code always does.
     tensors:    keys of config.json for what the tensors tell, and the values with a tensor and
@@ -37,10 +38,10 @@ class Architecture(NamedTuple):
     """
 
     model_type: str
-    variants: Mapping[str, str] = {}
+    variants: Mapping[tuple[str, Any], str] = {}
     permuted: bool = False
     plus_one: bool = False
-    names: Mapping[str, str] = {}
+    names: Mapping[str, str | None] = {}
     config: Mapping[str, Any] = {}
     usual: Mapping[str, Any] = {}
     tensors: Mapping[str, tuple[str, Any, Any]] = {}
@@ -54,7 +55,7 @@ _GRANITE = {
     "logit_scale": "logits_scaling",
 }
 ARCHITECTURES = {
-    "llama": Architecture("llama", {"expert_count": "mixtral"}, permuted=True),
+    "llama": Architecture("llama", {("expert_count", True): "mixtral"}, permuted=True),
     "qwen2": Architecture("qwen2"),
     "qwen2moe": Architecture("qwen2_moe"),
     "qwen3": Architecture("qwen3"),
@@ -66,7 +67,7 @@ ARCHITECTURES = {
     "gptneox": Architecture("gpt_neox"),
     "smollm3": Architecture("smollm3", permuted=True),
     "olmo": Architecture("olmo", permuted=True, usual={"attention.layer_norm_epsilon": 1e-5}),
-    "olmo2": Architecture("olmo2", {"attention.sliding_window": "olmo3"}),
+    "olmo2": Architecture("olmo2", {("attention.sliding_window", True): "olmo3"}),
     "command-r": Architecture("cohere"),
     "cohere2": Architecture("cohere2"),
     "phi2": Architecture("phi"),
@@ -87,7 +88,12 @@ ARCHITECTURES = {
     "arcee": Architecture("arcee", permuted=True),
     "jais2": Architecture("jais2"),
     "ernie4_5": Architecture("ernie4_5"),
-    "mistral3": Architecture("mistral", permuted=True, config={"sliding_window": None}),
+    "exaone4": Architecture("exaone4"),
+    "mistral3": Architecture(
+        "mistral",
+        {("attention.temperature_scale", True): "ministral3"},
+        permuted=True,
+    ),
 }
 
 # Metadata, without the architecture, that set a field of `ModelConfig`; the family says by which
@@ -145,8 +151,12 @@ def architecture_of(metadata: Mapping[str, Any], file: str) -> tuple[str, Archit
             f"{file}: general.architecture: {name!r} is not one of {', '.join(sorted(known))}"
         )
     own = known[name]
-    variants = [kind for key, kind in own.variants.items() if metadata.get(f"{name}.{key}")]
-    return name, own, FAMILIES[variants[0] if variants else own.model_type]
+    model_type = own.model_type
+    for (key, value), variant in own.variants.items():
+        found = metadata.get(f"{name}.{key}")
+        if found == value or (found and value is True):
+            model_type = variant
+    return name, own, FAMILIES[model_type]
 
 
 def config_of(
@@ -172,7 +182,9 @@ def config_of(
     names |= {key: by_field[f] for key, f in _FIELDS.items() if f in by_field} | _POSITIONS
     for key, theirs in {**names, **own.names}.items():
         if key in given:
-            config[theirs] = given.pop(key)
+            value = given.pop(key)
+            if theirs is not None:
+                config[theirs] = value
     config.setdefault(by_field["vocab_size"], rows)
     heads = config.get(by_field["num_attention_heads"])
     if "num_key_value_heads" in by_field:
@@ -184,13 +196,15 @@ def config_of(
         config[theirs] = with_it if tensor in tensors else without
     config["tie_word_embeddings"] = "output.weight" not in tensors
     width = config.get("head_dim") or config["hidden_size"] // heads
+    if any(key.name == "head_dim" and key.default is not None for key in family.keys):
+        config["head_dim"] = width  # not the family's default
     if given.get("attention.value_length") == width:
         del given["attention.value_length"]
     if own.wide is not None:
         is_wide = config["num_hidden_layers"] == own.wide
         config["query_pre_attn_scalar"] = config["hidden_size"] // heads if is_wide else width
-    if "attention.sliding_window" in given:  # 0: Phi-4's, for none
-        config["sliding_window"] = given.pop("attention.sliding_window") or None
+    # whatever a family's default is, a file without a window has none; 0 is Phi-4's
+    config["sliding_window"] = given.pop("attention.sliding_window", 0) or None
     if isinstance(slides := given.get("attention.sliding_window_pattern"), list):
         del given["attention.sliding_window_pattern"]
         config["layer_types"] = [f"{'sliding' if own else 'full'}_attention" for own in slides]
@@ -251,8 +265,8 @@ def _rope(
     if kind in ("linear", "yarn"):
         rope["rope_type"] = kind
         rope |= {theirs: given.pop(key) for key, theirs in _SCALING.items() if key in given}
-        if "mscale_all_dim" in rope:  # llama.cpp: beside an mscale of 1
-            rope["mscale"] = 1.0
+        if "mscale_all_dim" in rope:  # of models that have both alike
+            rope["mscale"] = rope["mscale_all_dim"]
     return rope
 
 

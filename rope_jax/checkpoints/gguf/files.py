@@ -19,6 +19,12 @@ from rope_jax.errors import UserError
 
 _ARCHITECTURES = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
 _EXPERTS = re.compile(r"layers/mlp/experts/(gate|up|down)_proj/(kernel|bias)")
+# Names as llama.cpp's conversion scripts have them before they look them up.
+_SPELLINGS = {
+    ".norms.{}": "",
+    "e_score_correction_bias": "e_score_correction.bias",
+    "self_attn.sinks": "self_attn.sinks.weight",
+}
 _SHARED_GATE = "ffn_gate_inp_shexp.weight"
 _QUERIES_AND_KEYS = {".attn_q.": "num_attention_heads", ".attn_k.": "num_key_value_heads"}
 
@@ -91,7 +97,10 @@ class GgufFiles(CheckpointFiles):
                     if part is not None
                 ]
                 continue
-            module, _, kind = row.name.replace(".norms.{}", "").format(0).rpartition(".")
+            whole = row.name
+            for theirs, own_spelling in _SPELLINGS.items():
+                whole = whole.replace(theirs, own_spelling)
+            module, _, kind = whole.format(0).rpartition(".")
             own = names.get_name(module)
             name = row.name if own is None else f"{own}.{kind}".replace("blk.0.", "blk.{}.")
             renamed.append(Row(name, row.paths))
