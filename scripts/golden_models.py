@@ -481,12 +481,22 @@ def gpt_oss() -> Models:
     yield "yarn", own | yarn | others | {"swiglu_limit": 1.0, "num_experts_per_tok": 3}, LENGTHS
 
 
+def llama4_text() -> Models:
+    own = tiny(num_hidden_layers=4, head_dim=16, attention_chunk_size=20, floor_scale=16)
+    own |= {"num_local_experts": 4}
+    yield from some_types(own, 8, "yarn", theta=5e5)
+    scout = scaled("llama3", 8, 5e5) | {"high_freq_factor": 1.0}
+    yield "scout", own | {"rope_parameters": scout, "no_rope_layers": [1, 0, 1, 0]}, LENGTHS
+    plain = {"use_qk_norm": False, "attn_temperature_tuning": False, "attention_bias": True}
+    yield "plain", own | plain | {"num_experts_per_tok": 2}, LENGTHS
+
+
 _ALL = (
     *(llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3_text, gpt_neox, olmo2),
     *(cohere, cohere2, phi, stablelm, falcon, olmo, nemotron, persimmon),
     *(gemma, vaultgemma, granite, granitemoehybrid, hyperclovax),
     *(starcoder2, glm, olmo3, seed_oss, arcee),
-    *(mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe),
+    *(mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, llama4_text),
     *(jais2, ernie4_5, helium, exaone4, ministral3, ministral),
     *(deepseek_v2, deepseek_v3, gpt_oss),
 )

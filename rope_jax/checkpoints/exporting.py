@@ -29,6 +29,7 @@ from rope_jax.model.resolve import resolve_run
 from rope_jax.rope import RotaryGeometry, Scaling
 from rope_jax.rope.hf import to_hf
 from rope_jax.rope.hf.read import LENGTH
+from rope_jax.rope.query_scales import Llama4Scale, QueryScale
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import replacing_folder
 from rope_jax.sweeps.model import chosen_checkpoints, mesh_for
@@ -36,6 +37,7 @@ from rope_jax.sweeps.model import chosen_checkpoints, mesh_for
 # Fields of `model` that say how it is computed or initialized, or that every family shares.
 _WITHOUT_KEY = {"attention", "dtype", "initializer_range", "layers", "param_dtype", "position",
                 "product_dtype", "remat"}  # fmt: skip
+_WINDOWS = ("sliding_window", "attention_chunk")
 _GENERATION, _TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 
 
@@ -243,7 +245,11 @@ def _position_keys(
 ) -> dict[str, Any]:
     """Return the keys about rotation and sliding windows. ValueError: the family lacks some."""
     count = training.model.num_hidden_layers
-    windows = [training.sliding_windows[i % len(training.sliding_windows)] for i in range(count)]
+    kinds = [training.pattern[i % len(training.pattern)] for i in range(count)]
+    own = family.windows.setting
+    if other := [n for n in _WINDOWS if n != own and any(getattr(kind, n) for kind in kinds)]:
+        raise ValueError(f"no {other[0]}")
+    windows = [getattr(kind, own) for kind in kinds]
     layers = [training.rotary_layers.for_layer(i, scaling) for i in range(count)]
     keys = family.windows.written(windows)
     if training.rope.layout != family.layout:
@@ -253,6 +259,11 @@ def _position_keys(
     if rotary_dim != head_dim and not family.partial:
         raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")
     rotates = [own.type != "drope" for _, own in layers]
+    tempers = {own.query_scale for _, own in layers if own.type == "drope"}
+    if family.tempered:
+        keys |= _temperature(tempers)
+    elif tempers - {None}:
+        raise ValueError("no query_scale in layers without rotation")
     if family.nope == "listed":
         keys["no_rope_layers"] = [int(own) for own in rotates]
     elif family.nope == "full":
@@ -271,6 +282,16 @@ def _position_keys(
             by_type[name] = written["rope_parameters"]
             keys.setdefault("max_position_embeddings", written["max_position_embeddings"])
     return keys | {"rope_parameters": by_type}
+
+
+def _temperature(scales: set[QueryScale | None]) -> dict[str, Any]:
+    """Return the keys about query scales, those of all layers without rotation."""
+    if scales <= {None}:
+        return {"attn_temperature_tuning": False}
+    (scale,) = scales if len(scales) == 1 else (None,)
+    if not isinstance(scale, Llama4Scale):
+        raise ValueError("no query_scale in layers without rotation but one llama4 for all")
+    return {"attn_temperature_tuning": True, **scale.model_dump(exclude={"type"})}
 
 
 def _rope_keys(

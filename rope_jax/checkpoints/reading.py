@@ -26,6 +26,8 @@ POSITION_KEYS = frozenset(
     }
 )
 """Keys about positions, which are read whatever the family."""
+TEMPERATURE = ("attn_temperature_tuning", "attn_scale", "floor_scale")
+"""Keys about the queries of layers without rotation (Llama 4)."""
 _ROPE = ("rope_scaling", "rope_parameters")
 # Keys of other rope types that may be left over beside `rope_type: default`, which does not scale;
 # and LongRoPE's that transformers reads for Phi-3.5-MoE only.
@@ -173,6 +175,7 @@ def read_description(
             model |= key.read(given)
         rope, window = _rope(given, family, model)
         known = {key.name for key in family.keys} | POSITION_KEYS | family.ignored
+        known |= {family.windows.key, *(TEMPERATURE if family.tempered else ())}
         known -= _unread_positions(given, family)
         unread = _unread_keys(given, known, rope["rotary_dim"] // 2)
     except ValueError as error:  # begins with a key
@@ -291,7 +294,7 @@ def _rope(
         if own != main or is_local or not is_rotated:
             settings["scaling"] = own.model_dump(mode="json", exclude_none=True)
         if window is not None:
-            settings["sliding_window"] = window
+            settings[family.windows.setting] = window
         pattern.append(settings)
     rope: dict[str, Any] = {
         "base": geometry.base,

@@ -17,7 +17,11 @@ from tests.checkpoints.folders import config_of, described, golden_case, says
 READ_BY_TRANSFORMERS: dict[str, dict[str, Any]] = json.loads(
     (FOLDER / "config_keys.json").read_text()
 )
-OF_IMAGES = {"mm_tokens_per_image", "text_config", "vision_config"}  # in the same file of code
+# in the same file of code
+OF_IMAGES = {
+    *("image_size", "mm_tokens_per_image", "num_channels", "patch_size", "pixel_shuffle_ratio"),
+    *("projector_input_dim", "projector_output_dim", "text_config", "vision_config"),
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -221,6 +225,12 @@ KNOWN = ", ".join(FAMILIES)
          "rope_parameters: gemma3_text needs one mapping for each layer type, full_attention and "),
         ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers: [1] are not the first layers"),
         ("qwen2_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step: 2 is not one of 1"),
+        ("falcon", {"alibi": True}, "alibi: True is not one of False"),
+        ("falcon", {"parallel_attn": False}, "parallel_attn: False is not one of True"),
+        ("llama4_text", {"moe_layers": None, "interleave_moe_layer_step": 2},
+         "interleave_moe_layer_step: 2 leaves layers without experts between those with them"),
+        ("llama4_text", {"moe_layers": [1, 3]},
+         "moe_layers: [1, 3] leaves layers without experts between those with them"),
         ("gpt_neox", {"rope_theta": 5e5},
          "rope_theta: is ignored by gpt_neox, whose rotary_emb_base is 10000.0; remove it"),
     ],

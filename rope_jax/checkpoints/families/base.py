@@ -22,7 +22,7 @@ REQUIRED = object()
 ANY = object()
 """In the values of a key: a field that another key sets."""
 
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
 ACTIVATIONS = {
     **dict.fromkeys(("silu", "swish"), "silu"),
     **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
@@ -134,30 +134,46 @@ class Key(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """How a family's config says which layers slide.
+    """How a family's config says which layers see a part of the text.
 
-    default: transformers' sliding_window if the key is absent.
+    default: transformers' window if its key is absent.
     types:   the types of `count` layers if layer_types is absent; None: there are no types, and the
              window is that of all layers.
     switch:  whether use_sliding_window has to be true.
-    exist:   whether the family's code has sliding windows at all.
+    exist:   whether the family's code has such windows at all.
+    chunked: whether they are chunks of the text (Llama 4), and do not slide.
     """
 
     default: int | None = None
     types: Callable[[Mapping[str, Any], int], list[str]] | None = None
     switch: bool = False
     exist: bool = True
+    chunked: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key of config.json that has their size."""
+        return "attention_chunk_size" if self.chunked else "sliding_window"
+
+    @property
+    def setting(self) -> str:
+        """The setting of a layer that has it."""
+        return "attention_chunk" if self.chunked else "sliding_window"
+
+    @property
+    def _local(self) -> str:
+        return CHUNKED if self.chunked else SLIDING
 
     def read(self, config: Mapping[str, Any], count: int) -> list[int | None]:
         """Return every layer's number of visible keys; None: all."""
-        window = config.get("sliding_window", self.default)
+        window = config.get(self.key, self.default)
         off = not self.exist or (self.switch and not config.get("use_sliding_window"))
         if window is None or off:
             return [None] * count
-        window = positive_int({"sliding_window": window}, "sliding_window")
+        window = positive_int({self.key: window}, self.key)
         if self.types is None:
             return [window] * count
-        return [window if kind == SLIDING else None for kind in self.layer_types(config, count)]
+        return [window if kind != FULL else None for kind in self.layer_types(config, count)]
 
     def layer_types(self, config: Mapping[str, Any], count: int) -> list[str]:
         """Return the type of every layer."""
@@ -168,8 +184,8 @@ class Windows(NamedTuple):
             return self.types(config, count)
         if len(found) != count:
             raise ValueError(f"layer_types: should be a list of {count} types, one for each layer")
-        if unknown := [kind for kind in found if kind not in (SLIDING, FULL)]:
-            raise ValueError(f"layer_types: {unknown[0]!r} is not one of {FULL}, {SLIDING}")
+        if unknown := [kind for kind in found if kind not in (self._local, FULL)]:
+            raise ValueError(f"layer_types: {unknown[0]!r} is not one of {FULL}, {self._local}")
         return found
 
     def written(self, windows: Sequence[int | None]) -> dict[str, Any]:
@@ -186,8 +202,8 @@ class Windows(NamedTuple):
             raise ValueError("layers with a sliding window")
         if one_for_all:
             return {"sliding_window": window, **switch} if self.exist else {}
-        kinds = [FULL if own is None else SLIDING for own in windows]
-        keys: dict[str, Any] = {"sliding_window": window, "layer_types": kinds}
+        kinds = [FULL if own is None else self._local for own in windows]
+        keys: dict[str, Any] = {self.key: window, "layer_types": kinds}
         return keys | switch
 
 
@@ -261,6 +277,7 @@ class Family:
     rope_types: the rope types that it may have; None: all.
     nope:       which layers do not rotate; "listed": those in no_rope_layers, "full": those without
                 a sliding window, None: none.
+    tempered:   whether those layers may scale their queries (attn_temperature_tuning).
     local:      whether sliding layers have their own rope parameters and are never scaled.
     layout:     which dimensions form a pair.
     modern:     returns a config with keys of later configs in place of those of earlier ones.
@@ -280,6 +297,7 @@ class Family:
     partial: bool = False
     rope_types: tuple[str, ...] | None = None
     nope: Literal["listed", "full"] | None = None
+    tempered: bool = False
     local: bool = False
     layout: Layout = "half"
     modern: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config

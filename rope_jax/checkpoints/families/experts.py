@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
+    CHUNKED,
     FIRST_LAYERS,
     FULL,
     SLIDING,
@@ -17,6 +18,7 @@ from rope_jax.checkpoints.families.base import (
 from rope_jax.checkpoints.families.dense import ATTENTION_BIAS, granite_keys
 from rope_jax.checkpoints.weights import Row
 from rope_jax.config.model import ModelConfig
+from rope_jax.rope.messages import show_value
 
 
 def _lower_layers(config: Mapping[str, Any], count: int) -> list[str]:
@@ -91,6 +93,43 @@ _GRANITE = {
 _OF_EXPERTS = {"feed_forward.type": "experts"}
 _IN_TRAINING = frozenset({"output_router_logits", "router_jitter_noise"})
 
+
+def _rotated_layers(config: Mapping[str, Any], count: int) -> list[str]:
+    """Llama 4: the layers that rotate attend within chunks."""
+    every = config.get("no_rope_layer_interval", 4)
+    rotates = config.get("no_rope_layers") or [(i + 1) % every for i in range(count)]
+    return [CHUNKED if own else FULL for own in rotates]
+
+
+def _llama4(config: dict[str, Any]) -> dict[str, Any]:
+    """Llama 4's layers with experts, which have to be all of them."""
+    every, count = config.pop("interleave_moe_layer_step", 1), config.get("num_hidden_layers")
+    layers = config.pop("moe_layers", None)
+    if layers is None and every != 1:
+        raise ValueError(f"interleave_moe_layer_step: {every} leaves layers without experts{_NO}")
+    every_layer = isinstance(layers, list) and layers == [*range(len(layers))]
+    if layers is not None and not (every_layer and len(layers) == count):
+        raise ValueError(f"moe_layers: {show_value(layers)} leaves layers without experts{_NO}")
+    return config
+
+
+_NO = " between those with them, which the decoder here does not have"
+_LLAMA4 = {
+    "feed_forward.router": ["mlp.router"],
+    **{f"feed_forward.shared_expert.{part}": [f"mlp.shared_expert.{part}"] for part in _PARTS},
+}
+
+
+def _llama4_rows(model: ModelConfig) -> tuple[Row, ...]:
+    layer, paths = "model.layers.{}.feed_forward.experts.", "layers/mlp/experts/"
+    gate, up, down = (f"{paths}{part}/kernel" for part in _PARTS)
+    experts = (
+        Row(f"{layer}gate_up_proj", (gate, up), inputs_first=True),
+        Row(f"{layer}down_proj", (down,), inputs_first=True),
+    )
+    return (*llama_rows(model, _LLAMA4), *experts)
+
+
 EXPERTS = (
     Family(
         "mixtral",
@@ -144,6 +183,37 @@ EXPERTS = (
         fixed=_OF_EXPERTS | {"qk_norm": "all_heads"},
         ignored=_IN_TRAINING,
         modern=_renamed,
+    ),
+    Family(
+        "llama4_text",
+        "Llama4ForCausalLM",
+        (
+            *llama_keys(
+                heads=40, kv_heads=8, head_dim=128, eps=1e-5, without=("intermediate_size",)
+            ),
+            Key(
+                "intermediate_size",
+                ("intermediate_size", "feed_forward.shared_expert_intermediate_size"),
+            ),
+            ATTENTION_BIAS,
+            *_expert_keys(_LOCAL, 16, 1),
+            Key("use_qk_norm", ("qk_norm",), True, {True: "rotated", False: False}),
+        ),
+        rows=_llama4_rows,
+        fixed=_OF_EXPERTS
+        | {
+            "feed_forward.scores": "sigmoid",
+            "feed_forward.scaled": "inputs",
+            "feed_forward.norm_topk_prob": False,
+        },
+        windows=Windows(default=8192, types=_rotated_layers, chunked=True),
+        defaults={"rope_theta": 500_000.0},
+        ignored=_IN_TRAINING | {"intermediate_size_mlp", "for_llm_compressor"},
+        nope="listed",
+        tempered=True,
+        layout="interleaved",
+        modern=_llama4,
+        multimodal=("llama4",),
     ),
     Family(
         "granitemoe",
