@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -284,12 +284,12 @@ def _position_keys(
     return keys | {"rope_parameters": by_type}
 
 
-def _temperature(scales: set[QueryScale | None]) -> dict[str, Any]:
+def _temperature(scales: Set[QueryScale | None]) -> dict[str, Any]:
     """Return the keys about query scales, those of all layers without rotation."""
     if scales <= {None}:
         return {"attn_temperature_tuning": False}
-    (scale,) = scales if len(scales) == 1 else (None,)
-    if not isinstance(scale, Llama4Scale):
+    scale, *others = scales
+    if others or not isinstance(scale, Llama4Scale):
         raise ValueError("no query_scale in layers without rotation but one llama4 for all")
     return {"attn_temperature_tuning": True, **scale.model_dump(exclude={"type"})}
 
