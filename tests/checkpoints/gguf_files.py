@@ -46,6 +46,9 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
     "olmoe": "olmoe",
     "granitemoe": "granitemoe",
+    "gpt_oss": "gpt-oss",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
 }
 """llama.cpp's names of the families in the tests."""
 # What the scripts write for a key of config.json, by its name there or in rope_parameters.
@@ -67,7 +70,17 @@ _METADATA = {
     "clip_qkv": "add_clamp_kqv",
     **dict.fromkeys(("num_experts", "num_local_experts"), "add_expert_count"),
     "num_experts_per_tok": "add_expert_used_count",
+    "n_routed_experts": "add_expert_count",
     "moe_intermediate_size": "add_expert_feed_forward_length",
+    "first_k_dense_replace": "add_leading_dense_block_count",
+    "n_shared_experts": "add_expert_shared_count",
+    "routed_scaling_factor": "add_expert_weights_scale",
+    "n_group": "add_expert_group_count",
+    "topk_group": "add_expert_group_used_count",
+    "kv_lora_rank": "add_kv_lora_rank",
+    "q_lora_rank": "add_q_lora_rank",
+    "qk_rope_head_dim": "add_rope_dimension_count",
+    "v_head_dim": "add_value_length_mla",
     "shared_expert_intermediate_size": "add_expert_shared_feed_forward_length",
     "attention_multiplier": "add_attention_scale",
     "embedding_multiplier": "add_embedding_scale",
@@ -94,10 +107,15 @@ _WITH_ROTARY_DIM = {
     ),
     *("arcee", "jais2", "granitemoe"),
 }
-_SLIDING = ("gemma2", "gemma3_text", "cohere2", "olmo3", "exaone4")
+_RENAMED = {
+    "e_score_correction_bias": "e_score_correction.bias",
+    "self_attn.sinks": "self_attn.sinks.weight",
+}
+_SLIDING = ("gpt_oss", "gemma2", "gemma3_text", "cohere2", "olmo3", "exaone4")
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _STACKED = re.compile(r"(\.experts|\.norms)\.\d+")
 _EXPERTS = {
+    **_RENAMED,
     "block_sparse_moe.experts": "mlp.experts",
     "block_sparse_moe.input_linear": "input_linear",
     **{".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
@@ -128,6 +146,19 @@ def write_gguf(
         config |= {"num_key_value_heads": kv_heads, "intermediate_size": config["ffn_hidden_size"]}
         config |= {"max_position_embeddings": 2048}
         writer.add_tensor_data_layout("jploski")
+    if name == "gpt-oss":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if name == "deepseek2":
+        own = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+        writer.add_key_length(own)
+        writer.add_value_length(config["kv_lora_rank"])
+        writer.add_key_length_mla(config["qk_head_dim"])
+        if "mscale_all_dim" in rope:
+            rope["mscale_all_dim"] *= 0.1
+        if config["model_type"] == "deepseek_v3":
+            writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+            writer.add_expert_weights_norm(config["norm_topk_prob"])
+        config |= {"num_key_value_heads": 1, "head_dim": None}
     if name == "olmo":
         config["layer_norm_eps"] = 1e-5
     for key, add in _METADATA.items():
@@ -164,6 +195,20 @@ def write_gguf(
             stacked |= {stored.replace("input_linear", "mlp.experts.gate_proj"): [gate]}
             stacked |= {stored.replace("input_linear", "mlp.experts.up_proj"): [up]}
             continue
+        if "gate_up_proj" in stored and name == "gpt-oss":
+            for part, columns in (("gate_proj", weight[..., ::2]), ("up_proj", weight[..., 1::2])):
+                own = stored.replace("gate_up_proj", part)
+                stacked |= _of_experts(own, columns)
+            continue
+        if "mlp.experts.down_proj" in stored and name == "gpt-oss":
+            stacked |= _of_experts(stored, weight)
+            continue
+        if "kv_b_proj" in stored:
+            parts = weight.reshape(heads, -1, weight.shape[1])
+            keys, values = np.split(parts, [config["qk_nope_head_dim"]], axis=1)
+            stacked |= {stored.replace("kv_b", "k_b"): [keys.swapaxes(1, 2)]}
+            stacked |= {stored.replace("kv_b", "v_b"): [values]}
+            continue
         stacked.setdefault(_STACKED.sub(r"\1", stored).replace(".norms", ""), []).append(weight)
     for stored, parts in stacked.items():
         weight = np.stack(parts) if len(parts) > 1 else parts[0]
@@ -187,6 +232,13 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _of_experts(name: str, weight: NDArray[Any]) -> dict[str, list[NDArray[Any]]]:
+    """gpt-oss's, which has the inputs first."""
+    if name.endswith("_bias"):
+        return {name.replace("_bias", ".bias"): [weight]}
+    return {f"{name}.weight": [weight.swapaxes(1, 2)]}
 
 
 def _permuted(weight: NDArray[Any], heads: int) -> NDArray[Any]:

@@ -31,10 +31,10 @@ from tests.checkpoints.test_sentence_pieces import TEXTS, trained
 LOST = {
     *("dynamic", "proportional", "yarn_settings", "no_rope_layers", "sliding", "layer_types"),
     *("no_caps", "all_full", "no_attention_bias", "legacy_gelu", "untied", "norms", "one_norm"),
-    "limited",
+    *("limited", "window", "multimodal"),
     "window",
 }
-OTHER_PATTERN = {("cohere2", "yarn")}  # of sliding layers
+OTHER_PATTERN = {("cohere2", "yarn"), ("gpt_oss", "yarn")}  # of sliding layers
 # One for each way in which a file differs: permuted rows, norms, fused rows, factors.
 QUICK = {
     *(("llama", "llama3"), ("qwen2", "yarn"), ("gemma3_text", "linear"), ("gpt_neox", "default")),
@@ -60,6 +60,9 @@ def case_of(family: str, name: str) -> Case:
     config = json.loads(case.config)
     if family in ("gemma2", "gemma3_text"):
         config["query_pre_attn_scalar"] = config["head_dim"]
+    rope = config["rope_parameters"]
+    if family.startswith("deepseek") and "mscale" in rope:
+        rope["mscale"] = rope["mscale_all_dim"]
     return replace(case, config=json.dumps(config))
 
 

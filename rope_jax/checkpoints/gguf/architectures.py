@@ -24,7 +24,6 @@ class Architecture(NamedTuple):
     """What llama.cpp calls an architecture.
 
     model_type: of transformers.
-    variants:   the same for files in which a key of metadata has a value; True: any but 0.
     permuted:   rows of queries and keys are in the order in which a rotated pair is adjacent.
     plus_one:   weights of norms are stored as 1 + weight.
     names:      keys of config.json for metadata that other architectures lack or read otherwise;
@@ -33,19 +32,24 @@ class Architecture(NamedTuple):
     usual:      metadata that say what the family's code always does.
     tensors:    keys of config.json for what the tensors tell, and the values with a tensor and
                 without it.
+    rope:       rope parameters of models with YaRN that the files leave to llama.cpp's code.
+    log_unit:   of rope.scaling.yarn_log_multiplier.
+    variants:   what is for files in which a key of metadata has a value instead; True: any but 0.
     wide:       number of layers of its one model whose query_pre_attn_scalar is hidden_size /
                 num_attention_heads, not head_dim: Gemma's largest; None: no such setting.
     """
 
     model_type: str
-    variants: Mapping[tuple[str, Any], str] = {}
     permuted: bool = False
     plus_one: bool = False
     names: Mapping[str, str | None] = {}
     config: Mapping[str, Any] = {}
     usual: Mapping[str, Any] = {}
     tensors: Mapping[str, tuple[str, Any, Any]] = {}
+    rope: Mapping[str, Any] = {}
+    log_unit: float = 1.0
     wide: int | None = None
+    variants: Mapping[tuple[str, Any], "Architecture"] = {}
 
 
 _GRANITE = {
@@ -54,8 +58,23 @@ _GRANITE = {
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
 }
+_LATENT = {
+    "attention.q_lora_rank": "q_lora_rank",
+    "attention.kv_lora_rank": "kv_lora_rank",
+    "rope.dimension_count": "qk_rope_head_dim",
+    # with the suffix in files whose heads share one key, as llama.cpp computes them
+    **dict.fromkeys(("attention.key_length", "attention.key_length_mla"), "qk_head_dim"),
+    **dict.fromkeys(("attention.value_length", "attention.value_length_mla"), "v_head_dim"),
+    "attention.head_count_kv": None,
+    "expert_shared_count": "n_shared_experts",
+}
+_DEEPSEEK = Architecture("deepseek_v3", names=_LATENT, config={"q_lora_rank": None}, log_unit=0.1)
 ARCHITECTURES = {
-    "llama": Architecture("llama", {("expert_count", True): "mixtral"}, permuted=True),
+    "llama": Architecture(
+        "llama",
+        permuted=True,
+        variants={("expert_count", True): Architecture("mixtral", permuted=True)},
+    ),
     "qwen2": Architecture("qwen2"),
     "qwen2moe": Architecture("qwen2_moe"),
     "qwen3": Architecture("qwen3"),
@@ -67,7 +86,9 @@ ARCHITECTURES = {
     "gptneox": Architecture("gpt_neox"),
     "smollm3": Architecture("smollm3", permuted=True),
     "olmo": Architecture("olmo", permuted=True, usual={"attention.layer_norm_epsilon": 1e-5}),
-    "olmo2": Architecture("olmo2", {("attention.sliding_window", True): "olmo3"}),
+    "olmo2": Architecture(
+        "olmo2", variants={("attention.sliding_window", True): Architecture("olmo3")}
+    ),
     "command-r": Architecture("cohere"),
     "cohere2": Architecture("cohere2"),
     "phi2": Architecture("phi"),
@@ -91,8 +112,19 @@ ARCHITECTURES = {
     "exaone4": Architecture("exaone4"),
     "mistral3": Architecture(
         "mistral",
-        {("attention.temperature_scale", True): "ministral3"},
         permuted=True,
+        variants={("attention.temperature_scale", True): Architecture("ministral3", permuted=True)},
+    ),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        names={"expert_feed_forward_length": "intermediate_size"},
+        rope={"truncate": False},
+    ),
+    "deepseek2": _DEEPSEEK._replace(
+        model_type="deepseek_v2",
+        config={"q_lora_rank": None, "topk_method": "group_limited_greedy"},
+        usual={"expert_gating_func": 1},
+        variants={("expert_gating_func", 2): _DEEPSEEK._replace(usual={"expert_gating_func": 2})},
     ),
 }
 
@@ -112,6 +144,11 @@ _FIELDS = {
     "expert_used_count": "feed_forward.num_experts_per_tok",
     "expert_feed_forward_length": "feed_forward.moe_intermediate_size",
     "expert_shared_feed_forward_length": "feed_forward.shared_expert_intermediate_size",
+    "expert_weights_norm": "feed_forward.norm_topk_prob",
+    "expert_weights_scale": "feed_forward.routed_scaling_factor",
+    "expert_group_count": "feed_forward.n_group",
+    "expert_group_used_count": "feed_forward.topk_group",
+    "leading_dense_block_count": "dense_layers",
 }
 _POSITIONS = {
     "context_length": "max_position_embeddings",
@@ -128,11 +165,14 @@ _SCALING = {
 _IGNORED = ("rope.scaling.finetuned",)
 # Fields that say whether there are such tensors in a layer.
 _PARTS = {
-    "qkv_bias": ("attn_q.bias", "attn_qkv.bias"),
+    "qkv_bias": ("attn_q.bias", "attn_qkv.bias", "attn_kv_a_mqa.bias"),
     "o_bias": ("attn_output.bias",),
     "mlp_bias": ("ffn_up.bias",),
     "qk_norm": ("attn_q_norm.weight",),
 }
+# Groups of DeepSeek's experts, and those that a token may choose, by the number of experts, of V3
+# and R1, and of V2; others have one group. Files from before llama.cpp stored them are common.
+_GROUPS = {256: (8, 4), 160: (8, 3)}
 # llama3's other settings in every published model: (low_freq_factor, high_freq_factor, L)
 _LLAMA3 = (1.0, 4.0, 8192)
 
@@ -151,12 +191,11 @@ def architecture_of(metadata: Mapping[str, Any], file: str) -> tuple[str, Archit
             f"{file}: general.architecture: {name!r} is not one of {', '.join(sorted(known))}"
         )
     own = known[name]
-    model_type = own.model_type
     for (key, value), variant in own.variants.items():
         found = metadata.get(f"{name}.{key}")
         if found == value or (found and value is True):
-            model_type = variant
-    return name, own, FAMILIES[model_type]
+            own = variant
+    return name, own, FAMILIES[own.model_type]
 
 
 def config_of(
@@ -196,6 +235,12 @@ def config_of(
         config[theirs] = with_it if tensor in tensors else without
     config["tie_word_embeddings"] = "output.weight" not in tensors
     width = config.get("head_dim") or config["hidden_size"] // heads
+    if "qk_rope_head_dim" in config:
+        width = config["qk_rope_head_dim"]
+        config["qk_nope_head_dim"] = config["qk_head_dim"] - width
+        if "n_group" not in config:
+            groups = _GROUPS.get(config["n_routed_experts"], (1, 1))
+            config["n_group"], config["topk_group"] = groups
     if any(key.name == "head_dim" and key.default is not None for key in family.keys):
         config["head_dim"] = width  # not the family's default
     if given.get("attention.value_length") == width:
@@ -208,7 +253,7 @@ def config_of(
     if isinstance(slides := given.get("attention.sliding_window_pattern"), list):
         del given["attention.sliding_window_pattern"]
         config["layer_types"] = [f"{'sliding' if own else 'full'}_attention" for own in slides]
-    config["rope_parameters"] = _rope(given, config, width, family.partial, factors)
+    config["rope_parameters"] = _rope(given, config, width, own, family.partial, factors)
     if family.local:
         base = family.defaults.get("rope_local_base_freq", config["rope_parameters"]["rope_theta"])
         base = given.pop("rope.freq_base_swa", base)
@@ -228,6 +273,7 @@ def _rope(
     given: dict[str, Any],
     config: dict[str, Any],
     width: int,
+    own: Architecture,
     is_partial: bool,
     factors: Mapping[str, NDArray[Any]],
 ) -> dict[str, Any]:
@@ -249,8 +295,8 @@ def _rope(
     both = factors.get("rope_freqs.weight")
     if both is not None and (factor := _llama3_factor(both, rope["rope_theta"], rotary)):
         low, high, length = _LLAMA3
-        own = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
-        return rope | own | {"rope_type": "llama3", LENGTH: length}
+        settings = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
+        return rope | settings | {"rope_type": "llama3", LENGTH: length}
     if both is not None or long is not None:
         for key in ("rope.scaling.type", "rope.scaling.attn_factor"):
             given.pop(key, None)
@@ -265,8 +311,9 @@ def _rope(
     if kind in ("linear", "yarn"):
         rope["rope_type"] = kind
         rope |= {theirs: given.pop(key) for key, theirs in _SCALING.items() if key in given}
+        rope |= own.rope if kind == "yarn" else {}
         if "mscale_all_dim" in rope:  # of models that have both alike
-            rope["mscale"] = rope["mscale_all_dim"]
+            rope["mscale"] = rope["mscale_all_dim"] = rope["mscale_all_dim"] / own.log_unit
     return rope
 
 

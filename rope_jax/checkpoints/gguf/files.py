@@ -25,6 +25,9 @@ _SPELLINGS = {
     "e_score_correction_bias": "e_score_correction.bias",
     "self_attn.sinks": "self_attn.sinks.weight",
 }
+# Latent attention's matrix from which keys and values are made, which llama.cpp takes apart: keys
+# [heads, rank, width], values [heads, width, rank].
+_KEYS, _VALUES, _BOTH = (f".attn_{x}_b.weight" for x in ("k", "v", "kv"))
 _SHARED_GATE = "ffn_gate_inp_shexp.weight"
 _QUERIES_AND_KEYS = {".attn_q.": "num_attention_heads", ".attn_k.": "num_key_value_heads"}
 
@@ -64,6 +67,12 @@ class GgufFiles(CheckpointFiles):
             name: TensorInfo(stored.file, name, stored.shape, _dtype(stored))
             for name, stored in self._stored.items()
         }
+        for name in [name for name in self.tensors if name.endswith(_KEYS)]:
+            values, both = (name.replace(_KEYS, ending) for ending in (_VALUES, _BOTH))
+            heads, rank, width = self.tensors.pop(name).shape
+            info = self.tensors.pop(values)
+            shape = heads * (width + info.shape[1]), rank
+            self.tensors[both] = info._replace(stored=both, shape=shape)
 
     @property
     def remarks(self) -> list[str]:
@@ -108,8 +117,15 @@ class GgufFiles(CheckpointFiles):
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield tensors by name, as transformers has them."""
-        for name in (name for name in self._stored if name in names):
-            array = _floats(self._stored[name])
+        for name in (name for name in self.tensors if name in names):
+            if name in self._stored:
+                array = _floats(self._stored[name])
+            else:
+                keys, values = (
+                    _floats(self._stored[name.replace(_BOTH, x)]) for x in (_KEYS, _VALUES)
+                )
+                joined = np.concatenate([keys.swapaxes(1, 2), values], axis=1)
+                array = joined.reshape(-1, joined.shape[-1])
             for part, heads in _QUERIES_AND_KEYS.items() if self._architecture.permuted else ():
                 if part in name:
                     array = _unpermuted(array, self.config[heads])
