@@ -381,6 +381,15 @@ def helium() -> Models:
     yield "biases", own | {"attention_bias": True, "mlp_bias": True}, LENGTHS
 
 
+def exaone() -> Models:
+    yield from some_types(tiny(), 6, "llama3", theta=5e5)
+    yield "biases", tiny(attention_bias=True, mlp_bias=True, head_dim=16), LENGTHS
+
+
+def internlm3() -> Models:
+    yield from some_types(tiny(head_dim=16), 8, "dynamic", theta=5e7)
+
+
 def exaone4() -> Models:
     own = tiny(num_hidden_layers=4, sliding_window=16)
     yield from some_types(own, 6, "llama3", theta=1e6)
@@ -497,8 +506,8 @@ _ALL = (
     *(gemma, vaultgemma, granite, granitemoehybrid, hyperclovax),
     *(starcoder2, glm, olmo3, seed_oss, arcee),
     *(mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, llama4_text),
-    *(jais2, ernie4_5, helium, exaone4, ministral3, ministral),
     *(deepseek_v2, deepseek_v3, gpt_oss),
+    *(jais2, ernie4_5, helium, exaone, internlm3, exaone4, ministral3, ministral),
 )
 
 MODELS = {models.__name__: models for models in _ALL} | {"glm4": glm}

@@ -33,6 +33,29 @@ def _every(period: int) -> Callable[[Mapping[str, Any], int], list[str]]:
     return types
 
 
+def _renamed(**names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function for configs whose keys have other names, given with those of Llama's."""
+    return lambda config: {names.get(key, key): value for key, value in config.items()}
+
+
+def _exaone_rows(model: ModelConfig) -> tuple[Row, ...]:
+    layer, mlp = "transformer.h.{}.", ("gate_proj", "up_proj", "down_proj")
+    modules = {
+        "transformer.wte": ["embed_tokens"],
+        "transformer.ln_f": ["norm"],
+        f"{layer}ln_1": ["layers/input_layernorm"],
+        f"{layer}ln_2": ["layers/post_attention_layernorm"],
+        **{f"{layer}attn.attention.{x}_proj": [f"layers/self_attn/{x}_proj"] for x in "qkv"},
+        f"{layer}attn.attention.out_proj": ["layers/self_attn/o_proj"],
+        **{
+            f"{layer}mlp.{theirs}": [f"layers/mlp/{ours}"]
+            for theirs, ours in zip(("c_fc_0", "c_fc_1", "c_proj"), mlp, strict=True)
+        },
+        "lm_head": ["lm_head"],
+    }
+    return module_rows(modules)
+
+
 def _pattern_of_letters(config: dict[str, Any]) -> dict[str, Any]:
     """EXAONE 4: LLLG, for three local layers before each global one, is 4."""
     every = config.get("sliding_window_pattern")
@@ -575,6 +598,24 @@ DENSE = (
         "HeliumForCausalLM",
         (*llama_keys(kv_heads=20, head_dim=128, eps=1e-8), _QKV_BIAS, _MLP_BIAS),
         layout="interleaved",
+    ),
+    Family(
+        "exaone",
+        "ExaoneForCausalLM",
+        (*llama_keys(kv_heads=8, eps=1e-5), ATTENTION_BIAS, _MLP_BIAS),
+        rows=_exaone_rows,
+        defaults={"rope_theta": 500_000.0},
+        modern=_renamed(
+            num_layers="num_hidden_layers",
+            layer_norm_epsilon="rms_norm_eps",
+            activation_function="hidden_act",
+        ),
+    ),
+    Family(
+        "internlm3",
+        "InternLM3ForCausalLM",
+        (*llama_keys(kv_heads=2, head_dim=128, eps=1e-5), ATTENTION_BIAS, _MLP_BIAS),
+        modern=_renamed(qkv_bias="attention_bias", bias="mlp_bias"),
     ),
     Family(
         "exaone4",
