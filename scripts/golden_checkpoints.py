@@ -223,12 +223,13 @@ def write_keys() -> None:
     They are found in its text, so they include keys of other heads, such as num_labels.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as MODELS_OF
 
     keys = {}
     for family in MODELS:
         config = CONFIG_MAPPING[family]()
-        code = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
-        text = inspect.getsource(code)
+        # the code of some is Llama's
+        text = inspect.getsource(importlib.import_module(MODELS_OF[type(config)].__module__))
         names = {*re.findall(r"config\.(\w+)", text), *re.findall(r'config, "(\w+)"', text)}
         names |= {name for name in inspect.signature(type(config)).parameters if name != "kwargs"}
         keys[family] = {
