@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rope_jax.attention import backend_names
+from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES
 from rope_jax.config.inspection import KNOWN_MODELS
 from rope_jax.devices.targets import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
@@ -174,7 +175,14 @@ def _parameters(encoding: Encoding) -> str:
 
 
 def families_table() -> str:
-    """Return a table of families of checkpoints, with the worst difference from transformers."""
+    """Return a table of families of checkpoints, with the worst difference from transformers.
+
+    It also has llama.cpp's names of the architectures whose files are read as the family.
+    """
+    stored: dict[str, list[str]] = {}
+    for name, architecture in ARCHITECTURES.items():
+        for own in (architecture, *architecture.variants.values()):
+            stored.setdefault(own.model_type, []).append(f"`{name}`")
     with FAMILIES.open(newline="", encoding="utf-8") as file:
         rows = [
             (
@@ -183,10 +191,18 @@ def families_table() -> str:
                 row["decoder"],
                 f"{row['worst']} of {row['compared']}",
                 row["not_exported"] or "–",
+                ", ".join(stored.get(row["model_type"], ["–"])),
             )
             for row in csv.DictReader(file)
         ]
-    headings = ("model_type", "models", "what the decoder does for it", "worst", "not exported")
+    headings = (
+        "model_type",
+        "models",
+        "what the decoder does for it",
+        "worst",
+        "not exported",
+        "GGUF",
+    )
     return table(headings, rows)
 
 

@@ -19,7 +19,7 @@ from rope_jax.checkpoints.opening import opened, read_json, without_prefix
 from rope_jax.checkpoints.quantized import dequantized, logical_shape, partner, read_float8
 from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.data.tokenizers import read_content
-from rope_jax.errors import UserError, errors_from, library_errors
+from rope_jax.errors import UserError, errors_from, file_errors, library_errors
 
 if TYPE_CHECKING:
     from rope_jax.checkpoints.weights import Row
@@ -247,8 +247,12 @@ def find_folder(model: str, revision: str | None) -> Path:
 
 
 def is_gguf(model: str) -> bool:
-    """Whether a command's argument names a GGUF file."""
-    return model.lower().endswith(GGUF) and not os.path.isdir(os.path.expanduser(model))
+    """Whether a command's argument names a GGUF file, by its name or its first bytes."""
+    path = os.path.expanduser(model)
+    if not os.path.isfile(path):
+        return model.lower().endswith(GGUF) and not os.path.isdir(path)
+    with file_errors(path), open(path, "rb") as file:
+        return model.lower().endswith(GGUF) or file.read(4) == b"GGUF"
 
 
 def is_checkpoint(model: str) -> bool:

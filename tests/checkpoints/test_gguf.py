@@ -32,7 +32,6 @@ LOST = {
     *("dynamic", "proportional", "yarn_settings", "no_rope_layers", "sliding", "layer_types"),
     *("no_caps", "all_full", "no_attention_bias", "legacy_gelu", "untied", "norms", "one_norm"),
     *("limited", "window", "multimodal"),
-    "window",
 }
 OTHER_PATTERN = {("cohere2", "yarn"), ("gpt_oss", "yarn")}  # of sliding layers
 # One for each way in which a file differs: permuted rows, norms, fused rows, factors.
@@ -119,6 +118,13 @@ def test_stored_types(tmp_path: Path, kind: gguf.GGMLQuantizationType) -> None:
     dtypes = {info.dtype for info in files.tensors.values()}
     assert (dtypes == {"bfloat16"}) == (kind == Q.BF16)
     assert f"{kind.name} (" in files.remarks[0]
+
+
+def test_a_file_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    """Ollama's files have a hash for a name."""
+    path = write_gguf(tmp_path / "sha256-1234", golden_case("llama"))
+    assert is_checkpoint(str(path))
+    assert_same(loaded(path)[1], loaded(path.rename(tmp_path / "model.gguf"))[1])
 
 
 def test_every_architecture_is_that_of_a_family() -> None:
