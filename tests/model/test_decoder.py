@@ -18,6 +18,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import LanguageModel, language_model
+from rope_jax.model.layers import multiplied
 from rope_jax.model.norms import norm
 from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
@@ -278,6 +279,12 @@ def test_embeddings_are_scaled_by_the_rounded_root():
         assert embedded.dtype == dtype
         embeddings = params["embed_tokens"]["embedding"][:5].astype(jnp.dtype(dtype))
         np.testing.assert_array_equal(embedded, embeddings * jnp.dtype(dtype).type(root))
+
+
+def test_a_multiplier_is_not_rounded_to_bfloat16():
+    x = jnp.asarray([3.0, 5.0, 7.0], jnp.bfloat16)
+    np.testing.assert_array_equal(multiplied(x, 1 / 6), (np.float32([3, 5, 7]) / 6).astype(x.dtype))
+    assert np.any(multiplied(x, 1 / 6) != x * (1 / 6))
 
 
 @pytest.mark.parametrize("heads", [None, 5])

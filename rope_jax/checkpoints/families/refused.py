@@ -17,6 +17,8 @@ _REASONS = {
         *("gemma3n", "gemma3n_text"),
     ),
     "has wider heads in some layers, which the decoder lacks": ("gemma4", "gemma4_text"),
+    "has an activation with learned numbers (xIELU), which the decoder lacks": ("apertus",),
+    "rotates backwards and normalizes embeddings, which the decoder does not": ("nanochat",),
     "normalizes queries and keys after their rotation, which the decoder does before": (
         *("hunyuan_v1_dense", "hunyuan_v1_moe"),
     ),
