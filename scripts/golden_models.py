@@ -442,6 +442,23 @@ def olmoe() -> Models:
     yield "limited", own | limited | {"num_key_value_heads": 4}, LENGTHS
 
 
+def glm4_moe() -> Models:
+    own = tiny(n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=20, head_dim=16)
+    own |= {"num_hidden_layers": 3}
+    yield from some_types(own, 4, "yarn", partial_rotary_factor=0.5)
+    groups = {"n_group": 3, "topk_group": 2, "routed_scaling_factor": 2.5, "n_shared_experts": 2}
+    more = {"use_qk_norm": True, "attention_bias": True, "first_k_dense_replace": 2}
+    yield "groups", own | groups | more, LENGTHS
+
+
+def dots1() -> Models:
+    own = tiny(n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=20)
+    own |= {"n_shared_experts": 1, "sliding_window": 16, "max_window_layers": 1}
+    yield from some_types(own, 6, "yarn")
+    more = {"first_k_dense_replace": 1, "norm_topk_prob": True, "attention_bias": True}
+    yield "dense_first", own | more | {"sliding_window": None}, LENGTHS
+
+
 def granitemoe() -> Models:
     own = tiny(num_local_experts=4, **_MULTIPLIERS)
     yield from some_types(own, 6, "yarn")
@@ -505,7 +522,7 @@ _ALL = (
     *(cohere, cohere2, phi, stablelm, falcon, olmo, nemotron, persimmon),
     *(gemma, vaultgemma, granite, granitemoehybrid, hyperclovax),
     *(starcoder2, glm, olmo3, seed_oss, arcee),
-    *(mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, llama4_text),
+    *(mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, llama4_text, glm4_moe, dots1),
     *(deepseek_v2, deepseek_v3, gpt_oss),
     *(jais2, ernie4_5, helium, exaone, internlm3, exaone4, ministral3, ministral),
 )

@@ -35,8 +35,8 @@ from rope_jax.sealed import replacing_folder
 from rope_jax.sweeps.model import chosen_checkpoints, mesh_for
 
 # Fields of `model` that say how it is computed or initialized, or that every family shares.
-_WITHOUT_KEY = {"attention", "dtype", "initializer_range", "layers", "param_dtype", "position",
-                "product_dtype", "remat"}  # fmt: skip
+_WITHOUT_KEY = {"attention", "dtype", "feed_forward.balance", "initializer_range", "layers",
+                "param_dtype", "position", "product_dtype", "remat"}  # fmt: skip
 _WINDOWS = ("sliding_window", "attention_chunk")
 _GENERATION, _TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 

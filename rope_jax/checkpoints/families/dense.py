@@ -70,9 +70,9 @@ def _called_full_attention(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"layer_types": [FULL if kind == "attention" else kind for kind in found]}
 
 
-def _upper_layers(config: Mapping[str, Any], count: int) -> list[str]:
-    """Qwen: the layers from max_window_layers on slide."""
-    first = config.get("max_window_layers", 28)
+def upper_layers(config: Mapping[str, Any], count: int, first: int = 28) -> list[str]:
+    """Qwen: the layers from max_window_layers on slide. first: its default."""
+    first = config.get("max_window_layers", first)
     return [SLIDING if layer >= first else FULL for layer in range(count)]
 
 
@@ -226,7 +226,7 @@ DENSE = (
         "Qwen3ForCausalLM",
         (*llama_keys(kv_heads=32, head_dim=128), ATTENTION_BIAS),
         fixed={"qk_norm": True},
-        windows=Windows(default=4096, types=_upper_layers, switch=True),
+        windows=Windows(default=4096, types=upper_layers, switch=True),
         ignored=frozenset({"max_window_layers"}),
     ),
     Family(
@@ -234,7 +234,7 @@ DENSE = (
         "Qwen2ForCausalLM",
         llama_keys(kv_heads=32),
         fixed={"qkv_bias": True},
-        windows=Windows(default=4096, types=_upper_layers, switch=True),
+        windows=Windows(default=4096, types=upper_layers, switch=True),
         ignored=frozenset({"max_window_layers", "use_mrope"}),
     ),
     Family(

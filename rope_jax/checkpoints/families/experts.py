@@ -1,21 +1,23 @@
 """The families with a mixture of experts."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     CHUNKED,
     FIRST_LAYERS,
     FULL,
+    REQUIRED,
     SLIDING,
     Family,
+    Form,
     Key,
     Windows,
     llama_keys,
     llama_rows,
 )
-from rope_jax.checkpoints.families.dense import ATTENTION_BIAS, granite_keys
+from rope_jax.checkpoints.families.dense import ATTENTION_BIAS, granite_keys, upper_layers
 from rope_jax.checkpoints.weights import Row
 from rope_jax.config.model import ModelConfig
 from rope_jax.rope.messages import show_value
@@ -64,6 +66,49 @@ def _qwen_keys(experts: int, chosen: int, width: int) -> tuple[Key, ...]:
     )
 
 
+def block_keys(slot: str, **defaults: Any) -> tuple[Key, ...]:
+    """Return keys that are called as the fields of a block that they set."""
+    return tuple(Key(name, (f"{slot}.{name}",), default) for name, default in defaults.items())
+
+
+def deepseek_keys(
+    dense: int,
+    experts: int | object,
+    chosen: int | object,
+    width: int,
+    shared: int | object,
+    groups: int | None,
+) -> tuple[Key, ...]:
+    """Return the keys about experts in DeepSeek's names. dense: first layers without experts."""
+    of_experts = Key("moe_intermediate_size", ("feed_forward.moe_intermediate_size",), width)
+    one = Form(lambda value: 1 if value is None else value, lambda value: value)
+    return (
+        Key("first_k_dense_replace", ("dense_layers",), dense),
+        Key("n_routed_experts", ("feed_forward.num_experts",), experts),
+        Key("num_experts_per_tok", ("feed_forward.num_experts_per_tok",), chosen),
+        of_experts,
+        Key("n_shared_experts", ("feed_forward.shared_expert_intermediate_size",), shared,
+            times=of_experts),
+        Key("n_group", ("feed_forward.n_group",), groups, form=one),
+        Key("topk_group", ("feed_forward.topk_group",), groups and -(-groups // 2), form=one),
+    )  # fmt: skip
+
+
+def deepseek_rows(model: ModelConfig, others: Mapping[str, Sequence[str]] = {}) -> tuple[Row, ...]:
+    """Return the rows of DeepSeek's experts, and of a Llama. others: see `llama_rows`, `fused`."""
+    bias = "model.layers.{}.mlp.gate.e_score_correction_bias", ("layers/mlp/router/choice_bias",)
+    shared = {f"mlp.shared_experts.{part}": [f"mlp.shared_expert.{part}"] for part in _PARTS}
+    return (*llama_rows(model, fused=_ROUTED | shared | {**others}), Row(*bias))
+
+
+def n_routed_experts(config: dict[str, Any]) -> dict[str, Any]:
+    """The number of experts has other names in transformers, which a config may use."""
+    for name in ("num_experts", _LOCAL):
+        if name in config:
+            config["n_routed_experts"] = config.pop(name)
+    return config
+
+
 def _renamed(config: dict[str, Any]) -> dict[str, Any]:
     """The number of experts as transformers 5 may write it, in the key that is published."""
     count = {"num_experts": config.pop("num_local_experts")} if _LOCAL in config else {}
@@ -73,9 +118,12 @@ def _renamed(config: dict[str, Any]) -> dict[str, Any]:
 _LOCAL = "num_local_experts"
 _NORMALIZED = Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), False)
 _PARTS = ("gate_proj", "up_proj", "down_proj")
-_QWEN = {
+_ROUTED = {
     "mlp.gate": ["mlp.router"],
     **{f"mlp.experts.{{}}.{part}": [f"mlp.experts.{part}"] for part in _PARTS},
+}
+_QWEN = {
+    **_ROUTED,
     **{f"mlp.shared_expert.{part}": [f"mlp.shared_expert.{part}"] for part in _PARTS},
     "mlp.shared_expert_gate": ["mlp.shared_expert_gate"],
 }
@@ -92,6 +140,15 @@ _GRANITE = {
 }
 _OF_EXPERTS = {"feed_forward.type": "experts"}
 _IN_TRAINING = frozenset({"output_router_logits", "router_jitter_noise"})
+NOT_COMPUTED = _IN_TRAINING | {
+    *("aux_loss_alpha", "seq_aux"),  # in training
+    *("num_nextn_predict_layers", "num_mtp_layers"),  # whose tensors are left out
+}
+CHOSEN_IN_GROUPS = {
+    "feed_forward.scores": "sigmoid",
+    "feed_forward.choice_bias": True,
+    "feed_forward.group_score": "best_two",
+}
 
 
 def _rotated_layers(config: Mapping[str, Any], count: int) -> list[str]:
@@ -227,6 +284,38 @@ EXPERTS = (
         rows=functools.partial(llama_rows, fused=_GRANITE),
         fixed=_OF_EXPERTS,
         ignored=_IN_TRAINING,
+    ),
+    Family(
+        "glm4_moe",
+        "Glm4MoeForCausalLM",
+        (
+            *llama_keys(heads=96, kv_heads=8, eps=1e-5),
+            Key("attention_bias", ("qkv_bias",), False),
+            Key("use_qk_norm", ("qk_norm",), False),
+            *deepseek_keys(dense=1, experts=128, chosen=8, width=1408, shared=1, groups=1),
+            *block_keys("feed_forward", routed_scaling_factor=1.0, norm_topk_prob=True),
+        ),
+        rows=deepseek_rows,
+        fixed=_OF_EXPERTS | CHOSEN_IN_GROUPS,
+        defaults={"partial_rotary_factor": 0.5},
+        ignored=NOT_COMPUTED,
+        partial=True,
+        modern=n_routed_experts,
+    ),
+    Family(
+        "dots1",
+        "Dots1ForCausalLM",
+        (
+            *llama_keys(heads=32, kv_heads=32),
+            ATTENTION_BIAS,
+            *deepseek_keys(0, REQUIRED, REQUIRED, width=1408, shared=REQUIRED, groups=1),
+            *block_keys("feed_forward", routed_scaling_factor=1.0, norm_topk_prob=False),
+        ),
+        rows=deepseek_rows,
+        fixed=_OF_EXPERTS | CHOSEN_IN_GROUPS | {"qk_norm": True},
+        windows=Windows(default=4096, types=functools.partial(upper_layers, first=62)),
+        ignored=NOT_COMPUTED | {"max_window_layers"},
+        modern=n_routed_experts,
     ),
     Family(
         "gpt_oss",
