@@ -128,7 +128,8 @@ def test_the_examples_of_scalings_run():
     config = Config.model_validate(
         raw | {"stages": [{"steps": 200, "seq_len": 128, "batch_size": 1}]}
     )
-    assert config.sliding_windows == (1024, 1024, 1024, None, 1024, 1024, 1024, None)
+    local = [own.sliding_window is not None for own in config.pattern]
+    assert local == [True, True, True, False] * 2
     kinds = [config.rotary_layers.for_layer(i, config.rope.scaling)[1].type for i in range(8)]
     assert kinds == ["none"] * 3 + ["yarn"] + ["none"] * 3 + ["drope"]
 

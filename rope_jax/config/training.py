@@ -311,11 +311,6 @@ class Config(Frozen):
         return RotaryLayers(self.geometry, layers, pattern, self._rotary_dim)
 
     @property
-    def sliding_windows(self) -> tuple[int | None, ...]:
-        """Attention windows of the layers, as a repeating pattern."""
-        return tuple(element.sliding_window for element in self.pattern)
-
-    @property
     def has_chunks(self) -> bool:
         """Whether layers attend within chunks."""
         return any(element.attention_chunk is not None for element in self.pattern)

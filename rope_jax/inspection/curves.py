@@ -21,8 +21,8 @@ class InspectedModel:
 
     window:  L, tokens of the last training stage, whose scaling is `trained`.
     stages:  the scaling of each training stage.
-    sliding: the layers' sliding attention windows, a pattern that repeats; None: the layer reads
-             the whole text.
+    sliding: the layers' sliding attention windows or chunks, a pattern that repeats; None: the
+             layer reads the whole text.
     """
 
     name: str
@@ -44,8 +44,8 @@ class InspectedModel:
             )
         stages = tuple(training.stage_scaling(stage) for stage in range(len(training.stages)))
         window = training.stages[-1].seq_len
-        layers, sliding = training.rotary_layers, training.sliding_windows
-        return cls(training.name, layers, window, stages, sliding)
+        sliding = tuple(own.sliding_window or own.attention_chunk for own in training.pattern)
+        return cls(training.name, training.rotary_layers, window, stages, sliding)
 
     @property
     def trained(self) -> Scaling:

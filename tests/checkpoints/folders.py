@@ -125,6 +125,14 @@ def config_of(description: Description) -> Config:
     return validate(Config, raw, "config.json")
 
 
+def windows_of(config: Config) -> list[tuple[int | None, int | None]]:
+    """Return the sliding window and the chunk of every layer."""
+    layers = [
+        config.pattern[i % len(config.pattern)] for i in range(config.model.num_hidden_layers)
+    ]
+    return [(own.sliding_window, own.attention_chunk) for own in layers]
+
+
 def loaded(folder: Path, param_dtype: str = "float32") -> tuple[Config, Params]:
     """Return the config and the parameters of a checkpoint."""
     files = open_checkpoint(str(folder), None)
@@ -161,7 +169,7 @@ def logit_differences(family: str, folder: Path) -> Iterator[tuple[str, int, flo
     made: dict[str, Any] = {}
     for case in read_cases(family):
         config = config_of(read_description(json.loads(case.config), "config.json"))
-        key = f"{config.model.model_dump_json()} {config.sliding_windows} {case.tensors}"
+        key = f"{config.model.model_dump_json()} {windows_of(config)} {case.tensors}"
         if key not in made:
             params = loaded(write_case(folder / case.name, case))[1]
             made[key] = logits_function(config), params

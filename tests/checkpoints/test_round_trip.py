@@ -28,6 +28,7 @@ from tests.checkpoints.folders import (
     golden_case,
     loaded,
     says,
+    windows_of,
     write_case,
 )
 
@@ -123,11 +124,6 @@ def meaning(config: Config) -> dict[str, Any]:
     }
 
 
-def windows_of(config: Config) -> list[int | None]:
-    windows = config.sliding_windows
-    return [windows[i % len(windows)] for i in range(config.model.num_hidden_layers)]
-
-
 @pytest.mark.parametrize("family", GOLDEN)
 def test_a_config_that_is_described_is_read_as_the_same_model(family: str) -> None:
     """By its own family, and by whichever expresses it: a tied Llama may be another's."""
@@ -143,6 +139,11 @@ def test_a_config_that_is_described_is_read_as_the_same_model(family: str) -> No
             again = config_of(description)
             assert meaning(again) == meaning(config), case.name
             assert windows_of(again) == windows_of(config), case.name
+            a, b = (
+                c.rotary_layers.query_scale(c.rope.scaling, np.arange(3 * window)[None])
+                for c in (config, again)
+            )
+            np.testing.assert_allclose(a, b, rtol=1e-6, err_msg=case.name)
             # Inside and past the window. LongRoPE's m is a number, so settings may differ.
             for length in (20, 3 * window):
                 a, b = (

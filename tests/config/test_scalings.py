@@ -62,7 +62,7 @@ def test_a_layer_pattern_sets_base_scaling_and_sliding_window(read):
     config = read(text)
     # the geometry of layers that the pattern does not change
     assert config.geometry == RotaryGeometry(rotary_dim=16, base=500.0, train_length=128)
-    assert config.sliding_windows == (32, None, None)
+    assert [own.sliding_window for own in config.pattern] == [32, None, None]
     layers = config.rotary_layers
     pattern = (LayerOverride(base=100.0), LayerOverride(scaling=DRoPEScaling()), LayerOverride())
     assert layers == RotaryLayers(config.geometry, 5, pattern, head_dim=32)
