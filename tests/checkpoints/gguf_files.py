@@ -47,6 +47,8 @@ ARCHITECTURES = {
     "olmoe": "olmoe",
     "granitemoe": "granitemoe",
     "gpt_oss": "gpt-oss",
+    "exaone": "exaone",
+    "llama4_text": "llama4",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
 }
@@ -105,7 +107,7 @@ _WITH_ROTARY_DIM = {
         "cohere2",
         "granite",
     ),
-    *("arcee", "jais2", "granitemoe"),
+    *("arcee", "jais2", "granitemoe", "llama4", "exaone"),
 }
 _RENAMED = {
     "e_score_correction_bias": "e_score_correction.bias",
@@ -117,6 +119,7 @@ _STACKED = re.compile(r"(\.experts|\.norms)\.\d+")
 _EXPERTS = {
     **_RENAMED,
     "block_sparse_moe.experts": "mlp.experts",
+    "feed_forward.experts": "mlp.experts",
     "block_sparse_moe.input_linear": "input_linear",
     **{".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
 }
@@ -146,6 +149,10 @@ def write_gguf(
         config |= {"num_key_value_heads": kv_heads, "intermediate_size": config["ffn_hidden_size"]}
         config |= {"max_position_embeddings": 2048}
         writer.add_tensor_data_layout("jploski")
+    if name == "llama4":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+        writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
+        config["intermediate_size"] = config["intermediate_size_mlp"]
     if name == "gpt-oss":
         writer.add_expert_feed_forward_length(config["intermediate_size"])
     if name == "deepseek2":
@@ -195,12 +202,15 @@ def write_gguf(
             stacked |= {stored.replace("input_linear", "mlp.experts.gate_proj"): [gate]}
             stacked |= {stored.replace("input_linear", "mlp.experts.up_proj"): [up]}
             continue
-        if "gate_up_proj" in stored and name == "gpt-oss":
-            for part, columns in (("gate_proj", weight[..., ::2]), ("up_proj", weight[..., 1::2])):
+        if "experts.gate_up_proj" in stored:
+            half = weight.shape[-1] // 2
+            pairs = {"gpt-oss": (weight[..., ::2], weight[..., 1::2])}
+            halves = pairs.get(name, (weight[..., :half], weight[..., half:]))
+            for part, columns in zip(("gate_proj", "up_proj"), halves, strict=True):
                 own = stored.replace("gate_up_proj", part)
                 stacked |= _of_experts(own, columns)
             continue
-        if "mlp.experts.down_proj" in stored and name == "gpt-oss":
+        if "experts.down_proj" in stored and name in ("gpt-oss", "llama4"):
             stacked |= _of_experts(stored, weight)
             continue
         if "kv_b_proj" in stored:
@@ -267,6 +277,6 @@ def _add_scaling(writer: gguf.GGUFWriter, config: Any, rope: Any) -> None:
         waves = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, width, 2) / width)
         turns = rope["original_max_position_embeddings"] / waves
         low, high, factor = (rope[f"{x}factor"] for x in ("low_freq_", "high_freq_", ""))
-        kept = np.clip((turns - low) / (high - low), 0, 1)
+        kept = turns > low if high == low else np.clip((turns - low) / (high - low), 0, 1)
         factors = (1 / ((1 - kept) / factor + kept)).astype(np.float32)
         writer.add_tensor("rope_freqs.weight", factors)

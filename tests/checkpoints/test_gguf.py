@@ -34,7 +34,9 @@ LOST = {
     *("no_caps", "all_full", "no_attention_bias", "legacy_gelu", "untied", "norms", "one_norm"),
     *("limited", "window", "multimodal"),
 }
-OTHER_PATTERN = {("cohere2", "yarn"), ("gpt_oss", "yarn")}  # of sliding layers
+# of layers that slide or do not rotate
+OTHER_PATTERN = {*(("cohere2", "yarn"), ("gpt_oss", "yarn"), ("llama4_text", "scout")),
+                 ("llama4_text", "plain")}  # fmt: skip
 # One for each way in which a file differs: permuted rows, norms, fused rows, factors.
 QUICK = {
     *(("llama", "llama3"), ("qwen2", "yarn"), ("gemma3_text", "linear"), ("gpt_neox", "default")),
@@ -60,6 +62,8 @@ def case_of(family: str, name: str) -> Case:
     config = json.loads(case.config)
     if family in ("gemma2", "gemma3_text"):
         config["query_pre_attn_scalar"] = config["head_dim"]
+    if family == "llama4_text":
+        config |= {"attention_chunk_size": 8192, "floor_scale": 8192}
     rope = config["rope_parameters"]
     if family.startswith("deepseek") and "mscale" in rope:
         rope["mscale"] = rope["mscale_all_dim"]
@@ -92,10 +96,12 @@ def zip_leaves(a: Any, b: Any) -> Any:
     return zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
 
 
-def test_llama_3_is_recognised_by_its_divisors(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("factor", "high"), [(32.0, 4.0), (16.0, 1.0)])
+def test_llama_3_is_recognised_by_its_divisors(tmp_path: Path, factor: float, high: float) -> None:
     case = golden_case("llama", "llama3")
     config = json.loads(case.config)
-    rope = {"rope_theta": 500000.0, "factor": 32.0, "original_max_position_embeddings": 8192}
+    rope = {"rope_theta": 500000.0, "factor": factor, "original_max_position_embeddings": 8192}
+    rope["high_freq_factor"] = high
     config["rope_parameters"] |= rope
     path = write_gguf(tmp_path / "model.gguf", replace(case, config=json.dumps(config)))
     found = open_checkpoint(str(path), None).config["rope_parameters"]

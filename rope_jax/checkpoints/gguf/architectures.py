@@ -115,6 +115,16 @@ ARCHITECTURES = {
         permuted=True,
         variants={("attention.temperature_scale", True): Architecture("ministral3", permuted=True)},
     ),
+    "exaone": Architecture("exaone"),
+    "llama4": Architecture(
+        "llama4_text",
+        names={
+            "feed_forward_length": "intermediate_size_mlp",
+            "expert_feed_forward_length": "intermediate_size",
+            "interleave_moe_layer_step": "interleave_moe_layer_step",
+        },
+        config={"use_qk_norm": True},  # Scout's, whose layers all have experts
+    ),
     "gpt-oss": Architecture(
         "gpt_oss",
         names={"expert_feed_forward_length": "intermediate_size"},
@@ -173,8 +183,9 @@ _PARTS = {
 # Groups of DeepSeek's experts, and those that a token may choose, by the number of experts, of V3
 # and R1, and of V2; others have one group. Files from before llama.cpp stored them are common.
 _GROUPS = {256: (8, 4), 160: (8, 3)}
-# llama3's other settings in every published model: (low_freq_factor, high_freq_factor, L)
-_LLAMA3 = (1.0, 4.0, 8192)
+# llama3's other settings in every published model: (low_freq_factor, high_freq_factor, L); the last
+# is Llama 4's
+_LLAMA3 = ((1.0, 4.0, 8192), (1.0, 1.0, 8192))
 
 
 def architecture_of(metadata: Mapping[str, Any], file: str) -> tuple[str, Architecture, Family]:
@@ -230,7 +241,8 @@ def config_of(
         config.setdefault(by_field["num_key_value_heads"], heads)
     for field, endings in _PARTS.items():
         if field in by_field:
-            config[by_field[field]] = any(f"blk.0.{ending}" in tensors for ending in endings)
+            found = any(f"blk.0.{ending}" in tensors for ending in endings)
+            config.setdefault(by_field[field], found)
     for theirs, (tensor, with_it, without) in own.tensors.items():
         config[theirs] = with_it if tensor in tensors else without
     config["tie_word_embeddings"] = "output.weight" not in tensors
@@ -293,10 +305,8 @@ def _rope(
     attention = given.get("rope.scaling.attn_factor", 1.0)
     long, short = (factors.get(f"rope_factors_{x}.weight") for x in ("long", "short"))
     both = factors.get("rope_freqs.weight")
-    if both is not None and (factor := _llama3_factor(both, rope["rope_theta"], rotary)):
-        low, high, length = _LLAMA3
-        settings = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
-        return rope | settings | {"rope_type": "llama3", LENGTH: length}
+    if both is not None and (settings := _llama3(both, rope["rope_theta"], rotary)):
+        return rope | settings | {"rope_type": "llama3"}
     if both is not None or long is not None:
         for key in ("rope.scaling.type", "rope.scaling.attn_factor"):
             given.pop(key, None)
@@ -317,11 +327,13 @@ def _rope(
     return rope
 
 
-def _llama3_factor(factors: NDArray[Any], base: float, rotary: int) -> float | None:
-    """Return llama3's `factor`, if these are its divisors of the frequencies."""
-    factor, (low, high, length) = float(str(factors.max())), _LLAMA3
-    settings = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
-    geometry = RotaryGeometry(rotary, base, int(length))
-    scaled, _ = parse_scaling({"type": "llama3", **settings}).scaled(geometry)
-    found = np.allclose(geometry.inv_freq() / scaled, factors, rtol=1e-4)
-    return factor if factor > 1 and found else None
+def _llama3(factors: NDArray[Any], base: float, rotary: int) -> dict[str, Any]:
+    """Return llama3's settings of which these are the divisors of the frequencies; {}: none."""
+    factor = float(str(factors.max()))
+    for low, high, length in _LLAMA3 if factor > 1 else ():
+        settings = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
+        geometry = RotaryGeometry(rotary, base, length)
+        scaled, _ = parse_scaling({"type": "llama3", **settings}).scaled(geometry)
+        if np.allclose(geometry.inv_freq() / scaled, factors, rtol=1e-4):
+            return settings | {LENGTH: length}
+    return {}
