@@ -41,10 +41,14 @@ class Sharding(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """Shape of one parameter, and its initial value: normal with the model's initializer_range."""
+    """Shape of one parameter, and its initial value: normal with the model's initializer_range.
+
+    in_float32: whatever the type of the model's weights.
+    """
 
     shape: tuple[int, ...]
     initial: Literal["normal", "zeros", "ones"] = "normal"
+    in_float32: bool = False
 
 
 class Norm(NamedTuple):

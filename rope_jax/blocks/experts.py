@@ -110,7 +110,7 @@ class Experts(FeedForward):
         d, count = model.hidden_size, self.num_experts
         router = linear(d, count, self.router_bias)
         if self.choice_bias:
-            router["choice_bias"] = Parameter((count,), "zeros")
+            router["choice_bias"] = Parameter((count,), "zeros", in_float32=True)
         one = _mlp(model, self._width(model), self.expert_bias)
         parameters: Parameters = {
             "router": router,

@@ -91,7 +91,8 @@ class Weights(nnx.Module):
         def fresh(entry: Any) -> Any:
             if isinstance(entry, Parameter):
                 draw = initializers[entry.initial]
-                return nnx.Param(draw(rngs.params(), entry.shape, config.param_dtype))
+                dtype = "float32" if entry.in_float32 else config.param_dtype
+                return nnx.Param(draw(rngs.params(), entry.shape, dtype))
             if isinstance(entry, Norm):
                 return norm(config, entry, rngs)
             return Weights(entry, config, rngs)

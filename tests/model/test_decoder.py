@@ -21,7 +21,9 @@ from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.model.layers import multiplied
 from rope_jax.model.norms import norm
 from rope_jax.model.resolve import resolve_model, resolve_run
-from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
+from rope_jax.positions.mapping import with_map
+from rope_jax.positions.maps import MAPS
+from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, RotaryLayers, parse_scaling
 from tests.model.reference import FAMILIES, SIZES, kinds_of, loud_params, reference_nll
 
 V, B, T, L = 61, 3, 50, 3  # L = B: code that confuses the two axes must not pass
@@ -254,6 +256,18 @@ def test_bfloat16_is_close_to_float32(plain):
     error = np.abs(jax.jit(model.nll)(*given) - plain(*text(), positions))
     assert 1e-4 < error.mean() < 0.03
     assert error.max() < 0.3
+
+
+@pytest.mark.parametrize("name", ["deepseek", "gpt_oss"])
+def test_far_keys_at_the_same_distances_change_nothing(name):
+    model, layers = made(name), RotaryLayers(RotaryGeometry(8, 1e4, 32), L)
+    one = layers.rotary(parse_scaling("none"), POSITIONS[:1])
+    same = MAPS["self_extend"](window=8, group=1)
+    two = with_map(one, same, layers, POSITIONS[:1], window=32, seq_len=T)
+    assert len(two.bands) == 2
+    nll = jax.jit(model.nll)
+    found, wanted = (nll(loud_params(model), *text(), POSITIONS, None, x) for x in (two, one))
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
 def test_bfloat16_weights_give_the_losses_of_their_rounded_values():
