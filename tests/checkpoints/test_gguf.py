@@ -273,6 +273,7 @@ def cut_in_the_header(path: Path) -> None:
         (None, {"general__type": "adapter"}, "general.type: is 'adapter', not a model; name the"),
         (None, {"llama__rope__scaling__type": "ntk"}, "llama.rope.scaling.type: is 'ntk', which"),
         (None, {"llama__attention__clamp": 8}, "llama.attention.clamp: is 8, which nothing here"),
+        (None, {"general__architecture": "gptneox"}, "gptneox.context_length: is missing; it"),
         (None, {"split__count": 3}, "is one of 3 files, which should be named …-00001-of-00003."),
         (None, {"tokenizer__ggml__model": "rwkv"}, "tokenizer.ggml.model: 'rwkv' is not one of gp"),
         (None, byte_level("gpt-9"), "tokenizer.ggml.pre: 'gpt-9' is not one of "),
@@ -290,7 +291,7 @@ def test_what_cannot_be_read(
 
 def test_files_without_weights_are_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", golden_case("llama"), weights={})
-    assert says(open_checkpoint, str(path), None).startswith(f"{path}: holds a vocabulary without")
+    assert says(open_checkpoint, str(path), None).startswith(f"{path}: has no token_embd")
 
 
 def test_parts_are_read_together(tmp_path: Path) -> None:

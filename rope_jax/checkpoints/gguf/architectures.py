@@ -15,6 +15,7 @@ from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, parse_scaling
 from rope_jax.rope.hf.read import LENGTH
+from rope_jax.rope.messages import show_value
 
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that are settings of the rotation: divisors of its frequencies."""
@@ -109,13 +110,13 @@ ARCHITECTURES = {
     "arcee": Architecture("arcee", permuted=True),
     "jais2": Architecture("jais2"),
     "ernie4_5": Architecture("ernie4_5"),
+    "exaone": Architecture("exaone"),
     "exaone4": Architecture("exaone4"),
     "mistral3": Architecture(
         "mistral",
         permuted=True,
         variants={("attention.temperature_scale", True): Architecture("ministral3", permuted=True)},
     ),
-    "exaone": Architecture("exaone"),
     "llama4": Architecture(
         "llama4_text",
         names={
@@ -172,6 +173,7 @@ _SCALING = {
     "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
     "attention.temperature_scale": "llama_4_scaling_beta",
 }
+_REQUIRED = ("context_length", "embedding_length", "block_count", "attention.head_count")
 _IGNORED = ("rope.scaling.finetuned",)
 # Fields that say whether there are such tensors in a layer.
 _PARTS = {
@@ -226,6 +228,10 @@ def config_of(
         for key, value in metadata.items()
         if key.startswith(f"{name}.")
     }
+    for key in _REQUIRED:
+        if not isinstance(given.get(key), int) or given[key] < 1:
+            wrong = show_value(given[key]) if key in given else "missing"
+            raise UserError(f"{file}: {name}.{key}: is {wrong}; it should be a whole number")
     by_field = {key.fields[0]: key.name for key in reversed(family.keys) if key.fields}
     config: dict[str, Any] = {"model_type": family.model_type, **own.config}
     names = {key.name: key.name for key in family.keys}
@@ -323,7 +329,8 @@ def _rope(
         rope |= {theirs: given.pop(key) for key, theirs in _SCALING.items() if key in given}
         rope |= own.rope if kind == "yarn" else {}
         if "mscale_all_dim" in rope:  # of models that have both alike
-            rope["mscale"] = rope["mscale_all_dim"] = rope["mscale_all_dim"] / own.log_unit
+            both_alike = round(rope["mscale_all_dim"] / own.log_unit, 6)
+            rope |= {"mscale": both_alike, "mscale_all_dim": both_alike}
     return rope
 
 
@@ -334,6 +341,7 @@ def _llama3(factors: NDArray[Any], base: float, rotary: int) -> dict[str, Any]:
         settings = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
         geometry = RotaryGeometry(rotary, base, length)
         scaled, _ = parse_scaling({"type": "llama3", **settings}).scaled(geometry)
-        if np.allclose(geometry.inv_freq() / scaled, factors, rtol=1e-4):
+        divisors = geometry.inv_freq() / scaled
+        if divisors.shape == factors.shape and np.allclose(divisors, factors, rtol=1e-4):
             return settings | {LENGTH: length}
     return {}

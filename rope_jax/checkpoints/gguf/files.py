@@ -54,7 +54,10 @@ class GgufFiles(CheckpointFiles):
         }
         embedding = self._stored.get("token_embd.weight")
         if embedding is None:
-            raise UserError(f"{path}: holds a vocabulary without weights; name the model's file")
+            raise UserError(
+                f"{path}: has no token_embd.weight, like a vocabulary or an adapter; name the file "
+                "of the model"
+            )
         for kind in {stored.kind for stored in self._stored.values()}:
             _check_kind(kind, path)
         factors = {
