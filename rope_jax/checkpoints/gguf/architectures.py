@@ -302,7 +302,7 @@ def _rope(
     """
     rope: dict[str, Any] = {"rope_theta": given.pop("rope.freq_base", 10000.0)}
     rotary = given.pop("rope.dimension_count", width)
-    if is_partial or rotary != width:
+    if width and (is_partial or rotary != width):
         share = rotary / width  # of which int(width · share) has to be `rotary`
         share = share if int(width * share) == rotary else math.nextafter(share, 1.0)
         rope["partial_rotary_factor"] = share

@@ -84,7 +84,7 @@ def _read(path: Path) -> Header:
         )
     try:
         return _parsed(path, data)
-    except (ValueError, IndexError, OverflowError, MemoryError) as error:
+    except (ValueError, TypeError, ArithmeticError, MemoryError, RecursionError) as error:
         raise UserError(f"{path}: is truncated or damaged ({error}); download it again") from None
 
 
@@ -113,8 +113,10 @@ class _Cursor:
     def value(self, kind: int) -> Any:
         if kind == _STRING:
             return self.string()
-        if kind != _ARRAY:
+        if kind in _NUMBERS:
             return self.number(kind)
+        if kind != _ARRAY:
+            raise ValueError(f"a value has type {kind}")
         inside, count = self.number(4), self.number()
         if inside in _NUMBERS:
             return self.numbers(inside, count)
@@ -132,9 +134,7 @@ def _parsed(path: Path, data: NDArray[np.uint8]) -> Header:
     metadata = {}
     for _ in range(keys):
         key = cursor.string()
-        if (kind := cursor.number(4)) not in {*_NUMBERS, _STRING, _ARRAY}:
-            raise ValueError(f"{key} has type {kind}")
-        metadata[key] = cursor.value(kind)
+        metadata[key] = cursor.value(cursor.number(4))
     found = []
     for _ in range(count):
         name, axes = cursor.string(), cursor.number(4)
