@@ -174,7 +174,8 @@ def describe(
     length: the longest text that the model is meant for. family: a model_type; None: the first
         that can express the model, beginning with the `preferred` one.
 
-    UserError: no family can, or not the one that was asked for. The message says why.
+    UserError: no family can, or not the one that was asked for. The message says what those lack
+    that come closest.
     """
     model = training.model.model_copy(update={"vocab_size": vocab_size})
     if family is not None and family not in FAMILIES:
@@ -185,8 +186,8 @@ def describe(
     ):
         if not is_known:
             raise UserError(f"model.{key}: {value} is in no family of transformers")
-    of_model: list[str] = []
-    of_positions: list[str] = []
+    of_model: dict[str, str] = {}  # the first family that lacks something, by what that is
+    of_positions: dict[str, str] = {}
     candidates = sorted(FAMILIES.values(), key=lambda each: each.model_type != preferred)
     for candidate in candidates if family is None else [FAMILIES[family]]:
         reasons = of_model
@@ -195,9 +196,10 @@ def describe(
             reasons = of_positions
             return candidate, keys | _position_keys(training, scaling, length, candidate)
         except ValueError as error:
-            reasons.append(f"{candidate.model_type}: {error}")
+            reasons.setdefault(str(error), candidate.model_type)
     # a family that has the architecture says best what is missing
-    why = "; ".join(of_positions or of_model)
+    closest = sorted((of_positions or of_model).items(), key=lambda each: each[0].count(", no "))
+    why = "; ".join(f"{name}: {reason}" for reason, name in closest[:3])
     raise UserError(f"family: none can express this model ({why})")
 
 
@@ -220,10 +222,21 @@ def _model_keys(model: ModelConfig, family: Family) -> dict[str, Any]:
     given = _flat({name: getattr(model, name) for name in ModelConfig.model_fields})
     fields = {name: expected[name] if value is None else value for name, value in given.items()}
     settable = _WITHOUT_KEY.union(*(key.fields for key in family.keys))
-    for name, value in fields.items():
-        if name not in settable and value != expected[name]:
-            raise ValueError(f"no {name} {value}")
-    written = {key.name: key.written(fields) for key in family.keys}
+    lacking = [
+        f"no {name} {value}"
+        for name, value in fields.items()
+        if name not in settable and value != expected[name]
+    ]
+    written: dict[str, Any] = {}
+    for key in family.keys:
+        if not fields.keys() >= {*key.fields}:
+            continue  # of another block, whose type the family lacks
+        try:
+            written[key.name] = key.written(fields)
+        except ValueError as error:
+            lacking.append(str(error))
+    if lacking:
+        raise ValueError(", ".join(lacking))
     if (scalar := written.get("query_pre_attn_scalar")) is not None:
         if scalar != int(scalar):
             raise ValueError(f"no query_pre_attn_scalar {scalar}, only whole numbers")
