@@ -96,6 +96,14 @@ def zip_leaves(a: Any, b: Any) -> Any:
     return zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
 
 
+def test_metadata_that_say_what_is_usual_are_read(tmp_path: Path) -> None:
+    usual = {"attention__causal": True, "rope__scaling__attn_factor": 1.0, "expert_gating_func": 1}
+    metadata = {f"qwen3moe__{key}": value for key, value in usual.items()}
+    path = write_gguf(tmp_path / "model.gguf", golden_case("qwen3_moe"), **metadata)
+    config = open_checkpoint(str(path), None).config
+    assert not [key for key in config if "." in key]
+
+
 @pytest.mark.parametrize(("factor", "high"), [(32.0, 4.0), (16.0, 1.0)])
 def test_llama_3_is_recognised_by_its_divisors(tmp_path: Path, factor: float, high: float) -> None:
     case = golden_case("llama", "llama3")

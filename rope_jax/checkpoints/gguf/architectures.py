@@ -30,7 +30,7 @@ class Architecture(NamedTuple):
     names:      keys of config.json for metadata that other architectures lack or read otherwise;
                 None: it follows from others.
     config:     keys of config.json that the files leave to llama.cpp's code.
-    usual:      metadata that say what the family's code always does.
+    usual:      metadata that say what this family always does.
     tensors:    keys of config.json for what the tensors tell, and the values with a tensor and
                 without it.
     rope:       rope parameters of models with YaRN that the files leave to llama.cpp's code.
@@ -134,7 +134,6 @@ ARCHITECTURES = {
     "deepseek2": _DEEPSEEK._replace(
         model_type="deepseek_v2",
         config={"q_lora_rank": None, "topk_method": "group_limited_greedy"},
-        usual={"expert_gating_func": 1},
         variants={("expert_gating_func", 2): _DEEPSEEK._replace(usual={"expert_gating_func": 2})},
     ),
 }
@@ -175,6 +174,11 @@ _SCALING = {
 }
 _REQUIRED = ("context_length", "embedding_length", "block_count", "attention.head_count")
 _IGNORED = ("rope.scaling.finetuned",)
+# Metadata that say what every family does; 1: softmax.
+_USUAL = {
+    **{"attention.causal": True, "expert_gating_func": 1},
+    **{"rope.scaling.attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 1.0},
+}
 # Fields that say whether there are such tensors in a layer.
 _PARTS = {
     "qkv_bias": ("attn_q.bias", "attn_qkv.bias", "attn_kv_a_mqa.bias"),
@@ -282,7 +286,7 @@ def config_of(
     unread = {
         f"{name}.{key}": value
         for key, value in given.items()
-        if key not in _IGNORED and (key, value) not in own.usual.items()
+        if key not in _IGNORED and (key, value) not in {**_USUAL, **own.usual}.items()
     }
     return config | unread
 
