@@ -46,7 +46,7 @@ BIASES = {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "tie_word_embeddin
 NEOX = {"norm": "layer_norm", "parallel_residual": True, "gated_mlp": False}
 NEOX |= {"residual_multiplier": 0.5, "logit_multiplier": 2.0}
 BY_HEAD = {"norm": "layer_norm_no_bias", "norm_placement": "shared", "qk_norm": "by_head"}
-BY_HEAD |= {"head_bias": True, "clip_qkv": 0.5, "tie_word_embeddings": False}
+BY_HEAD |= {"head_bias": True, "tie_word_embeddings": False}
 GEMMA = {
     **{"norm_placement": "both", "attention_softcap": 5.0, "logit_softcap": 3.0},
     **{"norm": "rms_norm_plus_one", "qk_norm": True, "scale_embeddings": True},

@@ -71,9 +71,9 @@ def by_row():
 
 
 PACKED = POSITIONS, SEGMENTS, by_layer()
-# Grouped queries, heads of which 8 of 12 dimensions are rotated, a norm and limits of queries and
-# keys, a separate output matrix with a bias.
-FULL = {"num_attention_heads": 6, "qk_norm": "by_head", "clip_qkv": 1.5}
+# Grouped queries, heads of which 8 of 12 dimensions are rotated, QK-norm, a separate output matrix
+# with a bias. No limits of queries: their derivative jumps, so rounding would matter.
+FULL = {"num_attention_heads": 6, "qk_norm": "by_head"}
 FULL |= {"tie_word_embeddings": False, "head_bias": True}
 PLAIN = {"head_dim": 8, "num_key_value_heads": 4}
 # By name: the model's fields, its sliding windows, layout, and (positions, segments, rotary).
