@@ -207,6 +207,17 @@ class Windows(NamedTuple):
         return keys | switch
 
 
+def every(period: int) -> Callable[[Mapping[str, Any], int], list[str]]:
+    """Return a function for layer types of which every `period`-th is global."""
+
+    def types(config: Mapping[str, Any], count: int) -> list[str]:
+        names = ("sliding_window_pattern", "_sliding_window_pattern")
+        every = next((config[name] for name in names if config.get(name)), period)
+        return [SLIDING if (layer + 1) % every else FULL for layer in range(count)]
+
+    return types
+
+
 def every_layer(config: Mapping[str, Any], count: int) -> list[str]:
     """Mistral: all layers slide, unless layer_types says otherwise (Ministral)."""
     return [SLIDING] * count
@@ -338,3 +349,7 @@ def llama_keys(
         Key("tie_word_embeddings", ("tie_word_embeddings",), tied),
     )
     return tuple(key for key in keys if key.name not in without)
+
+
+ATTENTION_BIAS = Key("attention_bias", ("qkv_bias", "o_bias"), False)
+MLP_BIAS = Key("mlp_bias", ("mlp_bias",), False)

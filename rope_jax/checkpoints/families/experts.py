@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
+    ATTENTION_BIAS,
     CHUNKED,
     FIRST_LAYERS,
     FULL,
@@ -17,7 +18,7 @@ from rope_jax.checkpoints.families.base import (
     llama_keys,
     llama_rows,
 )
-from rope_jax.checkpoints.families.dense import ATTENTION_BIAS, granite_keys, upper_layers
+from rope_jax.checkpoints.families.rms_norm import granite_keys, upper_layers
 from rope_jax.checkpoints.weights import Row
 from rope_jax.config.model import ModelConfig
 from rope_jax.rope.messages import show_value
