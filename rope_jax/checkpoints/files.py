@@ -3,6 +3,7 @@
 Imports no jax: a wrong argument of a command should be answered at once.
 """
 
+import glob
 import hashlib
 import json
 import os
@@ -233,6 +234,8 @@ def find_folder(model: str, revision: str | None) -> Path:
     if os.path.isdir(folder):
         if revision is not None:
             raise UserError(f"revision: {model} is a local folder, which has no revisions")
+        if not os.path.isfile(os.path.join(folder, CONFIG)) and (found := _gguf_in(folder)):
+            raise UserError(f"{model}: is a folder; name the file in it, such as {found[0]}")
         return Path(folder)
     if os.path.exists(folder) or not _HUB_ID.fullmatch(model):
         raise UserError(
@@ -264,9 +267,16 @@ def is_checkpoint(model: str) -> bool:
         return False
     if any(os.path.isfile(os.path.join(folder, name)) for name in (CONFIG, adapter.CONFIG)):
         return True
+    if _gguf_in(folder):
+        return True
     # runs/dmeo is a misspelt run, not a model of the owner "runs"
     is_there = os.path.exists(folder) or os.path.exists(os.path.dirname(folder) or ".")
     return bool(_HUB_ID.fullmatch(model)) and not is_there
+
+
+def _gguf_in(folder: str) -> list[str]:
+    """Return the GGUF files in a folder, if it is one."""
+    return sorted(glob.glob(os.path.join(glob.escape(folder), f"*{GGUF}")))
 
 
 def _shards(folder: Path) -> list[Path]:

@@ -133,7 +133,10 @@ def write_gguf(
     weights: Tensors | None = None,
     **metadata: Any,
 ) -> Path:
-    """Write a golden model. kind: of its matrices. metadata: more keys, with __ for points."""
+    """Write a golden model.
+
+    kind: of its matrices. metadata: more keys, with __ for points; None: the file lacks the key.
+    """
     config = json.loads(case.config)
     name = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, name)
@@ -184,6 +187,9 @@ def write_gguf(
         writer.add_sliding_window_pattern([t == "sliding_attention" for t in config["layer_types"]])
     _add_scaling(writer, config, rope)
     for key, value in metadata.items():
+        writer.kv_data[0].pop(key.replace("__", "."), None)
+        if value is None:
+            continue
         add = {
             **{str: writer.add_string, bool: writer.add_bool},
             **{int: writer.add_uint32, float: writer.add_float32},

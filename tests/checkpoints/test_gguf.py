@@ -98,6 +98,7 @@ def zip_leaves(a: Any, b: Any) -> Any:
 
 def test_metadata_that_say_what_is_usual_are_read(tmp_path: Path) -> None:
     usual = {"attention__causal": True, "rope__scaling__attn_factor": 1.0, "expert_gating_func": 1}
+    usual |= {"rope__scaling__type": "none", "rope__scaling__factor": 1.0}
     metadata = {f"qwen3moe__{key}": value for key, value in usual.items()}
     path = write_gguf(tmp_path / "model.gguf", golden_case("qwen3_moe"), **metadata)
     config = open_checkpoint(str(path), None).config
@@ -140,6 +141,14 @@ def test_a_file_is_known_by_its_first_bytes(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "sha256-1234", golden_case("llama"))
     assert is_checkpoint(str(path))
     assert_same(loaded(path)[1], loaded(path.rename(tmp_path / "model.gguf"))[1])
+
+
+def test_a_folder_with_a_file_is_told_from_it(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", golden_case("llama"))
+    assert is_checkpoint(str(tmp_path))
+    assert says(open_checkpoint, str(tmp_path), None) == (
+        f"{tmp_path}: is a folder; name the file in it, such as {path}"
+    )
 
 
 def test_every_architecture_is_that_of_a_family() -> None:
@@ -283,6 +292,13 @@ def cut_in_the_header(path: Path) -> None:
         (None, {"llama__attention__clamp": 8}, "llama.attention.clamp: is 8, which nothing here"),
         (None, {"general__architecture": "gptneox"}, "gptneox.context_length: is missing; it"),
         (None, {"split__count": 3}, "is one of 3 files, which should be named …-00001-of-00003."),
+        (None, {"tokenizer__ggml__model": ["rwkv"]}, "tokenizer.ggml.model: should be text"),
+        (
+            None,
+            byte_level() | {"tokenizer__ggml__bos_token_id": "1"},
+            "tokenizer.ggml.bos_token_id",
+        ),
+        (None, {"tokenizer__ggml__model": "gpt2"}, "tokenizer.ggml.tokens: is missing, as a gpt2"),
         (None, {"tokenizer__ggml__model": "rwkv"}, "tokenizer.ggml.model: 'rwkv' is not one of gp"),
         (None, byte_level("gpt-9"), "tokenizer.ggml.pre: 'gpt-9' is not one of "),
     ],
@@ -295,6 +311,45 @@ def test_what_cannot_be_read(
     if change is not None:
         change(path)
     assert says(imported, path).startswith(f"{path}: {says_}")
+
+
+EPS, KEYS = "attention__layer_norm_rms_epsilon", "attention__key_length"
+
+
+@pytest.mark.parametrize(
+    ("family", "metadata", "says_"),
+    [
+        ("llama", {"attention__causal": False}, ".attention.causal: is false; only true can be"),
+        ("llama", {"rope__scaling__yarn_ext_factor": 0.0}, ".rope.scaling.yarn_ext_factor: is 0.0"),
+        ("llama", {"rope__scaling__factor": 4.0, "rope__scaling__type": "none"},
+         ".rope.scaling.factor: is 4.0; only 1.0"),
+        ("llama", {KEYS: "12"}, ".attention.key_length: is '12'; it should be one number"),
+        ("phi3", {"rope__dimension_count": [8]}, ".rope.dimension_count: is [8]; it should be one"),
+        ("llama", {EPS: None}, f": has no {EPS.replace('__', '.')} or attention.layer_norm_eps"),
+        ("mixtral", {"expert_used_count": None}, ": has no expert_used_count, which llama.cpp"),
+        ("deepseek_v2", {KEYS: None, f"{KEYS}_mla": None}, ": has no attention.key_length or att"),
+        ("deepseek_v2", {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0,
+                         "attention__temperature_scale": 0.1}, ".attention.temperature_scale: is"),
+    ],
+)  # fmt: skip
+def test_metadata_that_cannot_be_read(
+    tmp_path: Path, family: str, metadata: dict[str, Any], says_: str
+) -> None:
+    name = ARCHITECTURES[family]
+    own = {f"{name}__{key}": value for key, value in metadata.items()}
+    path = write_gguf(tmp_path / "model.gguf", golden_case(family), **own)
+    assert says(loaded, path).startswith(f"{path}: {name}{says_}")
+
+
+def test_what_llama_cpp_does_without_a_key(tmp_path: Path) -> None:
+    absent = {"gemma2": "attention.sliding_window", "deepseek_v3": "expert_weights_norm"}
+    found = {}
+    for family, key in absent.items():
+        own = {f"{ARCHITECTURES[family]}.{key}".replace(".", "__"): None}
+        path = write_gguf(tmp_path / "model.gguf", golden_case(family), **own)
+        found[family] = open_checkpoint(str(path), None).config
+    assert found["gemma2"]["sliding_window"] == 4096
+    assert found["deepseek_v3"]["norm_topk_prob"] is False
 
 
 def test_files_without_weights_are_refused(tmp_path: Path) -> None:

@@ -27,13 +27,14 @@ class Architecture(NamedTuple):
     model_type: of transformers.
     permuted:   rows of queries and keys are in the order in which a rotated pair is adjacent.
     plus_one:   weights of norms are stored as 1 + weight.
-    names:      keys of config.json for metadata that other architectures lack or read otherwise;
-                None: it follows from others.
-    config:     keys of config.json that the files leave to llama.cpp's code.
+    names:      keys of config.json for metadata that other architectures lack or read otherwise,
+                all of which need a value; None: it follows from others.
+    config:     keys of config.json that the files may leave to llama.cpp's code.
     usual:      metadata that say what this family always does.
     tensors:    keys of config.json for what the tensors tell, and the values with a tensor and
                 without it.
     rope:       rope parameters of models with YaRN that the files leave to llama.cpp's code.
+    scaling:    metadata that are such parameters.
     log_unit:   of rope.scaling.yarn_log_multiplier.
     variants:   what is for files in which a key of metadata has a value instead; True: any but 0.
     wide:       number of layers of its one model whose query_pre_attn_scalar is hidden_size /
@@ -48,11 +49,13 @@ class Architecture(NamedTuple):
     usual: Mapping[str, Any] = {}
     tensors: Mapping[str, tuple[str, Any, Any]] = {}
     rope: Mapping[str, Any] = {}
+    scaling: Mapping[str, str] = {}
     log_unit: float = 1.0
     wide: int | None = None
     variants: Mapping[tuple[str, Any], "Architecture"] = {}
 
 
+_TEMPERATURE = "attention.temperature_scale"
 _GRANITE = {
     "attention.scale": "attention_multiplier",
     "embedding_scale": "embedding_multiplier",
@@ -69,7 +72,12 @@ _LATENT = {
     "attention.head_count_kv": None,
     "expert_shared_count": "n_shared_experts",
 }
-_DEEPSEEK = Architecture("deepseek_v3", names=_LATENT, config={"q_lora_rank": None}, log_unit=0.1)
+_DEEPSEEK = Architecture(
+    "deepseek_v3",
+    names=_LATENT,
+    config={"q_lora_rank": None, "norm_topk_prob": False, "routed_scaling_factor": 1.0},
+    log_unit=0.1,
+)
 ARCHITECTURES = {
     "llama": Architecture(
         "llama",
@@ -82,7 +90,7 @@ ARCHITECTURES = {
     "qwen3moe": Architecture("qwen3_moe", config={"norm_topk_prob": True}),
     "phi3": Architecture("phi3"),
     "gemma": Architecture("gemma", plus_one=True),
-    "gemma2": Architecture("gemma2", plus_one=True, wide=46),
+    "gemma2": Architecture("gemma2", plus_one=True, wide=46, config={"sliding_window": 4096}),
     "gemma3": Architecture("gemma3_text", plus_one=True, wide=62),
     "gptneox": Architecture("gpt_neox"),
     "smollm3": Architecture("smollm3", permuted=True),
@@ -115,7 +123,11 @@ ARCHITECTURES = {
     "mistral3": Architecture(
         "mistral",
         permuted=True,
-        variants={("attention.temperature_scale", True): Architecture("ministral3", permuted=True)},
+        variants={
+            (_TEMPERATURE, True): Architecture(
+                "ministral3", permuted=True, scaling={_TEMPERATURE: "llama_4_scaling_beta"}
+            )
+        },
     ),
     "llama4": Architecture(
         "llama4_text",
@@ -133,7 +145,7 @@ ARCHITECTURES = {
     ),
     "deepseek2": _DEEPSEEK._replace(
         model_type="deepseek_v2",
-        config={"q_lora_rank": None, "topk_method": "group_limited_greedy"},
+        config={**_DEEPSEEK.config, "topk_method": "group_limited_greedy"},
         variants={("expert_gating_func", 2): _DEEPSEEK._replace(usual={"expert_gating_func": 2})},
     ),
 }
@@ -170,14 +182,19 @@ _SCALING = {
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
     "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
-    "attention.temperature_scale": "llama_4_scaling_beta",
 }
 _REQUIRED = ("context_length", "embedding_length", "block_count", "attention.head_count")
+# Fields of families that have them, for which llama.cpp has no default.
+_REQUIRED_FIELDS = ("rms_norm_eps", "feed_forward.num_experts", "feed_forward.num_experts_per_tok")
+_NUMBERS = {
+    *("attention.sliding_window", "attention.value_length", "rope.dimension_count"),
+    *("rope.freq_base", "rope.freq_base_swa", "rope.scaling.attn_factor", *_SCALING),
+}
 _IGNORED = ("rope.scaling.finetuned",)
 # Metadata that say what every family does; 1: softmax.
 _USUAL = {
     **{"attention.causal": True, "expert_gating_func": 1},
-    **{"rope.scaling.attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 1.0},
+    **{f"rope.scaling.{name}": 1.0 for name in ("factor", "attn_factor", "yarn_ext_factor")},
 }
 # Fields that say whether there are such tensors in a layer.
 _PARTS = {
@@ -238,13 +255,24 @@ def config_of(
             raise UserError(f"{file}: {name}.{key}: is {wrong}; it should be a whole number")
     by_field = {key.fields[0]: key.name for key in reversed(family.keys) if key.fields}
     config: dict[str, Any] = {"model_type": family.model_type, **own.config}
-    names = {key.name: key.name for key in family.keys}
+    names: dict[str, str | None] = {key.name: key.name for key in family.keys}
     names |= {key: by_field[f] for key, f in _FIELDS.items() if f in by_field} | _POSITIONS
-    for key, theirs in {**names, **own.names}.items():
+    names |= own.names
+    numbers = {*names, *own.scaling, *_NUMBERS}
+    for key, value in given.items():
+        if key in numbers and not isinstance(value, int | float):
+            wrong = f"is {show_value(value)}; it should be one number"
+            raise UserError(f"{file}: {name}.{key}: {wrong}")
+    for key, theirs in names.items():
         if key in given:
             value = given.pop(key)
             if theirs is not None:
                 config[theirs] = value
+    needed = [by_field[field] for field in _REQUIRED_FIELDS if field in by_field]
+    for theirs in (*needed, *own.names.values()):
+        if theirs is not None and theirs not in config:
+            choices = " or ".join(k for k in {**_FIELDS, **own.names} if names.get(k) == theirs)
+            raise UserError(f"{file}: {name}: has no {choices}, which llama.cpp needs")
     config.setdefault(by_field["vocab_size"], rows)
     heads = config.get(by_field["num_attention_heads"])
     if "num_key_value_heads" in by_field:
@@ -270,8 +298,9 @@ def config_of(
     if own.wide is not None:
         is_wide = config["num_hidden_layers"] == own.wide
         config["query_pre_attn_scalar"] = config["hidden_size"] // heads if is_wide else width
-    # whatever a family's default is, a file without a window has none; 0 is Phi-4's
-    config["sliding_window"] = given.pop("attention.sliding_window", 0) or None
+    # whatever transformers' default is; 0 is Phi-4's
+    window = given.pop("attention.sliding_window", config.get("sliding_window"))
+    config["sliding_window"] = window or None
     if isinstance(slides := given.get("attention.sliding_window_pattern"), list):
         del given["attention.sliding_window_pattern"]
         config["layer_types"] = [f"{'sliding' if own else 'full'}_attention" for own in slides]
@@ -283,12 +312,11 @@ def config_of(
             "full_attention": config["rope_parameters"],
             "sliding_attention": {"rope_type": "default", "rope_theta": base},
         }
-    unread = {
-        f"{name}.{key}": value
-        for key, value in given.items()
-        if key not in _IGNORED and (key, value) not in {**_USUAL, **own.usual}.items()
-    }
-    return config | unread
+    for key, usual in {**_USUAL, **own.usual}.items():
+        if (value := given.pop(key, usual)) != usual:
+            wrong = f"is {show_value(value)}; only {show_value(usual)} can be read"
+            raise UserError(f"{file}: {name}.{key}: {wrong}")
+    return config | {f"{name}.{key}": v for key, v in given.items() if key not in _IGNORED}
 
 
 def _rope(
@@ -330,7 +358,8 @@ def _rope(
         given.pop("rope.scaling.type", None)
     if kind in ("linear", "yarn"):
         rope["rope_type"] = kind
-        rope |= {theirs: given.pop(key) for key, theirs in _SCALING.items() if key in given}
+        scaling = {**_SCALING, **own.scaling}
+        rope |= {theirs: given.pop(key) for key, theirs in scaling.items() if key in given}
         rope |= own.rope if kind == "yarn" else {}
         if "mscale_all_dim" in rope:  # of models that have both alike
             both_alike = round(rope["mscale_all_dim"] / own.log_unit, 6)

@@ -12,6 +12,11 @@ from rope_jax.checkpoints.sentence_pieces import Piece, add_pieces, add_prefix, 
 from rope_jax.errors import UserError, library_errors
 
 _KEY = "tokenizer.ggml."
+_TYPES = {
+    **dict.fromkeys(("model", "pre"), (str, "text")),
+    **dict.fromkeys(("tokens", "merges", "scores", "token_type"), (list, "a list")),
+    **dict.fromkeys(("bos_token_id", "unknown_token_id"), (int, "a whole number")),
+}
 _NORMAL, _BYTE = 1, 6
 _LLAMA_BOS = 1  # of a file that does not say
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -95,13 +100,16 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
     UserError: the file has none, or one that cannot be expressed.
     """
     given = {key.removeprefix(_KEY): v for key, v in metadata.items() if key.startswith(_KEY)}
+    for key, (type_, wanted) in _TYPES.items():
+        if key in given and not isinstance(given[key], type_):
+            raise UserError(f"{file}: {_KEY}{key}: should be {wanted}")
     kind = given.get("model")
     needed = {"gpt2": "merges", "llama": "scores"}
     if kind not in needed:
         raise UserError(f"{file}: {_KEY}model: {kind!r} is not one of {', '.join(needed)}")
     for key in ("tokens", needed[kind]):
-        if not isinstance(given.get(key), list):
-            raise UserError(f"{file}: {_KEY}{key}: should be a list, as of a {kind} tokenizer")
+        if key not in given:
+            raise UserError(f"{file}: {_KEY}{key}: is missing, as a {kind} tokenizer needs it")
     name = given.get("pre", "default")
     if kind == "gpt2" and name not in _PATTERNS:
         raise UserError(f"{file}: {_KEY}pre: {name!r} is not one of {', '.join(sorted(_PATTERNS))}")
