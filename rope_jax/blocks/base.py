@@ -99,6 +99,9 @@ class Block(BaseModel):
     sharding: ClassVar[dict[str, Sharding]] = {}
     """How each parameter is split, by names joined with dots; one that is not here is not."""
 
+    def check(self, model: Any) -> None:
+        """ValueError, which begins with a key, if other fields of the model do not fit."""
+
     def parameters(self, model: Any) -> Parameters:
         """Return a tree of `Parameter` and `Norm`. The order decides the random numbers."""
         raise NotImplementedError
@@ -129,9 +132,6 @@ class SelfAttention(Block):
     }
 
     type: str
-
-    def check(self, model: Any) -> None:
-        """ValueError, which begins with a key, if other fields of the model do not fit."""
 
     def head_dim(self, model: Any) -> int:
         """Return H, the width of a head's queries and keys."""

@@ -53,7 +53,10 @@ class Experts(FeedForward):
         None, gt=0, description="hidden width of an expert; null: intermediate_size"
     )
     scores: Literal["softmax", "sigmoid"] = Field("softmax", description="of the router's logits")
-    norm_topk_prob: bool = Field(True, description="divide scores by the sum of those chosen")
+    norm_topk_prob: bool = Field(
+        True,
+        description="divide scores by the sum of those chosen; with one, the router learns nothing",
+    )
     routed_scaling_factor: float = Field(1.0, gt=0, le=1e6, description="multiplies the scores")
     choice_bias: bool = Field(
         False, description="a number for each expert added to its score, for the choice only"
@@ -97,7 +100,19 @@ class Experts(FeedForward):
                 f"num_experts_per_tok: {self.num_experts_per_tok} is above {among}, the number of "
                 "experts to choose from"
             )
+        if self.shared_expert_gate and self.shared_expert_intermediate_size is None:
+            raise ValueError(
+                "shared_expert_gate: has no effect without shared_expert_intermediate_size; give "
+                "both"
+            )
         return self
+
+    def check(self, model: Any) -> None:
+        if self.swiglu_limit and not (model.gated_mlp and model.activation == "silu"):
+            raise ValueError(
+                "feed_forward.swiglu_limit: is that of an activation of its own; leave gated_mlp "
+                "true and activation silu"
+            )
 
     def hidden_sizes(self, model: Any) -> dict[str, int]:
         sizes = {

@@ -166,6 +166,14 @@ def read_description(
                 f"quantization_config: quant_method {method!r} is not one of {', '.join(METHODS)}, "
                 "which can be read; use the unquantized checkpoint"
             )
+        block = quantized.get("weight_block_size") if isinstance(quantized, Mapping) else None
+        if block is not None and not (
+            isinstance(block, list) and len(block) == 2 and all(map(_number(int, 1, 2**31), block))
+        ):
+            raise ValueError(
+                "quantization_config.weight_block_size: should be two whole numbers of at least 1, "
+                f"not {show_value(block)}"
+            )
         left_over: list[str] = []
         for name in _ROPE:
             if isinstance(given.get(name), Mapping):

@@ -156,6 +156,7 @@ class ModelConfig(Frozen):
                 f"{self.attention} has none"
             )
         self.self_attention.check(self)
+        self.feed_forward.check(self)
         for key, is_on in (
             ("attention_softcap", self.attention_softcap is not None),
             ("attention_sinks", self.attention_sinks),
@@ -174,6 +175,8 @@ class ModelConfig(Frozen):
                 f"dense_layers: {self.dense_layers} is not below num_hidden_layers "
                 f"{self.num_hidden_layers}"
             )
+        if self.dense_layers and self.feed_forward == MLP():
+            raise ValueError("dense_layers: has no effect if feed_forward is an mlp; remove it")
         if self.heads_width % 2:
             raise ValueError(
                 f"head_dim {self.heads_width} is odd; rotation works on pairs of dimensions"

@@ -162,8 +162,22 @@ def test_dense_layers_have_no_experts_and_cost_what_an_mlp_does():
     assert shapes["layers"]["mlp"]["experts"]["up_proj"]["kernel"].shape == (1, 4, 16, 12)
     # a router, and two of four experts
     assert EXPERTS.flops_per_token(config) == 2 * (16 * 4 + 2 * 3 * 16 * 12)
-    with pytest.raises(ValidationError, match="dense_layers: 3 is not below num_hidden_layers 3"):
-        ModelConfig(**SIZES, num_hidden_layers=3, dense_layers=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dense_layers": 3}, "dense_layers: 3 is not below num_hidden_layers 3"),
+        ({"dense_layers": 1}, "dense_layers: has no effect if feed_forward is an mlp"),
+        (
+            {"activation": "gelu", "feed_forward": Experts(swiglu_limit=7.0)},
+            "feed_forward.swiglu_limit: is that of an activation of its own",
+        ),
+    ],
+)
+def test_models_whose_parts_do_not_fit(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        ModelConfig(**SIZES, num_hidden_layers=3, **settings)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +187,11 @@ def test_dense_layers_have_no_experts_and_cost_what_an_mlp_does():
         ({"topk_group": 2}, "topk_group: 2 is above n_group 1"),
         ({"num_experts_per_tok": 9}, "num_experts_per_tok: 9 is above 8, the number of experts"),
         ({"n_group": 8}, "num_experts_per_tok: 2 is above 1, the number of experts to choose"),
+        (
+            {"num_experts_per_tok": 1},
+            "norm_topk_prob: makes the weight of the only chosen expert 1",
+        ),
+        ({"shared_expert_gate": True}, "shared_expert_gate: has no effect without shared_expert"),
     ],
 )
 def test_choices_that_cannot_be_made(settings, message):

@@ -205,9 +205,13 @@ def test_deepseeks_softmax_scale_is_a_query_scale():
     plain = scaling.model_copy(update={"query_scale": None, "mscale": 2.0})
     assert (again(plain).query_scale, again(plain).m) == (None, plain.m)
     other = scaling.model_copy(update={"factor": 8.0})
-    for how in ({"model_type": "deepseek_v3"}, {}):
-        with pytest.raises(ValueError, match=r"^query_scale: constant has no form"):
-            to_hf(geometry, other, **how)
+    with pytest.raises(ValueError, match=r"^query_scale: constant has no form"):
+        to_hf(geometry, other)
+    with pytest.raises(ValueError, match=r"^query_scale.s: is 1.87\d+, but .* computes 1.459129 "):
+        to_hf(geometry, other, model_type="deepseek_v3")
+    scale = scaling.query_scale.model_copy(update={"s": 1.459129})  # as the documentation has it
+    given = other.model_copy(update={"query_scale": scale})
+    assert again(given).query_scale.s == pytest.approx(1.459129, abs=1e-6)
     del rope["mscale"]
     with pytest.raises(ValueError, match=r"^mscale_all_dim: is given without mscale"):
         from_hf(config | {"rope_scaling": rope})

@@ -48,12 +48,11 @@ def _gpt_oss_rows(model: ModelConfig) -> tuple[Row, ...]:
     return (*llama_rows(model, fused={"mlp.router": ["mlp.router"]}), *rows)
 
 
-def _expert_keys(name: str, experts: int, chosen: int, balance: float = 0.001) -> tuple[Key, ...]:
+def _expert_keys(name: str, experts: int, chosen: int) -> tuple[Key, ...]:
     """Return the keys about a router, with a family's defaults. name: that of the first one."""
     return (
         Key(name, ("feed_forward.num_experts",), experts),
         Key("num_experts_per_tok", ("feed_forward.num_experts_per_tok",), chosen),
-        Key("router_aux_loss_coef", ("feed_forward.balance",), balance),
     )
 
 
@@ -234,7 +233,7 @@ EXPERTS = (
             *llama_keys(eps=1e-5, without=("head_dim",)),
             ATTENTION_BIAS,
             Key("clip_qkv", ("clip_qkv",), None),
-            *_expert_keys("num_experts", 64, 8, 0.01),
+            *_expert_keys("num_experts", 64, 8),
             _NORMALIZED,
         ),
         rows=functools.partial(llama_rows, fused=_QWEN),

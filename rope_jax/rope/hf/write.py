@@ -71,9 +71,13 @@ def to_hf(
             rope["attention_factor"] = scaling.m
     if isinstance(scale, MinistralScale) and rope.get("rope_type") == "yarn":
         rope["llama_4_scaling_beta"] = scale.beta
-    elif scale is not None and not (
-        isinstance(scale, ConstantScale) and math.isclose(scale.s, of_code, rel_tol=1e-6)
-    ):
+    elif isinstance(scale, ConstantScale) and of_code != 1:
+        if not math.isclose(scale.s, of_code, rel_tol=1e-5):
+            raise ValueError(
+                f"query_scale.s: is {scale.s}, but DeepSeek's code computes {of_code:.7g} for this "
+                "YaRN; give that"
+            )
+    elif scale is not None:
         raise ValueError(
             f"query_scale: {scale.type} has no form in Hugging Face's rope parameters with "
             f"{scaling.type}"
