@@ -175,8 +175,6 @@ class ModelConfig(Frozen):
                 f"dense_layers: {self.dense_layers} is not below num_hidden_layers "
                 f"{self.num_hidden_layers}"
             )
-        if self.dense_layers and self.feed_forward == MLP():
-            raise ValueError("dense_layers: has no effect if feed_forward is an mlp; remove it")
         if self.heads_width % 2:
             raise ValueError(
                 f"head_dim {self.heads_width} is odd; rotation works on pairs of dimensions"

@@ -168,7 +168,6 @@ def test_dense_layers_have_no_experts_and_cost_what_an_mlp_does():
     ("settings", "message"),
     [
         ({"dense_layers": 3}, "dense_layers: 3 is not below num_hidden_layers 3"),
-        ({"dense_layers": 1}, "dense_layers: has no effect if feed_forward is an mlp"),
         (
             {"activation": "gelu", "feed_forward": Experts(swiglu_limit=7.0)},
             "feed_forward.swiglu_limit: is that of an activation of its own",
