@@ -11,7 +11,13 @@ from rich.console import Console
 
 from rope_jax.blocks import Block
 from rope_jax.checkpoints.families import FAMILIES, Family
-from rope_jax.checkpoints.files import ACCOMPANYING, CONFIG, TOKENIZER
+from rope_jax.checkpoints.files import (
+    ACCOMPANYING,
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+)
 from rope_jax.checkpoints.opening import read_json
 from rope_jax.checkpoints.reading import text_part
 from rope_jax.checkpoints.weights import write_weights
@@ -38,7 +44,6 @@ from rope_jax.sweeps.model import chosen_checkpoints, mesh_for
 _WITHOUT_KEY = {"attention", "dtype", "feed_forward.balance", "initializer_range", "layers",
                 "param_dtype", "position", "product_dtype", "remat"}  # fmt: skip
 _WINDOWS = ("sliding_window", "attention_chunk")
-_GENERATION, _TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 
 
 def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Console) -> None:
@@ -142,11 +147,11 @@ def _write_texts(
     dtype = training.model.param_dtype
     settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
     settings |= {} if bos is None else {"bos_token": bos}
-    settings = original.get(_TOKENIZER_CONFIG, settings) | {"model_max_length": length}
+    settings = original.get(TOKENIZER_CONFIG, settings) | {"model_max_length": length}
     settings.pop("auto_map", None)  # code that is not exported
-    contents: dict[str, Any] = {_GENERATION: {"bos_token_id": bos_id}} | original
+    contents: dict[str, Any] = {GENERATION: {"bos_token_id": bos_id}} | original
     contents[CONFIG] = keys | ids | {"dtype": dtype, "torch_dtype": dtype}
-    contents |= {_TOKENIZER_CONFIG: settings, TOKENIZER: tokenizer.json()}
+    contents |= {TOKENIZER_CONFIG: settings, TOKENIZER: tokenizer.json()}
     for name, content in contents.items():
         text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
         (folder / name).write_text(text, encoding="utf-8")

@@ -21,6 +21,7 @@ from rope_jax.checkpoints.quantized import dequantized, logical_shape, partner, 
 from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.data.tokenizers import read_content
 from rope_jax.errors import UserError, errors_from, file_errors, library_errors
+from rope_jax.rope.files import read_limited
 
 if TYPE_CHECKING:
     from rope_jax.checkpoints.weights import Row
@@ -31,11 +32,13 @@ SENTENCEPIECE = "tokenizer.model"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 GGUF = ".gguf"
+GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 ACCOMPANYING = (
-    *(CONFIG, "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *(CONFIG, GENERATION, TOKENIZER_CONFIG, "special_tokens_map.json"),
     *("chat_template.jinja", "chat_template.json"),
 )
 """Small files that an import keeps, for an export to give back."""
+_MOST_BYTES = 2**24  # of one of them
 # What a download needs: no code, no pickles, no second copy in another format.
 _PATTERNS = (
     *(*ACCOMPANYING, TOKENIZER, SENTENCEPIECE, INDEX, "model*.safetensors"),
@@ -167,8 +170,13 @@ class CheckpointFiles:
         file = self.tokenizer
         if file.name == TOKENIZER:
             return read_content(file)
-        settings = file.with_name("tokenizer_config.json")
+        settings = file.with_name(TOKENIZER_CONFIG)
         return converted(file, read_json(settings) if settings.is_file() else {})
+
+    def accompanying(self) -> dict[str, bytes]:
+        """Return the small files that an import keeps, by name."""
+        paths = [self.folder / name for name in ACCOMPANYING]
+        return {path.name: read_limited(path, _MOST_BYTES) for path in paths if path.is_file()}
 
     def named(self, rows: "Sequence[Row]") -> "Sequence[Row]":
         """Return a family's rows with the names that its tensors have in these files."""
@@ -176,7 +184,7 @@ class CheckpointFiles:
 
     def identity(self) -> str:
         """Return a hash of the paths, sizes and times of the checkpoint's files."""
-        beside = [self.folder / name for name in ("tokenizer_config.json", INDEX)]
+        beside = [self.folder / name for name in (TOKENIZER_CONFIG, INDEX)]
         paths = [self.config_file, self.tokenizer, *beside, *self._shards]
         if self.adapter:
             paths += [self.adapter.folder / name for name in (adapter.CONFIG, adapter.WEIGHTS)]

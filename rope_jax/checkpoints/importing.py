@@ -7,13 +7,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from rope_jax.checkpoints.files import (
-    ACCOMPANYING,
-    GGUF,
-    TOKENIZER,
-    CheckpointFiles,
-    open_checkpoint,
-)
+from rope_jax.checkpoints.files import GGUF, TOKENIZER, CheckpointFiles, open_checkpoint
 from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.checkpoints import ImportConfig
@@ -34,14 +28,11 @@ from rope_jax.errors import UserError, file_errors
 from rope_jax.model.decoder import language_model
 from rope_jax.model.memory import bytes_per_device
 from rope_jax.model.resolve import resolve_run
-from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import finish_replacing, locked, replacing_folder, write_text
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.provenance import provenance_of
 from rope_jax.training.step import TrainState
-
-_MOST_BYTES = 2**24  # of a file that comes with a checkpoint
 
 
 def import_checkpoint(model: str, config: ImportConfig, console: Console) -> RunDirectory:
@@ -172,10 +163,8 @@ def _import(
         write_text(new.config_file, dump(training))
         write_text(new.tokenizer_file, tokenizer.json())
         new.huggingface.mkdir()
-        for name in ACCOMPANYING:
-            if (files.folder / name).is_file():
-                content = read_limited(files.folder / name, _MOST_BYTES)
-                (new.huggingface / name).write_bytes(content)
+        for name, content in files.accompanying().items():
+            (new.huggingface / name).write_bytes(content)
         new.write_environment(tokenizer.name, None)
         provenance = provenance_of(training, None)
         with contextlib.closing(Checkpoints(new.checkpoints, 1, provenance, params)) as checkpoints:

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from rope_jax.checkpoints.exporting import export_run
 from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import is_checkpoint, open_checkpoint
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES as KNOWN
+from rope_jax.config.checkpoints import ExportConfig
 from tests.checkpoints.cases import Case, read_cases
 from tests.checkpoints.folders import (
+    QUIET,
     assert_same,
     golden_case,
     imported,
@@ -204,6 +207,26 @@ def test_a_byte_level_tokenizer_is_imported(tmp_path: Path) -> None:
     assert_same(params_of(run), loaded(path)[1])
 
 
+def test_an_export_has_what_the_file_says_about_ends_and_chats(tmp_path: Path) -> None:
+    tokens = byte_level()
+    count = len(tokens["tokenizer__ggml__tokens"])
+    more = {"eos_token_id": count - 1, "eot_token_id": 7}
+    tokens |= {f"tokenizer__ggml__{key}": number for key, number in more.items()}
+    path = write_gguf(tmp_path / "tiny.gguf", with_vocabulary(count), **tokens,
+                      tokenizer__chat_template="{{ messages }}")  # fmt: skip
+    out = tmp_path / "out"
+    export_run(imported(path), ExportConfig(), out, QUIET)
+    config, generation, settings = (
+        json.loads((out / f"{name}.json").read_text())
+        for name in ("config", "generation_config", "tokenizer_config")
+    )
+    ids = {"bos_token_id": count - 2, "eos_token_id": [count - 1, 7]}
+    assert generation == ids
+    assert config.items() >= ids.items()
+    assert (settings["bos_token"], settings["eos_token"]) == ("<|end|>", "<x>")
+    assert settings["chat_template"] == "{{ messages }}"
+
+
 @pytest.mark.parametrize(
     ("pre", "words"),
     [
@@ -215,6 +238,10 @@ def test_a_byte_level_tokenizer_is_imported(tmp_path: Path) -> None:
         ("tekken", ["in", "'RE", " One", "Two", " ", "1", "2", "?/\n", "!ab"]),
         ("deepseek-v3", ["in", "'RE", " ", "123", "4", "日本", "abc", "?\n", "!ab"]),
         ("deepseek-llm", ["in", "'", "RE", " ", "1234", "日本", "abc", "?", "\n", "!", "ab"]),
+        ("deepseek-coder", ["in", "'", "s", " ", "1", "2", "日本", "?!", "\n", " x"]),
+        ("seed-coder", ["in", "'RE", " ", "1", "2", "?", "\n\n", "!ab", "  ", " x"]),
+        ("jais-2", ["in", "'RE", " ", "123", "4", "?\n", " " * 8, " " * 4, "  ", " x"]),
+        ("kimi-k2", ["in'RE", "日本", "One", "Twoカナ", "123", "4", "?\n", "/!", "ab"]),
         ("falcon", ["in", "'", "RE", " ", "123", "4", "?+", " ab"]),
     ],
 )

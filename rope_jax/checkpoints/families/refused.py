@@ -19,7 +19,7 @@ _REASONS = {
     "has wider heads in some layers, which the decoder lacks": ("gemma4", "gemma4_text"),
     "has an activation with learned numbers (xIELU), which the decoder lacks": ("apertus",),
     "rotates backwards and normalizes embeddings, which the decoder does not": ("nanochat",),
-    "normalizes queries and keys after their rotation, which the decoder does before": (
+    "normalizes queries and keys with weights after their rotation, which the decoder lacks": (
         *("hunyuan_v1_dense", "hunyuan_v1_moe"),
     ),
     "has learned positions, or biases in their place, and no rotation": (

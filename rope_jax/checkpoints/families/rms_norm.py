@@ -48,9 +48,10 @@ def _exaone_rows(model: ModelConfig) -> tuple[Row, ...]:
 
 
 def _pattern_of_letters(config: dict[str, Any]) -> dict[str, Any]:
-    """EXAONE 4: LLLG, for three local layers before each global one, is 4."""
+    """EXAONE 4: LLLG, for three local layers before each global one, is 4; 0 is none at all."""
     every = config.get("sliding_window_pattern")
-    return config | {"sliding_window_pattern": len(every)} if isinstance(every, str) else config
+    every = len(every) if isinstance(every, str) else every or None
+    return config | {"sliding_window_pattern": every}
 
 
 def _called_full_attention(config: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A GGUF file as a checkpoint: `CheckpointFiles` with the same interface, whatever is in it."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -10,10 +11,16 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.checkpoints.files import CheckpointFiles, TensorInfo
+from rope_jax.checkpoints.files import (
+    CONFIG,
+    GENERATION,
+    TOKENIZER_CONFIG,
+    CheckpointFiles,
+    TensorInfo,
+)
 from rope_jax.checkpoints.gguf.architectures import ROPE_FACTORS, architecture_of, config_of
 from rope_jax.checkpoints.gguf.header import Stored, read_header
-from rope_jax.checkpoints.gguf.tokenizer import tokenizer_json
+from rope_jax.checkpoints.gguf.tokenizer import special_tokens, tokenizer_json
 from rope_jax.checkpoints.weights import Row
 from rope_jax.errors import UserError
 
@@ -91,6 +98,12 @@ class GgufFiles(CheckpointFiles):
     def read_tokenizer(self) -> str:
         """Return the content of a tokenizer.json that splits texts as the file's tokenizer."""
         return tokenizer_json(self._metadata, str(self.config_file))
+
+    def accompanying(self) -> dict[str, bytes]:
+        """Return what the metadata hold of the files that come with a model on the hub."""
+        ids, settings = special_tokens(self._metadata)
+        contents = {CONFIG: self.config | ids, GENERATION: ids, TOKENIZER_CONFIG: settings}
+        return {name: json.dumps(content).encode() for name, content in contents.items()}
 
     def named(self, rows: Sequence[Row]) -> tuple[Row, ...]:
         """Return a family's rows with llama.cpp's names.

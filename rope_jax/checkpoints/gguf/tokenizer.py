@@ -12,13 +12,20 @@ from rope_jax.checkpoints.sentence_pieces import Piece, add_pieces, add_prefix, 
 from rope_jax.errors import UserError, library_errors
 
 _KEY = "tokenizer.ggml."
+_NORMAL, _BYTE = 1, 6
+_IDS = {
+    "bos": "bos_token_id",
+    "eos": "eos_token_id",
+    "unk": "unknown_token_id",
+    "pad": "padding_token_id",
+}
+_TURN = "eot_token_id"  # ends what a model says in a chat
+_OF_LLAMA = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}  # if a file is silent
 _TYPES = {
     **dict.fromkeys(("model", "pre"), (str, "text")),
     **dict.fromkeys(("tokens", "merges", "scores", "token_type"), (list, "a list")),
-    **dict.fromkeys(("bos_token_id", "unknown_token_id"), (int, "a whole number")),
+    **dict.fromkeys((*_IDS.values(), _TURN), (int, "a whole number")),
 }
-_NORMAL, _BYTE = 1, 6
-_LLAMA_BOS = 1  # of a file that does not say
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
@@ -60,6 +67,11 @@ _DEEPSEEK = (
     *(r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+", r"\s+$"),
     *(r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+", r"\p{N}+"),
 )
+_DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK[4], _DIGIT)
+_SEED = _words(_DIGIT).replace(r"[\r\n]*", "")
+_SPACES = "|".join(rf"\s{{{2**n}}}(?!\S)" for n in range(9, 1, -1))
+_JAIS2 = _LLAMA3.replace(r"\s+(?!\S)|\s+", rf"{_SPACES}|\s{{1,2}}(?!\S)|\s")
+_KIMI = _GPT4O.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace("/]", "]")
 _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 # By tokenizer.ggml.pre: patterns whose matches, and what is between them, are cut apart, one after
 # the other. From the tokenizer.json of models whose files have the name.
@@ -81,6 +93,10 @@ _PATTERNS = {
         ((_cased("", _DIGIT),), ("tekken",)),
         ((r"\p{N}{1,3}", _CJK, _DEEPSEEK3), ("deepseek-v3",)),
         (_DEEPSEEK, ("deepseek-llm",)),
+        (_DEEPSEEK_CODER, ("deepseek-coder",)),
+        ((_SEED,), ("seed-coder",)),
+        ((_JAIS2,), ("jais-2",)),
+        ((rf"\p{{Han}}+|{_KIMI}",), ("kimi-k2",)),
         ((_PUNCTUATION, _GPT2, _THREE), ("falcon",)),
         # what llama.cpp does with a file that does not know better
         ((_PUNCTUATION, _GPT2, r"\p{N}+", _THREE), ("default",)),
@@ -89,7 +105,7 @@ _PATTERNS = {
 }
 _ADDS_BOS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
 # A word that is a token is taken whole, whether or not merges lead to it.
-_WHOLE_WORDS = _ADDS_BOS
+_WHOLE_WORDS = _ADDS_BOS | {"kimi-k2"}
 # The tokenizers of these models compose characters first, which their files do not say.
 _COMPOSED = {"qwen2", "command-r", "olmo", "mpt"}
 
@@ -99,7 +115,7 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
 
     UserError: the file has none, or one that cannot be expressed.
     """
-    given = {key.removeprefix(_KEY): v for key, v in metadata.items() if key.startswith(_KEY)}
+    given = _given(metadata)
     for key, (type_, wanted) in _TYPES.items():
         if key in given and not isinstance(given[key], type_):
             raise UserError(f"{file}: {_KEY}{key}: should be {wanted}")
@@ -123,7 +139,7 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
             strict=False,
         )
     ]
-    bos = given.get("bos_token_id", _LLAMA_BOS if kind == "llama" else None)
+    bos = given.get("bos_token_id")
     adds = given.get("add_bos_token", kind == "llama" or name in _ADDS_BOS)
     if adds and (bos is None or not 0 <= bos < len(tokens)):
         raise UserError(f"{file}: {_KEY}bos_token_id: is {bos}, which is no token")
@@ -132,10 +148,35 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
             library = _byte_level(tokens, given["merges"], name)
         else:
             has_bytes = any(piece.type == _BYTE for piece in pieces)
-            library = score_bpe(pieces, given.get("unknown_token_id", 0), has_bytes)
+            library = score_bpe(pieces, given["unknown_token_id"], has_bytes)
             add_prefix(library, given.get("add_space_prefix", True))
         add_pieces(library, pieces, bos if adds else None)
     return library.to_str()
+
+
+def special_tokens(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the ids of special tokens as in config.json, and a tokenizer_config.json.
+
+    A model that ends its turns otherwise than texts has two of eos_token_id. metadata: of a
+    tokenizer that `tokenizer_json` can read.
+    """
+    given, template = _given(metadata), metadata.get("tokenizer.chat_template")
+    tokens = dict(enumerate(given["tokens"]))
+    found = {name: given[key] for name, key in _IDS.items() if given.get(key) in tokens}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings |= {f"{name}_token": tokens[number] for name, number in found.items()}
+    settings |= {} if template is None else {"chat_template": template}
+    ids: dict[str, Any] = {f"{x}_token_id": n for x, n in found.items() if x != "unk"}
+    if given.get(_TURN, ids.get("eos_token_id")) != ids.get("eos_token_id"):
+        ids["eos_token_id"] = [*([found["eos"]] if "eos" in found else []), given[_TURN]]
+    return ids, settings
+
+
+def _given(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tokenizer's metadata, by key without what all begin with."""
+    defaults = _OF_LLAMA if metadata.get(f"{_KEY}model") == "llama" else {}
+    own = {key.removeprefix(_KEY): v for key, v in metadata.items() if key.startswith(_KEY)}
+    return {**defaults, **own}
 
 
 def _byte_level(tokens: list[str], merges: list[str], name: str) -> Any:
