@@ -3,8 +3,8 @@
     python scripts/check_families.py && make generate
 
 For each family: how many tiny models were compared (`tests/checkpoints/golden/`), the worst
-difference of a logit, and which of them cannot be exported again. The columns `models` and
-`decoder` are written by hand; a new family gets an empty row.
+difference of a logit, and which of them cannot be exported again. The columns `models`, `decoder`
+and `refused` are written by hand; a new family gets an empty row.
 """
 
 import csv
@@ -45,8 +45,12 @@ def main() -> None:
     for family in FAMILIES:
         with tempfile.TemporaryDirectory() as folder:
             worst = max(each for *_, each in logit_differences(family, Path(folder)))
-        row = rows.get(family, {"model_type": family, "models": "", "decoder": ""})
-        row |= {"compared": str(len(read_cases(family))), "worst": f"{worst:.1e}"}
+        row = rows.get(family, dict.fromkeys(("models", "decoder", "refused"), ""))
+        row |= {
+            "model_type": family,
+            "compared": str(len(read_cases(family))),
+            "worst": f"{worst:.1e}",
+        }
         made.append(row | {"not_exported": kept_back(family)})
         print(f"{family:16} {row['compared']:>3} models, {worst:.1e}  {made[-1]['not_exported']}")
     with FILE.open("w", newline="", encoding="utf-8") as file:

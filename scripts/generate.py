@@ -189,21 +189,22 @@ def families_table() -> str:
                 f"`{row['model_type']}`",
                 row["models"],
                 row["decoder"],
-                f"{row['worst']} of {row['compared']}",
-                row["not_exported"] or "–",
+                _power_of_ten(float(row["worst"])),
+                "; ".join(filter(None, (row["refused"], row["not_exported"]))) or "–",
                 ", ".join(stored.get(row["model_type"], ["–"])),
             )
             for row in csv.DictReader(file)
         ]
-    headings = (
-        "model_type",
-        "models",
-        "what the decoder does for it",
-        "worst",
-        "not exported",
-        "GGUF",
-    )
+    headings = ("model_type", "models", "what the decoder does for it", "worst", "refused", "GGUF")
     return table(headings, rows)
+
+
+def _power_of_ten(value: float) -> str:
+    """Return 5.2e-05 as 5.2·10⁻⁵, which no browser breaks."""
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits}·10" + str(int(exponent)).translate(
+        str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    )
 
 
 def chips_table() -> str:
