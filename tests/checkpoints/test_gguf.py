@@ -353,6 +353,7 @@ EPS, KEYS = "attention__layer_norm_rms_epsilon", "attention__key_length"
         ("llama", {KEYS: "12"}, ".attention.key_length: is '12'; it should be one number"),
         ("phi3", {"rope__dimension_count": [8]}, ".rope.dimension_count: is [8]; it should be one"),
         ("llama", {EPS: None}, f": has no {EPS.replace('__', '.')} or attention.layer_norm_eps"),
+        ("gpt_oss", {"attention__sliding_window": None}, ": has no attention.sliding_window,"),
         ("mixtral", {"expert_used_count": None}, ": has no expert_used_count, which llama.cpp"),
         ("deepseek_v2", {KEYS: None, f"{KEYS}_mla": None}, ": has no attention.key_length or att"),
         ("deepseek_v2", {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0,

@@ -56,6 +56,7 @@ class Architecture(NamedTuple):
 
 
 _TEMPERATURE = "attention.temperature_scale"
+_LOGITS, _WINDOW = {"logit_scale": "logit_scale"}, {"attention.sliding_window": "sliding_window"}
 _GRANITE = {
     "attention.scale": "attention_multiplier",
     "embedding_scale": "embedding_multiplier",
@@ -98,8 +99,8 @@ ARCHITECTURES = {
     "olmo2": Architecture(
         "olmo2", variants={("attention.sliding_window", True): Architecture("olmo3")}
     ),
-    "command-r": Architecture("cohere"),
-    "cohere2": Architecture("cohere2"),
+    "command-r": Architecture("cohere", names=_LOGITS),
+    "cohere2": Architecture("cohere2", names=_LOGITS | _WINDOW),
     "phi2": Architecture("phi"),
     "stablelm": Architecture("stablelm"),
     "falcon": Architecture(
@@ -140,7 +141,7 @@ ARCHITECTURES = {
     ),
     "gpt-oss": Architecture(
         "gpt_oss",
-        names={"expert_feed_forward_length": "intermediate_size"},
+        names={"expert_feed_forward_length": "intermediate_size"} | _WINDOW,
         rope={"truncate": False},
     ),
     "deepseek2": _DEEPSEEK._replace(
