@@ -370,14 +370,18 @@ def test_metadata_that_cannot_be_read(
 
 
 def test_what_llama_cpp_does_without_a_key(tmp_path: Path) -> None:
-    absent = {"gemma2": "attention.sliding_window", "deepseek_v3": "expert_weights_norm"}
+    absent = {
+        "gemma2": ["attention__sliding_window"],
+        "deepseek_v3": ["expert_weights_norm", "expert_weights_scale"],
+    }
     found = {}
-    for family, key in absent.items():
-        own = {f"{ARCHITECTURES[family]}.{key}".replace(".", "__"): None}
+    for family, keys in absent.items():
+        own = {f"{ARCHITECTURES[family]}__{key}": None for key in keys}
         path = write_gguf(tmp_path / "model.gguf", golden_case(family), **own)
         found[family] = open_checkpoint(str(path), None).config
     assert found["gemma2"]["sliding_window"] == 4096
     assert found["deepseek_v3"]["norm_topk_prob"] is False
+    assert found["deepseek_v3"]["routed_scaling_factor"] == 1.0
 
 
 def test_files_without_weights_are_refused(tmp_path: Path) -> None:
