@@ -206,10 +206,10 @@ class CheckpointFiles:
 
     def _numbers(self, info: TensorInfo, file: Any) -> NDArray[Any]:
         """Return a tensor of an open file, dequantized."""
-        if info.scales is None:
-            return file.get_tensor(info.stored)  # type: ignore[no-any-return]
         is_float8 = file.get_slice(info.stored).get_dtype() == "F8_E4M3"
         stored = read_float8(info.file, info.stored) if is_float8 else file.get_tensor(info.stored)
+        if info.scales is None:
+            return stored
         with opened(info.scales.file) as other:
             scales = other.get_tensor(info.scales.stored)
         try:
