@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 # This repository's package and scripts, whichever are installed: the pages describe them.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from rope_jax.attention import backend_names
+from rope_jax.attention import softmax_names
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES
 from rope_jax.config.inspection import KNOWN_MODELS
 from rope_jax.devices.targets import CHIPS
@@ -128,7 +128,7 @@ def settings_table(models: Mapping[str, type[BaseModel]]) -> str:
 
 def encodings_table() -> str:
     """Return a table of encodings: type, what it does, attention backends, source."""
-    names = ", ".join(f"`{name}`" for name in backend_names(interacts=True))
+    names = ", ".join(f"`{name}`" for name in softmax_names())
     return table(
         ("`type`", "what it does", "`model.attention`", "source"),
         (

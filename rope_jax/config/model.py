@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rope_jax.attention import BACKENDS, AttentionName, Backend, backend_names
+from rope_jax.attention import BACKENDS, AttentionName, Backend, softmax_names
 from rope_jax.blocks import (
     MLP,
     AnyFeedForward,
@@ -142,8 +142,8 @@ class ModelConfig(Frozen):
     )
     attention: AttentionName = Field(
         "auto",
-        description="backend; auto: cpu where it can run, else xla; blockwise: linear memory; cpu, "
-        "cudnn, splash: kernels for CPU, GPU, TPU; linear: another model, no softmax",
+        description="backend; auto: cpu or cudnn where it can run, else xla; blockwise: linear "
+        "memory; cpu, cudnn, splash: kernels for CPU, GPU, TPU; linear: another model, no softmax",
     )
     position: AnyEncoding = Field(RoPE(), description="how the model knows the order of tokens")
 
@@ -224,14 +224,14 @@ def check_attention(model: ModelConfig, attention: AttentionName, chunks: bool =
     chunks: whether layers attend within chunks.
     """
     position = model.position
-    for interacts, what in (
+    can = softmax_names()
+    for is_on, what in (
         (position.needs_interaction, f"position {position.type}"),
         (model.attention_softcap is not None, "attention_softcap"),
         (model.attention_sinks, "attention_sinks"),
         (chunks, "attention_chunk"),
     ):
-        can = backend_names(interacts=interacts)
-        if attention not in can:
+        if is_on and attention not in can:
             raise ValueError(f"attention: {attention} cannot do {what}; use {alternatives(can)}")
 
 
@@ -246,7 +246,7 @@ def check_logits(model: ModelConfig, scaling: object) -> None:
 
 def check_map(model: ModelConfig, map_: PositionMap) -> None:
     """ValueError if a position map does not apply to a model's encoding, backend or heads."""
-    attention, position = model.attention, model.position
+    position = model.position
     if not position.takes_maps:
         names = " and ".join(name for name, other in ENCODINGS.items() if other.takes_maps)
         raise ValueError(
@@ -254,12 +254,9 @@ def check_map(model: ModelConfig, map_: PositionMap) -> None:
         )
     if not model.backend.is_softmax:
         raise ValueError(
-            f"map: a model with {attention} attention cannot have one: it sums over all keys at "
-            "once, so it cannot see near and far keys at different distances"
+            f"map: a model with {model.attention} attention cannot have one: it sums over all keys "
+            "at once, so it cannot see near and far keys at different distances"
         )
-    can = backend_names(interacts=True)
-    if attention not in can:
-        raise ValueError(f"map: attention {attention} cannot do maps; use {alternatives(can)}")
     if map_.type == "fitted" and position.type != "rope":
         raise ValueError(
             f"map: fitted holds numbers for the position rope, not for {position.type}"

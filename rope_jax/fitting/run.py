@@ -10,7 +10,6 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.attention import backend_names
 from rope_jax.config.data import StdlibData
 from rope_jax.config.entries import AnyEntry, SweepEntry, entry_settings
 from rope_jax.config.fit import FitConfig
@@ -25,14 +24,13 @@ from rope_jax.devices.memory import check_fits, in_gib
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.fitter import Fit, FitState
-from rope_jax.fitting.parameters import Parameters, parameters_of
+from rope_jax.fitting.parameters import Parameters
 from rope_jax.fitting.results import FitRow, draw_numbers, fit_rows, print_table
 from rope_jax.fitting.start import default_start
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.memory import LARGEST_OVERESTIMATE
 from rope_jax.plots.saving import save_figure
 from rope_jax.report.terminal import warn_of_chance
-from rope_jax.rope.messages import alternatives
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import finite
 from rope_jax.runs.tables import format_csv
@@ -105,15 +103,6 @@ def _checked_start(training: Config, config: FitConfig, stage: int) -> SweepEntr
     with _renamed(scalings="start"):  # it is one that a sweep could read with
         asked = resolve_sweep(SweepConfig(scalings=(start,)), training)
         check_entries(asked, training.rotary_layers, trained, config.length[-1])
-    border = next(iter(config.windows), None)
-    parameters = parameters_of(training, config, start, border, stage)
-    attention = training.model.attention
-    needs_map = parameters.strategy(parameters.initial()).map is not None
-    if needs_map and not training.model.backend.interacts:
-        raise UserError(
-            f"attention: {attention} cannot do the map that these numbers belong to; use "
-            f"{alternatives(backend_names(interacts=True))}"
-        )
     return start
 
 

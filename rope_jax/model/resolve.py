@@ -5,13 +5,12 @@ It is done once, where a run is opened. Everything below takes the resolved type
 
 import jax
 
-from rope_jax.attention import AttentionName, backend_names
+from rope_jax.attention import AttentionName
 from rope_jax.config.model import ModelConfig, check_attention
 from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
 from rope_jax.kernels.loading import has_amx, load_kernels
-from rope_jax.rope.messages import alternatives
 
 
 class ResolvedModel(ModelConfig):
@@ -41,11 +40,12 @@ def resolve_run(
 def resolve_model(
     model: ModelConfig, platform: str | None = None, otherwise: AttentionName = "xla"
 ) -> ResolvedModel:
-    """Return a model's config without `auto`: attention `cpu` where it can run, or `otherwise`."""
+    """Return a model's config without `auto`: the first kernel that can run, or `otherwise`."""
     platform, fields = platform or jax.default_backend(), dict(model)
     if model.attention == "auto":
-        on_cpu = model.model_copy(update={"attention": "cpu"})
-        fields["attention"] = otherwise if _obstacle(on_cpu, platform) else "cpu"
+        kernels = (model.model_copy(update={"attention": name}) for name in ("cpu", "cudnn"))
+        can = (each.attention for each in kernels if not _obstacle(each, platform))
+        fields["attention"] = next(can, otherwise)
     if model.product_dtype == "auto":
         fast = platform == "cpu" and _multiplies_bfloat16()
         fields["product_dtype"] = "bfloat16" if fast else None
@@ -83,11 +83,6 @@ def _with_attention(config: Config, attention: AttentionName) -> ModelConfig:
         )
     with errors_in("", UserError):
         check_attention(config.model, attention, config.has_chunks)
-    if config.rope.map is not None and not model.backend.interacts:
-        raise UserError(
-            f"attention: {attention} cannot do the map {config.rope.map.type}, with which this "
-            f"model was trained; use {alternatives(backend_names(interacts=True))}"
-        )
     return model
 
 

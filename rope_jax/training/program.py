@@ -112,22 +112,30 @@ class StageProgram:
             out_shardings=(self._program.state_shardings(), self._placement.replicated),
             positioning=self._positioning(self._row_groups),
             gradient_of=self._placement.gradient,
+            masks_documents=self._masks_documents,
         )
         return compiled(step, self._program.abstract_state, self._batch(), self._rotary)
 
     @functools.cached_property
     def _compiled_sums(self) -> Any:
         positioning = self._positioning(self._long_rows)
-        sums_on_all = self._placement.sums(functools.partial(loss_sums, self._program.model))
+        sums = functools.partial(loss_sums, masks_documents=self._masks_documents)
+        sums_on_all = self._placement.sums(functools.partial(sums, self._program.model))
 
         def completed_sums(params: Params, batch: Batch, rotary: Rotary) -> LossSums:
             if positioning is not None:
                 rotary = positioning(rotary, batch.positions)
             return sums_on_all(params, batch, rotary)
 
-        sums = jax.jit(completed_sums, out_shardings=self._placement.replicated)
+        completed = jax.jit(completed_sums, out_shardings=self._placement.replicated)
         params = self._program.abstract_state.params
-        return compiled(sums, params, self._batch(), self._rotary_of_long_rows)
+        return compiled(completed, params, self._batch(), self._rotary_of_long_rows)
+
+    @property
+    def _masks_documents(self) -> bool:
+        """Whether a row may hold several documents, short windows or samples of a mix."""
+        stage, mix = self._stage, self._program.config.data.mix
+        return stage.documents.mask == "document" or stage.mixed is not None or bool(mix)
 
     @functools.cached_property
     def _rotary(self) -> Rotary:

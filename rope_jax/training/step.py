@@ -75,10 +75,25 @@ _gradient = functools.partial(jax.grad, has_aux=True)
 TrainStep = Callable[[TrainState, Batch, Rotary], tuple[TrainState, StepMetrics]]
 
 
-def loss_sums(model: LanguageModel, params: Params, batch: Batch, rotary: Rotary) -> LossSums:
-    """Weighted sums of a batch's negative log-likelihood, by document position."""
-    given = batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary
-    return _sums(model.nll(params, *given), batch)
+def loss_sums(
+    model: LanguageModel,
+    params: Params,
+    batch: Batch,
+    rotary: Rotary,
+    *,
+    masks_documents: bool = True,
+) -> LossSums:
+    """Weighted sums of a batch's negative log-likelihood, by document position.
+
+    masks_documents: whether a token sees only its own document; False: all rows are one document.
+    """
+    return _sums(model.nll(params, *_inputs(batch, rotary, masks_documents)), batch)
+
+
+def _inputs(batch: Batch, rotary: Rotary, masks_documents: bool) -> tuple[Any, ...]:
+    # Equal ids would give the same result, but kernels then need a mask of all pairs of tokens.
+    segment_ids = batch.segment_ids if masks_documents else None
+    return batch.tokens, batch.targets, batch.positions, segment_ids, rotary
 
 
 def _sums(nll: Float[Array, "B T"], batch: Batch) -> LossSums:
@@ -99,6 +114,7 @@ def make_train_step(
     out_shardings: Any = None,
     positioning: Positioning | None = None,
     gradient_of: Callable[..., Callable[..., tuple[Any, Any]]] = _gradient,
+    masks_documents: bool = True,
 ) -> TrainStep:
     """Return the jitted step. It donates the state passed in, which must not be used again.
 
@@ -106,13 +122,14 @@ def make_train_step(
     the number of tokens in the whole batch, so the step does not depend on the split.
 
     out_shardings: of (state, metrics). gradient_of: `Placement.gradient` of the step's mesh.
+    masks_documents: as for `loss_sums`.
     """
 
     def loss_share(
         params: Params, batch: Batch, rotary: Rotary, tokens: Float[Array, ""]
     ) -> tuple[Float[Array, ""], tuple[LossSums, Float[Array, ""] | None]]:
-        given = batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary
-        nll, auxiliary = model.nll_and_auxiliary(params, *given)
+        inputs = _inputs(batch, rotary, masks_documents)
+        nll, auxiliary = model.nll_and_auxiliary(params, *inputs)
         sums = _sums(nll, batch)
         # Divide the loss, not the gradient: one number instead of one per parameter.
         loss = sums.nll.sum() / tokens

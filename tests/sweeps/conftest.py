@@ -39,7 +39,7 @@ def growing_step(model: Any, *_: Any, out_shardings: Any, **__: Any) -> TrainSte
     return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
 
 
-def no_loss(model: Any, params: Any, batch: Batch, rotary: Any) -> LossSums:
+def no_loss(model: Any, params: Any, batch: Batch, rotary: Any, **_: Any) -> LossSums:
     ones = jnp.ones(len(bucket_edges(batch.tokens.shape[1])), jnp.float32)
     return LossSums(ones, ones)
 

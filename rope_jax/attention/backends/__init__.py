@@ -9,7 +9,7 @@ from rope_jax.attention.backends.base import Backend
 from rope_jax.attention.backends.cudnn import Cudnn
 from rope_jax.attention.backends.own import Blockwise, Cpu, Linear, Splash, Xla
 
-__all__ = ["BACKENDS", "AttentionName", "Backend", "backend_names"]
+__all__ = ["BACKENDS", "AttentionName", "Backend", "softmax_names"]
 
 _ALL: tuple[type[Backend], ...] = (Xla, Blockwise, Cpu, Cudnn, Splash, Linear)
 BACKENDS: dict[str, Backend] = {backend.name: backend() for backend in _ALL}
@@ -22,6 +22,6 @@ else:
     AttentionName = Literal["auto", *BACKENDS]
 
 
-def backend_names(*, interacts: bool) -> tuple[str, ...]:
-    """Return the choices of `model.attention`; interacts: only those that do any interaction."""
-    return ("auto", *(name for name, each in BACKENDS.items() if each.interacts or not interacts))
+def softmax_names() -> tuple[str, ...]:
+    """Return the choices of `model.attention` that have a softmax."""
+    return ("auto", *(name for name, each in BACKENDS.items() if each.is_softmax))

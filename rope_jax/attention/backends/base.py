@@ -21,8 +21,6 @@ class Backend:
     platforms: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
     is_softmax: ClassVar[bool] = True
     """False: it computes another function of queries and keys, so the model is another one."""
-    interacts: ClassVar[bool] = False
-    """Whether it has `attend_bands`: position maps, encodings' own scores, soft caps."""
     splits_windows: ClassVar[bool] = True
     """Whether several devices can each compute some of a window's queries."""
     quadratic_memory: ClassVar[bool] = False
@@ -80,10 +78,13 @@ class Backend:
         interaction: which keys each band holds, and how scores and values are computed; static.
         params: a tree of float arrays for the interaction's functions; differentiable.
 
-        By default one band of dot products, by `attend`; one of the two has to be defined.
+        By default `attend` for one band of dot products, and `banded_blockwise` for all else: maps,
+        encodings' own scores, soft caps, sinks.
         """
-        if not interaction.is_plain or type(self).attend is Backend.attend:
-            raise NotImplementedError(f"attention {self.name} knows one band of dot products alone")
+        from rope_jax.attention.blockwise import banded_blockwise
+
+        if not interaction.is_plain:
+            return banded_blockwise(queries, keys, v, segment_ids, interaction, params, part)
         (q,), (k,), (band,) = queries, keys, interaction.masks
         return self.attend(q, k, v, segment_ids, band.beyond, part)
 

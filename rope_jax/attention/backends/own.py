@@ -10,7 +10,6 @@ class Xla(Backend):
 
     name: ClassVar[str] = "xla"
     summary: ClassVar[str] = "whole score matrices"
-    interacts: ClassVar[bool] = True
     quadratic_memory: ClassVar[bool] = True
 
     def attend_bands(self, *arguments: Any) -> Any:
@@ -24,7 +23,6 @@ class Blockwise(Backend):
 
     name: ClassVar[str] = "blockwise"
     summary: ClassVar[str] = "memory linear in the length"
-    interacts: ClassVar[bool] = True
 
     def attend_bands(self, *arguments: Any, **options: Any) -> Any:
         from rope_jax.attention.blockwise import banded_blockwise
@@ -38,7 +36,6 @@ class Cpu(Backend):
     name: ClassVar[str] = "cpu"
     summary: ClassVar[str] = "kernel for CPU"
     platforms: ClassVar[tuple[str, ...]] = ("cpu",)
-    interacts: ClassVar[bool] = True
     # The kernel rounds what it copies. Rounded by XLA, a step took 3 to 14% longer.
     has_precision: ClassVar[bool] = True
 
