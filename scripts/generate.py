@@ -34,7 +34,7 @@ from rope_jax.rope.keys import models_in
 from rope_jax.rope.pairs import turns, wavelengths
 from scripts.aot import RESULTS as AOT_RESULTS
 from scripts.aot import read_results, result_table
-from scripts.plot_reference import LENGTHS, Above, Cost, measured_ways, read_cost
+from scripts.plot_ways import REFERENCE, SMOLLM2, Above, Cost, Experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -312,14 +312,38 @@ def tasks_table() -> str:
     return table(("", *headings, *passkeys, "effective length"), rows)
 
 
-def reference_table() -> str:
-    """Return a table of what each way of extending the demo gives, and of its cost."""
+def ways_table(experiment: Experiment) -> str:
+    """Return a table of what each way of extending a model gives, and of its cost."""
     rows = []
-    for way, losses in measured_ways():
-        cells = [_above(losses[length]) if length in losses else "" for length in LENGTHS]
-        rows.append((way.kind, way.name, *_cost(read_cost(way)), *cells))
-    headings = ("", "", "numbers", "tokens", "seconds", *(f"{n:,}" for n in LENGTHS))
+    for way, losses in experiment.measured():
+        cells = [_above(losses[n]) if n in losses else "" for n in experiment.lengths]
+        rows.append((way.kind, way.name, *_cost(experiment.cost(way)), *cells))
+    headings = ("", "", "numbers", "tokens", "seconds", *(f"{n:,}" for n in experiment.lengths))
     return table(headings, rows)
+
+
+def drawn_ways_table(experiment: Experiment) -> str:
+    """Return the part of `ways_table` that the figure shows, from the window on."""
+    lengths = [n for n in experiment.lengths if n >= experiment.window]
+    rows = [
+        (f"{way.kind}: {way.name}", *(_above(losses[n]) if n in losses else "" for n in lengths))
+        for way, losses in experiment.measured()
+        if way.style is not None
+    ]
+    return table(("", *(f"{n:,}" for n in lengths)), rows)
+
+
+def retrieval_table() -> str:
+    """Return a table of the answers that SmolLM2 finds, by task, scaling, length and depth."""
+    with (SMOLLM2.folder / "tasks.csv").open(newline="", encoding="utf-8") as file:
+        found = [r for r in csv.DictReader(file) if r["metric"] == "exact" and r["depth"]]
+    depths = sorted({float(row["depth"]) for row in found})
+    shares: dict[tuple[str, str, int], list[str]] = {}
+    for row in sorted(found, key=lambda row: float(row["depth"])):
+        key = row["task"], row["name"], int(row["length"])
+        shares.setdefault(key, []).append(f"{100 * float(row['value']):.0f}%")
+    rows = [(task, name, f"{length:,}", *cells) for (task, name, length), cells in shares.items()]
+    return table(("", "", "tokens", *(f"depth {depth:g}" for depth in depths)), rows)
 
 
 def _above(above: Above) -> str:
@@ -413,7 +437,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "encoding results": lambda: above_truncation_table("encodings", "group"),
     "encoding settings": lambda: settings_table(ENCODINGS),
     "encodings": encoding_properties_table,
-    "every way": reference_table,
+    "every way": lambda: ways_table(REFERENCE),
     "families": families_table,
     "gpu": lambda: result_table(read_results(AOT_RESULTS), "gpu"),
     "map results": lambda: above_truncation_table("maps", "name"),
@@ -425,6 +449,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "query scales": query_scales_table,
     "scaling results": lambda: above_truncation_table("scalings", "name"),
     "scalings": scalings_table,
+    "smollm2": lambda: ways_table(SMOLLM2),
+    "smollm2 at twice its window": lambda: above_truncation_table("smollm2/twice", "name"),
+    "smollm2 in short": lambda: drawn_ways_table(SMOLLM2),
+    "smollm2 tasks": retrieval_table,
     "settings": scaling_settings_table,
     "tasks": tasks_table,
     "tpu": lambda: result_table(read_results(AOT_RESULTS), "tpu"),

@@ -36,8 +36,15 @@ class Cost(NamedTuple):
 
 
 def costs_of(run: RunDirectory) -> Iterator[Cost]:
-    """Yield what the training of a run took, and each of its finished fits."""
+    """Yield what the training of a run took, unless it was imported, and each finished fit."""
     config = run.load_config()
+    if config.imported is None:
+        yield _training(run, config)
+    for file in sorted(run.fits.glob("*/summary.json")):
+        yield _fit(run, config, file)
+
+
+def _training(run: RunDirectory, config: Config) -> Cost:
     steps, tokens, seconds = 0, 0, 0.0
     speeds = {
         line["step"]: line["throughput/tokens_per_second"] for line in _lines(run.throughput_file)
@@ -50,9 +57,7 @@ def costs_of(run: RunDirectory) -> Iterator[Cost]:
             steps, tokens = line["step"], line["train/tokens"]
     vocab_size = run.open_tokenizer(config).vocab_size
     numbers = parameter_count(language_model(resolve_run(config), vocab_size))
-    yield Cost(run.path.name, "", numbers, steps, tokens, seconds)
-    for file in sorted(run.fits.glob("*/summary.json")):
-        yield _fit(run, config, file)
+    return Cost(run.path.name, "", numbers, steps, tokens, seconds)
 
 
 def _fit(run: RunDirectory, training: Config, file: Path) -> Cost:

@@ -67,6 +67,15 @@ def test_trials_count_and_steps_whose_speed_is_missing_make_the_time_unknown(run
     assert fit[-2] == f"{FIT_TOKENS + 2 * (3 * 32 + 6 * 16):,}"
 
 
+def test_an_imported_model_has_the_costs_of_its_fits_alone(run, capsys):
+    with (run / "config.yaml").open("a") as file:
+        file.write("imported: {model: published, identity: x}\n")
+    (run / "throughput.jsonl").unlink()
+    show_costs.main([str(run)])
+    (fit,) = (line.split() for line in capsys.readouterr().out.splitlines() if "tiny" in line)
+    assert fit[1] == "short"
+
+
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [

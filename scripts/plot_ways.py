@@ -1,0 +1,248 @@
+"""Draw what each way of extending a model gives: docs/figures/smollm2.png and reference.png.
+
+    python scripts/plot_ways.py      # from results/smollm2/ and results/reference/
+
+`scripts/generate.py` writes the tables of the same figures.
+"""
+
+import argparse
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from rope_jax.comparison.groups import without_seed
+from rope_jax.plots.saving import write_figure
+from rope_jax.plots.style import WIDTHS, ZERO_LINE, figure_style
+from rope_jax.sealed import replacing
+
+ROOT = Path(__file__).parents[1]
+ZERO_SHOT = "zero-shot"
+
+
+class Way(NamedTuple):
+    """One way to extend a model."""
+
+    kind: str
+    name: str
+    run: str
+    """The runs' name without their seeds; {factor} if there is one for each factor."""
+    curve: str = "trained"
+    """The name of the curve in their sweeps."""
+    style: tuple[str, str, str] | None = None
+    """Colour (Okabe and Ito's), marker and dashes; None: it is not drawn."""
+    fit: str = ""
+    """The fit that made the strategy; "": none did."""
+    truncated: bool = False
+    """Whether it reads only the last tokens that fill the window, at any length."""
+
+
+class Above(NamedTuple):
+    """Nats per token above truncation, with the 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Cost(NamedTuple):
+    """The mean over seeds of what a way took."""
+
+    numbers: int
+    tokens: int
+    seconds: float
+
+
+class Experiment(NamedTuple):
+    """Ways to extend one model, whose results are in `results/<name>/`."""
+
+    name: str
+    window: int
+    lengths: tuple[int, ...]
+    ways: tuple[Way, ...]
+    ticks: tuple[float, ...]
+    shown_factor: int
+    """The columns of costs are those of the model at this multiple of the window."""
+
+    @property
+    def figure(self) -> Path:
+        return ROOT / f"docs/figures/{self.name}.png"
+
+    @property
+    def folder(self) -> Path:
+        return ROOT / "results" / self.name
+
+    def measured(self) -> Iterator[tuple[Way, Mapping[int, Above]]]:
+        """Yield the ways that the results have, with their losses by length."""
+        for way in self.ways:
+            if losses := self._losses(way):
+                yield way, losses
+
+    def _losses(self, way: Way) -> dict[int, Above]:
+        """Return a way's losses. A model for one length is shown at that length and the window."""
+        found = {}
+        with (self.folder / "comparison.csv").open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                length = int(row["length"])
+                factor = self.shown_factor if length == self.window else length // self.window
+                names = {without_seed(name) for name in row["runs"].split()}
+                wanted = (way.run.format(factor=factor), way.curve, "same_tokens")
+                if (*names, row["name"], row["protocol"]) == wanted:
+                    numbers = (row["above_truncation" + end] for end in ("", "_low", "_high"))
+                    found[length] = Above(*map(float, numbers))
+        if way.truncated and found:
+            lengths = (length for length in self.lengths if length >= self.window)
+            return dict.fromkeys(lengths, found[self.window])
+        return found
+
+    def cost(self, way: Way) -> Cost | None:
+        """Return what a way took at `shown_factor`; None if nothing was trained for it.
+
+        KeyError: costs.csv has no such run.
+        """
+        if way.kind == ZERO_SHOT:
+            return None
+        run = way.run.format(factor=self.shown_factor)
+        with (self.folder / "costs.csv").open(newline="", encoding="utf-8") as file:
+            rows = [
+                row
+                for row in csv.DictReader(file)
+                if (without_seed(row["run"]), without_seed(row["fit"])) == (run, way.fit)
+            ]
+        if not rows:
+            raise KeyError(f"{self.folder / 'costs.csv'} has no {run} {way.fit}")
+        seconds = [float(row["seconds"]) for row in rows]
+        return Cost(int(rows[0]["numbers"]), int(rows[0]["tokens"]), math.fsum(seconds) / len(rows))
+
+
+REFERENCE = Experiment(
+    "reference",
+    window=128,
+    lengths=(128, 256, 512, 1024, 2048),
+    ways=(
+        Way(ZERO_SHOT, "no scaling", "demo", style=("#999999", "o", "--")),
+        Way(ZERO_SHOT, "PI", "demo", "pi-auto"),
+        Way(ZERO_SHOT, "NTK-aware by 16", "demo", "ntk-16"),
+        Way(ZERO_SHOT, "dynamic NTK", "demo", "dynamic_ntk"),
+        Way(ZERO_SHOT, "YaRN", "demo", "yarn-auto", ("#E69F00", "s", "--")),
+        Way(ZERO_SHOT, "StreamingLLM", "demo", "streaming"),
+        Way(ZERO_SHOT, "leaky ReRoPE, logn", "demo", "leaky_rerope-logn"),
+        Way(ZERO_SHOT, "ReRoPE, logn", "demo", "rerope-logn", ("#0072B2", "P", "--")),
+        Way("fitted", "far keys, at 512", "demo", "far-x4", ("#56B4E9", "<", "-"), "far-x4"),
+        Way(
+            "fitted",
+            "far keys, at 256 to 2,048",
+            "demo",
+            "far-all",
+            ("#0072B2", ">", "-"),
+            "far-all",
+        ),
+        Way(
+            "120 steps",
+            "at 128, truncated",
+            "extend-none-x1-120",
+            style=("#CC79A7", "", ":"),
+            truncated=True,
+        ),
+        Way("120 steps", "no scaling", "extend-none-x{factor}-120"),
+        Way("120 steps", "YaRN", "extend-yarn-x{factor}-120", style=("#D55E00", "^", "-")),
+        Way(
+            "500 steps",
+            "at 128, truncated",
+            "extend-long-none-x1-500",
+            style=("#000000", "", ":"),
+            truncated=True,
+        ),
+        Way("500 steps", "YaRN", "extend-long-yarn-x{factor}-500", style=("#000000", "v", "-")),
+        Way(
+            "1,000 steps",
+            "at that length from the start",
+            "ceiling-x{factor}",
+            style=("#009E73", "D", "-"),
+        ),
+    ),
+    ticks=(-0.04, -0.02, -0.01, 0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2),
+    shown_factor=4,
+)
+SMOLLM2 = Experiment(
+    "smollm2",
+    window=8192,
+    lengths=(2048, 4096, 8192, 12288, 16384, 32768),
+    ways=(
+        Way(ZERO_SHOT, "no scaling", "smollm2", style=("#999999", "o", "--")),
+        Way(ZERO_SHOT, "PI", "smollm2", "pi-auto", ("#CC79A7", "D", "--")),
+        Way(ZERO_SHOT, "PI by 4", "smollm2", "pi-4"),
+        Way(ZERO_SHOT, "dynamic NTK", "smollm2", "dynamic_ntk", ("#009E73", "P", "--")),
+        Way(ZERO_SHOT, "NTK-aware by 4", "smollm2", "ntk-4"),
+        Way(ZERO_SHOT, "NTK-aware by 8", "smollm2", "ntk-8"),
+        Way(ZERO_SHOT, "base 500,000", "smollm2", "base-500k"),
+        Way(ZERO_SHOT, "llama3", "smollm2", "llama3-auto"),
+        Way(ZERO_SHOT, "YaRN", "smollm2", "yarn-auto", ("#E69F00", "s", "--")),
+        Way(ZERO_SHOT, "YaRN by 4", "smollm2", "yarn-4"),
+        Way(ZERO_SHOT, "YaRN, logn", "smollm2", "yarn-auto-logn"),
+        Way(ZERO_SHOT, "StreamingLLM", "smollm2", "streaming", ("#56B4E9", "<", "--")),
+        Way(
+            "100 steps",
+            "at 8,192, truncated",
+            "smollm2-short",
+            style=("#000000", "", ":"),
+            truncated=True,
+        ),
+        Way("100 steps", "PI by 2", "smollm2-pi", style=("#CC79A7", "D", "-")),
+        Way("100 steps", "NTK-aware by 2", "smollm2-ntk"),
+        Way("100 steps", "base 500,000", "smollm2-abf", style=("#0072B2", "v", "-")),
+        Way("100 steps", "YaRN by 2", "smollm2-yarn", style=("#D55E00", "^", "-")),
+    ),
+    ticks=(-0.2, -0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
+    shown_factor=2,
+)
+EXPERIMENTS = (SMOLLM2, REFERENCE)
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args()
+    for experiment in EXPERIMENTS:
+        with figure_style():
+            figure = draw(experiment)
+        with replacing(experiment.figure) as temporary:
+            write_figure(figure, temporary)
+
+
+def draw(experiment: Experiment) -> Figure:
+    """Draw the ways that have a style, relative to truncation."""
+    figure = Figure(figsize=(WIDTHS["page"], 4.2), layout="constrained")
+    axis = figure.subplots()
+    axis.axhline(0, **ZERO_LINE)
+    for way, losses in experiment.measured():
+        if way.style is None:
+            continue
+        color, marker, dash = way.style
+        # that of the model for `shown_factor` would not belong to the others
+        lengths = [n for n in sorted(losses) if n > experiment.window or "{factor}" not in way.run]
+        label = f"{way.kind}: {way.name}"
+        values = [losses[n].value for n in lengths]
+        axis.plot(lengths, values, color=color, marker=marker, linestyle=dash, label=label)
+        low, high = ([losses[n][end] for n in lengths] for end in (1, 2))
+        axis.fill_between(lengths, low, high, color=color, alpha=0.15, linewidth=0)
+        if len(lengths) == 1:  # a band needs two
+            axis.vlines(lengths, low, high, color=color, linewidth=1)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(experiment.lengths, [f"{n:,}" for n in experiment.lengths])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_yscale("symlog", linthresh=0.02, linscale=1.5)
+    ticks = experiment.ticks
+    axis.set_yticks(ticks, [f"{tick:+g}" if tick else "truncation" for tick in ticks])
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel(f"context length, tokens (trained window: {experiment.window:,})")
+    axis.set_ylabel("nats per token above truncation")
+    axis.grid(True)
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
