@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rope_jax.attention import softmax_names
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES
+from rope_jax.comparison.groups import without_seed
 from rope_jax.config.inspection import KNOWN_MODELS
 from rope_jax.devices.targets import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
@@ -218,15 +219,14 @@ def chips_table() -> str:
     )
 
 
-def demo_table(names: Sequence[str] = ()) -> str:
-    """Return a table of perplexities on the same tokens, by curve (all unless named) and length."""
+def demo_table() -> str:
+    """Return a table of perplexities on the same tokens, by curve and length."""
 
     def cell(row: Mapping[str, str]) -> str:
         half = (math.exp(float(row["ci_high"])) - math.exp(float(row["ci_low"]))) / 2
         return f"{float(row['ppl']):.2f} ± {half:.2f}"
 
-    rows = [row for row in _rows(DEMO, "same_tokens") if not names or row["name"] in names]
-    return _by_length(rows, "name", cell)
+    return _by_length(_rows(DEMO, "same_tokens"), "name", cell)
 
 
 def above_truncation_table(comparison: str, key: str) -> str:
@@ -312,25 +312,63 @@ def tasks_table() -> str:
     return table(("", *headings, *passkeys, "effective length"), rows)
 
 
-def ways_table(experiment: Experiment) -> str:
-    """Return a table of what each way of extending a model gives, and of its cost."""
+def ways_table(experiment: Experiment, *, in_short: bool = False) -> str:
+    """Return a table of what each way of extending a model gives, and of its cost.
+
+    in_short: the part that the figure shows, from the window on, without costs.
+    """
+    lengths = [n for n in experiment.lengths if not in_short or n >= experiment.window]
     rows = []
     for way, losses in experiment.measured():
-        cells = [_above(losses[n]) if n in losses else "" for n in experiment.lengths]
-        rows.append((way.kind, way.name, *_cost(experiment.cost(way)), *cells))
-    headings = ("", "", "numbers", "tokens", "seconds", *(f"{n:,}" for n in experiment.lengths))
-    return table(headings, rows)
+        cells = [_above(losses[n], experiment.decimals) if n in losses else "" for n in lengths]
+        if not in_short:
+            rows.append((way.kind, way.name, *_cost(experiment.cost(way)), *cells))
+        elif way.style is not None:
+            rows.append((way.kind, way.name, *cells))
+    costs = () if in_short else ("numbers", "tokens", "seconds")
+    return table(("", "", *costs, *(f"{n:,}" for n in lengths)), rows)
 
 
-def drawn_ways_table(experiment: Experiment) -> str:
-    """Return the part of `ways_table` that the figure shows, from the window on."""
-    lengths = [n for n in experiment.lengths if n >= experiment.window]
-    rows = [
-        (f"{way.kind}: {way.name}", *(_above(losses[n]) if n in losses else "" for n in lengths))
-        for way, losses in experiment.measured()
-        if way.style is not None
-    ]
-    return table(("", *(f"{n:,}" for n in lengths)), rows)
+def _above(above: Above, decimals: int) -> str:
+    """Return a difference with half of its interval; bold if all of it lies below truncation."""
+    half = (above.high - above.low) / 2
+    text = f"{above.value:+.{decimals}f} ± {half:.{decimals}f}"
+    return f"**{text}**" if above.high < 0 else text
+
+
+def _cost(cost: Cost | None) -> tuple[str, str, str]:
+    """Return numbers, tokens and seconds as text."""
+    if cost is None:
+        return "0", "0", "0"
+    return f"{cost.numbers:,}", f"{cost.tokens:,}", f"{cost.seconds:,.0f}"
+
+
+def control_table() -> str:
+    """Return a table of SmolLM2 trained further, compared with its control by novel."""
+
+    def cell(row: Mapping[str, str]) -> str:
+        numbers = (float(row["above_truncation" + end]) for end in ("", "_low", "_high"))
+        return _above(Above(*numbers), SMOLLM2.decimals)
+
+    rows = _rows(SMOLLM2.folder / "further/comparison.csv", "same_tokens")
+    names = {without_seed(way.run): way.name for way in SMOLLM2.ways if not way.truncated}
+    shown = [row | {"group": names.get(without_seed(row["group"]), "")} for row in rows]
+    return _by_length([row for row in shown if row["group"]], "group", cell)
+
+
+def twice_table() -> str:
+    """Return a table of maps and a fit of SmolLM2, above truncation at the window and at twice."""
+
+    def cell(row: Mapping[str, str]) -> str:
+        at_window = row["length"] == row["window"]
+        value, low, high = (
+            float(row[("difference" if at_window else "gain") + end] or 0)
+            for end in ("", "_low", "_high")
+        )
+        above = Above(value, low, high) if at_window else Above(-value, -high, -low)
+        return _above(above, SMOLLM2.decimals)
+
+    return _by_length(_rows(SMOLLM2.folder / "twice/comparison.csv", "same_tokens"), "name", cell)
 
 
 def retrieval_table() -> str:
@@ -344,19 +382,6 @@ def retrieval_table() -> str:
         shares.setdefault(key, []).append(f"{100 * float(row['value']):.0f}%")
     rows = [(task, name, f"{length:,}", *cells) for (task, name, length), cells in shares.items()]
     return table(("", "", "tokens", *(f"depth {depth:g}" for depth in depths)), rows)
-
-
-def _above(above: Above) -> str:
-    """Return a difference with half of its interval; bold if all of it lies below truncation."""
-    text = f"{above.value:+.4f} ± {(above.high - above.low) / 2:.4f}"
-    return f"**{text}**" if above.high < 0 else text
-
-
-def _cost(cost: Cost | None) -> tuple[str, str, str]:
-    """Return numbers, tokens and seconds as text."""
-    if cost is None:
-        return "0", "0", "0"
-    return f"{cost.numbers:,}", f"{cost.tokens:,}", f"{cost.seconds:,.0f}"
 
 
 def decay_table() -> str:
@@ -431,9 +456,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "circles": circles_table,
     "decay": decay_table,
     "demo": demo_table,
-    "demo in short": lambda: demo_table(
-        ["trained", "pi-auto", "ntk-16", "yarn-auto", "rerope-logn"]
-    ),
     "encoding results": lambda: above_truncation_table("encodings", "group"),
     "encoding settings": lambda: settings_table(ENCODINGS),
     "encodings": encoding_properties_table,
@@ -450,8 +472,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "scaling results": lambda: above_truncation_table("scalings", "name"),
     "scalings": scalings_table,
     "smollm2": lambda: ways_table(SMOLLM2),
-    "smollm2 at twice its window": lambda: above_truncation_table("smollm2/twice", "name"),
-    "smollm2 in short": lambda: drawn_ways_table(SMOLLM2),
+    "smollm2 at twice its window": twice_table,
+    "smollm2 trained further": control_table,
+    "smollm2 in short": lambda: ways_table(SMOLLM2, in_short=True),
     "smollm2 tasks": retrieval_table,
     "settings": scaling_settings_table,
     "tasks": tasks_table,

@@ -67,6 +67,8 @@ class Experiment(NamedTuple):
     ticks: tuple[float, ...]
     shown_factor: int
     """The columns of costs are those of the model at this multiple of the window."""
+    decimals: int
+    """Of nats in tables."""
 
     @property
     def figure(self) -> Path:
@@ -167,6 +169,7 @@ REFERENCE = Experiment(
     ),
     ticks=(-0.04, -0.02, -0.01, 0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2),
     shown_factor=4,
+    decimals=4,
 )
 SMOLLM2 = Experiment(
     "smollm2",
@@ -199,6 +202,7 @@ SMOLLM2 = Experiment(
     ),
     ticks=(-0.2, -0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
     shown_factor=2,
+    decimals=3,
 )
 EXPERIMENTS = (SMOLLM2, REFERENCE)
 
