@@ -127,12 +127,7 @@ REFERENCE = Experiment(
     lengths=(128, 256, 512, 1024, 2048),
     ways=(
         Way(ZERO_SHOT, "no scaling", "demo", style=("#999999", "o", "--")),
-        Way(ZERO_SHOT, "PI", "demo", "pi-auto"),
-        Way(ZERO_SHOT, "NTK-aware by 16", "demo", "ntk-16"),
-        Way(ZERO_SHOT, "dynamic NTK", "demo", "dynamic_ntk"),
         Way(ZERO_SHOT, "YaRN", "demo", "yarn-auto", ("#E69F00", "s", "--")),
-        Way(ZERO_SHOT, "StreamingLLM", "demo", "streaming"),
-        Way(ZERO_SHOT, "leaky ReRoPE, logn", "demo", "leaky_rerope-logn"),
         Way(ZERO_SHOT, "ReRoPE, logn", "demo", "rerope-logn", ("#0072B2", "P", "--")),
         Way("fitted", "far keys, at 512", "demo", "far-x4", ("#56B4E9", "<", "-"), "far-x4"),
         Way(
