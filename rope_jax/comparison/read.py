@@ -217,8 +217,12 @@ def _experiment(training: Config) -> str:
     settings = training.model_dump(mode="json", exclude=_NOT_THE_MODEL)
     settings["data"].pop("cache_dir", None)
     if training.init_from is not None:
-        # seeds of an extension start from seeds of a run: demo-s0, demo-s1
-        settings["init_from"]["run"] = without_seed(Path(training.init_from.run).name)
+        # seeds of an extension start from seeds of a run, demo-s0, demo-s1, and have its tokenizer
+        source = Path(training.init_from.run)
+        settings["init_from"]["run"] = without_seed(source.name)
+        path = Path(settings["tokenizer"].get("path", ""))
+        if path.parent == source:
+            settings["tokenizer"]["path"] = f"{without_seed(source.name)}/{path.name}"
     return json.dumps(settings)
 
 

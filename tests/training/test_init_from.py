@@ -15,6 +15,7 @@ import pytest
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.inherit import load_training, training_config
 from rope_jax.config.load import dump
+from rope_jax.config.tokenizer import FileTokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
@@ -194,7 +195,8 @@ def test_seeds_of_an_extension_are_one_experiment(source: RunDirectory) -> None:
         run = source.path.rename(source.path.with_name(start))
         config = extended(RunDirectory(run), **changes)
         run.rename(source.path)
-        return _experiment(config)
+        own = FileTokenizerConfig(path=str(run / "tokenizer.json"))  # as one of BPE is inherited
+        return _experiment(config.model_copy(update={"tokenizer": own}))
 
     first = experiment("demo-s0", seed=0, name="more-s0")
     assert experiment("demo-s1", seed=1, name="more-s1", sweep={}) == first
