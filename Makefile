@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo tasks test test-all accelerator aot lint format generate schema docs tensorboard lock clean FORCE
+.PHONY: help setup demo extend tasks test test-all accelerator aot lint format generate schema docs tensorboard lock clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
@@ -31,6 +31,10 @@ demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores
 	$(BIN)/python train.py configs/demo.yaml
 	$(BIN)/python eval_ppl.py runs/demo --sweep configs/sweeps/demo.yaml
 	@echo 'Figure: runs/demo/evals/demo/curve.png. Training curves: make tensorboard RUNS=runs/demo'
+
+extend: $(VENV)/.runtime ## extend a model to which far text is worth something, in three ways (ten minutes)
+	$(BIN)/python scripts/grid.py configs/grids/copying.yaml
+	@echo 'Figure: comparisons/copying/comparison.png'
 
 tasks: $(VENV)/.runtime ## train a model that finds passkeys, and ask it past its window (half an hour)
 	$(BIN)/python train.py configs/demo_tasks.yaml

@@ -248,6 +248,21 @@ def above_truncation_table(comparison: str, key: str) -> str:
     return _by_length(rows, key, cell)
 
 
+def copying_table() -> str:
+    """Return a table of losses above truncation of the model that copies, by way and length.
+
+    Every loss is compared with that of the model before its extension at its window.
+    """
+    rows = _rows(ROOT / "results/copying/comparison.csv", "same_tokens")
+    for row in rows:
+        row["way"] = f"{row['group'].partition(' (')[0]}: {row['name']}"
+    return _by_length(
+        rows,
+        "way",
+        lambda row: f"{float(row['above_truncation']):+.3f} ± {_half(row, 'above_truncation'):.3f}",
+    )
+
+
 def _half(row: Mapping[str, str], interval: str) -> float:
     return (float(row[f"{interval}_high"]) - float(row[f"{interval}_low"])) / 2
 
@@ -454,6 +469,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "bases": bases_table,
     "chips": chips_table,
     "circles": circles_table,
+    "copying": copying_table,
     "decay": decay_table,
     "demo": demo_table,
     "encoding results": lambda: above_truncation_table("encodings", "group"),
