@@ -14,12 +14,15 @@ def main(argv: list[str]) -> None:
     if asked.output is not None:
         check_writable(Path(asked.output))
     from rope_jax.console import plain_console
+    from rope_jax.errors import UserError
     from rope_jax.inspection.costs import Cost, costs_of, print_costs
     from rope_jax.inspection.output import write_csv
     from rope_jax.runs.directory import RunDirectory
 
     stopping.check()
     costs = [cost for run in arguments.runs for cost in costs_of(RunDirectory(Path(run)))]
+    if not costs:
+        raise UserError(f"{', '.join(arguments.runs)}: imported, and nothing was fitted: no costs")
     print_costs(plain_console(), costs)
     if asked.output is not None:
         write_csv(Path(asked.output), Cost._fields, costs)

@@ -142,8 +142,8 @@ class ModelConfig(Frozen):
     )
     attention: AttentionName = Field(
         "auto",
-        description="backend; auto: cpu or cudnn where it can run, else xla; blockwise: linear "
-        "memory; cpu, cudnn, splash: kernels for CPU, GPU, TPU; linear: another model, no softmax",
+        description="backend; auto: cpu where it can run, else xla; blockwise: linear memory; cpu, "
+        "cudnn, splash: kernels for CPU, GPU, TPU; linear: another model, no softmax",
     )
     position: AnyEncoding = Field(RoPE(), description="how the model knows the order of tokens")
 

@@ -40,12 +40,11 @@ def resolve_run(
 def resolve_model(
     model: ModelConfig, platform: str | None = None, otherwise: AttentionName = "xla"
 ) -> ResolvedModel:
-    """Return a model's config without `auto`: the first kernel that can run, or `otherwise`."""
+    """Return a model's config without `auto`: attention `cpu` where it can run, or `otherwise`."""
     platform, fields = platform or jax.default_backend(), dict(model)
     if model.attention == "auto":
-        kernels = (model.model_copy(update={"attention": name}) for name in ("cpu", "cudnn"))
-        can = (each.attention for each in kernels if not _obstacle(each, platform))
-        fields["attention"] = next(can, otherwise)
+        on_cpu = model.model_copy(update={"attention": "cpu"})
+        fields["attention"] = otherwise if _obstacle(on_cpu, platform) else "cpu"
     if model.product_dtype == "auto":
         fast = platform == "cpu" and _multiplies_bfloat16()
         fields["product_dtype"] = "bfloat16" if fast else None

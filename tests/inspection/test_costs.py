@@ -76,6 +76,13 @@ def test_an_imported_model_has_the_costs_of_its_fits_alone(run, capsys):
     assert fit[1] == "short"
 
 
+def test_a_model_that_was_only_imported_has_none(run, refused):
+    with (run / "config.yaml").open("a") as file:
+        file.write("imported: {model: published, identity: x}\n")
+    (run / "fits/short/summary.json").unlink()
+    assert "nothing was fitted" in refused(show_costs, [str(run)])
+
+
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [

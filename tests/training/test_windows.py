@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rope_jax.attention import BACKENDS
+from rope_jax.attention.dense import banded_dense
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.data.batches import Batch, ShortRows, training_batch
@@ -123,6 +125,38 @@ def test_a_mixed_step_is_the_sum_of_two_batches():
         assert abs(other - loss) > 3e-4
 
 
+OPEN = {"documents": {"mask": "none", "positions": "continue"}}
+MIX = {"mix": [{"task": "passkey", "share": 0.5}]}
+
+
+@pytest.mark.parametrize(
+    ("stage", "data", "has_ids"),
+    [
+        ({}, {}, True),
+        (OPEN, {}, False),
+        (OPEN | {"mixed": {"fraction": 0.5, "seq_len": 8}}, {}, True),
+        (OPEN, MIX, True),
+    ],
+)
+def test_attention_gets_document_ids_unless_each_row_is_one_document(
+    stage, data, has_ids, monkeypatch
+):
+    given = []
+
+    def attend_bands(queries, keys, v, segment_ids, *others):
+        given.append(segment_ids is not None)
+        return banded_dense(queries, keys, v, segment_ids, *others)
+
+    monkeypatch.setattr(BACKENDS["xla"], "attend_bands", attend_bands)
+    config = config_of(stage, data=data)
+    program = Program(resolve_run(config), ByteTokenizer.vocab_size, Placement(config.mesh))
+    batch = Batch(*map(jnp.asarray, batch_of(config)))
+    program.stages[0].loss_sums(program.fresh_state().params, batch)
+    program.stages[0].train_step(program.fresh_state(), batch)
+    assert given
+    assert set(given) == {has_ids}
+
+
 def test_a_learned_table_has_all_positions_that_are_trained():
     model = MODEL | {"position": {"type": "learned"}}
     config = config_of({"positions": {"type": "pose", "length": 200}}, model=model)
@@ -131,7 +165,7 @@ def test_a_learned_table_has_all_positions_that_are_trained():
 
 STAGES = {
     "pose": {"positions": {"type": "pose", "length": 200}},
-    "open": {"documents": {"mask": "none", "positions": "continue"}},
+    "open": OPEN,
     "mixed": {"mixed": {"fraction": 0.5, "seq_len": 8}},
 }
 

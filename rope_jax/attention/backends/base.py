@@ -79,10 +79,12 @@ class Backend:
         params: a tree of float arrays for the interaction's functions; differentiable.
 
         By default `attend` for one band of dot products, and `banded_blockwise` for all else: maps,
-        encodings' own scores, soft caps, sinks.
+        encodings' own scores, soft caps, sinks. One of the two has to be defined.
         """
         from rope_jax.attention.blockwise import banded_blockwise
 
+        if type(self).attend is Backend.attend:
+            raise NotImplementedError(f"attention {self.name} has no softmax")
         if not interaction.is_plain:
             return banded_blockwise(queries, keys, v, segment_ids, interaction, params, part)
         (q,), (k,), (band,) = queries, keys, interaction.masks
