@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -22,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rope_jax.attention import softmax_names
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES
-from rope_jax.comparison.groups import without_seed
 from rope_jax.config.inspection import KNOWN_MODELS
 from rope_jax.devices.targets import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
 from rope_jax.positions.maps import MAPS
 from rope_jax.report.measured import effective_text
+from rope_jax.results.statistics import Sums, paired_difference
 from rope_jax.rope import QUERY_SCALES, STRATEGIES, RotaryGeometry
 from rope_jax.rope.decay import decay_scores, first_negative_distance, mean_and_peak_by_octave
 from rope_jax.rope.hf import HF_FORMS
@@ -35,7 +36,7 @@ from rope_jax.rope.keys import models_in
 from rope_jax.rope.pairs import turns, wavelengths
 from scripts.aot import RESULTS as AOT_RESULTS
 from scripts.aot import read_results, result_table
-from scripts.plot_ways import REFERENCE, SMOLLM2, Above, Cost, Experiment
+from scripts.plot_ways import REFERENCE, SMOLLM2, ZERO_SHOT, Above, Cost, Experiment, Way
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -327,21 +328,41 @@ def tasks_table() -> str:
     return table(("", *headings, *passkeys, "effective length"), rows)
 
 
-def ways_table(experiment: Experiment, *, in_short: bool = False) -> str:
-    """Return a table of what each way of extending a model gives, and of its cost.
+def reference_table() -> str:
+    """Return a table of what each way of extending the demo gives, and of its cost."""
+    rows = [
+        (way.kind, way.name, *_cost(REFERENCE.cost(way)), *_cells(REFERENCE, losses))
+        for way, losses in REFERENCE.measured()
+    ]
+    return table(("", "", "numbers", "tokens", "seconds", *_lengths(REFERENCE)), rows)
 
-    in_short: the part that the figure shows, from the window on, without costs.
-    """
-    lengths = [n for n in experiment.lengths if not in_short or n >= experiment.window]
-    rows = []
-    for way, losses in experiment.measured():
-        cells = [_above(losses[n], experiment.decimals) if n in losses else "" for n in lengths]
-        if not in_short:
-            rows.append((way.kind, way.name, *_cost(experiment.cost(way)), *cells))
-        elif way.style is not None:
-            rows.append((way.kind, way.name, *cells))
-    costs = () if in_short else ("numbers", "tokens", "seconds")
-    return table(("", "", *costs, *(f"{n:,}" for n in lengths)), rows)
+
+def smollm2_table(ways: Iterable[tuple[Way, Mapping[int, Above]]]) -> str:
+    """Return a table of what ways of extending SmolLM2 give."""
+    rows = [(way.kind, way.name, *_cells(SMOLLM2, losses)) for way, losses in ways]
+    return table(("", "", *_lengths(SMOLLM2)), rows)
+
+
+def _zero_shot() -> list[tuple[Way, Mapping[int, Above]]]:
+    """Return the losses of SmolLM2 as published, above its truncation."""
+    return [each for each in SMOLLM2.measured() if each[0].kind == ZERO_SHOT]
+
+
+def _trained_further() -> list[tuple[Way, Mapping[int, Above]]]:
+    """Return the losses of SmolLM2 trained further, above its control."""
+    found = SMOLLM2.measured("further/comparison.csv")
+    return [
+        (way._replace(kind=f"{way.kind}¹"), losses) for way, losses in found if not way.truncated
+    ]
+
+
+def _lengths(experiment: Experiment) -> tuple[str, ...]:
+    return tuple(f"{n:,}" for n in experiment.lengths if n >= experiment.window)
+
+
+def _cells(experiment: Experiment, losses: Mapping[int, Above]) -> list[str]:
+    lengths = (n for n in experiment.lengths if n >= experiment.window)
+    return [_above(losses[n], experiment.decimals) if n in losses else "" for n in lengths]
 
 
 def _above(above: Above, decimals: int) -> str:
@@ -358,45 +379,51 @@ def _cost(cost: Cost | None) -> tuple[str, str, str]:
     return f"{cost.numbers:,}", f"{cost.tokens:,}", f"{cost.seconds:,.0f}"
 
 
-def control_table() -> str:
-    """Return a table of SmolLM2 trained further, compared with its control by novel."""
-
-    def cell(row: Mapping[str, str]) -> str:
-        numbers = (float(row["above_truncation" + end]) for end in ("", "_low", "_high"))
-        return _above(Above(*numbers), SMOLLM2.decimals)
-
-    rows = _rows(SMOLLM2.folder / "further/comparison.csv", "same_tokens")
-    names = {without_seed(way.run): way.name for way in SMOLLM2.ways if not way.truncated}
-    shown = [row | {"group": names.get(without_seed(row["group"]), "")} for row in rows]
-    return _by_length([row for row in shown if row["group"]], "group", cell)
-
-
 def twice_table() -> str:
-    """Return a table of maps and a fit of SmolLM2, above truncation at the window and at twice."""
+    """Return a table of maps and a fit of SmolLM2 at its window and at twice that.
 
-    def cell(row: Mapping[str, str]) -> str:
-        at_window = row["length"] == row["window"]
-        value, low, high = (
-            float(row[("difference" if at_window else "gain") + end] or 0)
-            for end in ("", "_low", "_high")
-        )
-        above = Above(value, low, high) if at_window else Above(-value, -high, -low)
-        return _above(above, SMOLLM2.decimals)
-
-    return _by_length(_rows(SMOLLM2.folder / "twice/comparison.csv", "same_tokens"), "name", cell)
+    The last column compares the two, by novel: what the longer text is worth to each.
+    """
+    rows = []
+    for path in sorted((SMOLLM2.folder / "twice").glob("*.csv")):  # one for each machine
+        sums = {
+            (str(name), int(length)): Sums(own["nll"].to_numpy(), own["weight"].to_numpy())
+            for (name, length), own in pd.read_csv(path).groupby(["name", "length"], sort=False)
+        }
+        window, longer = sorted({length for _, length in sums})
+        for name in dict.fromkeys(name for name, _ in sums):
+            at_window, beyond = sums[name, window], sums[name, longer]
+            truncation = sums["trained", window]
+            pairs = (at_window, truncation), (beyond, truncation), (beyond, at_window)
+            differences = (paired_difference(*pair, resamples=2000, seed=0) for pair in pairs)
+            rows.append((name, *(_above(Above(*one), SMOLLM2.decimals) for one in differences)))
+    headings = (f"{window:,}", f"{longer:,}", f"{longer:,} less {window:,}")
+    return table(("", *headings), dict.fromkeys(rows))
 
 
 def retrieval_table() -> str:
-    """Return a table of the answers that SmolLM2 finds, by task, scaling, length and depth."""
-    with (SMOLLM2.folder / "tasks.csv").open(newline="", encoding="utf-8") as file:
-        found = [r for r in csv.DictReader(file) if r["metric"] == "exact" and r["depth"]]
-    depths = sorted({float(row["depth"]) for row in found})
-    shares: dict[tuple[str, str, int], list[str]] = {}
-    for row in sorted(found, key=lambda row: float(row["depth"])):
-        key = row["task"], row["name"], int(row["length"])
-        shares.setdefault(key, []).append(f"{100 * float(row['value']):.0f}%")
-    rows = [(task, name, f"{length:,}", *cells) for (task, name, length), cells in shares.items()]
-    return table(("", "", "tokens", *(f"depth {depth:g}" for depth in depths)), rows)
+    """Return a table of the answers that SmolLM2 finds, by task, scaling, length and depth.
+
+    Rows in which nothing is found are left out.
+    """
+    found = pd.read_csv(SMOLLM2.folder / "tasks.csv")
+    rows = []
+    for (task, name, length), own in found.groupby(["task", "name", "length"], sort=False):
+        exact, nats = (
+            own[(own["metric"] == metric) & ~own["taken_out"]].sort_values("depth")
+            for metric in ("exact", "nats")
+        )
+        without = own[(own["metric"] == "nats") & own["taken_out"]]["value"].iloc[0]
+        if exact["value"].any():
+            cells = (
+                f"{100 * share:.0f}% [{100 * low:.0f}, {100 * high:.0f}], {loss:.2f}"
+                for share, low, high, loss in zip(
+                    exact["value"], exact["ci_low"], exact["ci_high"], nats["value"], strict=True
+                )
+            )
+            rows.append((task, name, f"{length:,}", *cells, f"{without:.2f}"))
+    depths = sorted(found["depth"].dropna().unique())
+    return table(("", "", "tokens", *(f"depth {n:g}" for n in depths), "taken out"), rows)
 
 
 def decay_table() -> str:
@@ -475,7 +502,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "encoding results": lambda: above_truncation_table("encodings", "group"),
     "encoding settings": lambda: settings_table(ENCODINGS),
     "encodings": encoding_properties_table,
-    "every way": lambda: ways_table(REFERENCE),
+    "every way": reference_table,
     "families": families_table,
     "gpu": lambda: result_table(read_results(AOT_RESULTS), "gpu"),
     "map results": lambda: above_truncation_table("maps", "name"),
@@ -487,11 +514,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "query scales": query_scales_table,
     "scaling results": lambda: above_truncation_table("scalings", "name"),
     "scalings": scalings_table,
-    "smollm2": lambda: ways_table(SMOLLM2),
+    "smollm2": lambda: smollm2_table(_zero_shot()),
     "smollm2 at twice its window": twice_table,
-    "smollm2 trained further": control_table,
-    "smollm2 in short": lambda: ways_table(SMOLLM2, in_short=True),
+    "smollm2 in short": lambda: smollm2_table(
+        each for each in _zero_shot() + _trained_further() if each[0].style is not None
+    ),
     "smollm2 tasks": retrieval_table,
+    "smollm2 trained further": lambda: smollm2_table(_trained_further()),
     "settings": scaling_settings_table,
     "tasks": tasks_table,
     "tpu": lambda: result_table(read_results(AOT_RESULTS), "tpu"),

@@ -78,16 +78,18 @@ class Experiment(NamedTuple):
     def folder(self) -> Path:
         return ROOT / "results" / self.name
 
-    def measured(self) -> Iterator[tuple[Way, Mapping[int, Above]]]:
-        """Yield the ways that the results have, with their losses by length."""
+    def measured(
+        self, comparison: str = "comparison.csv"
+    ) -> Iterator[tuple[Way, Mapping[int, Above]]]:
+        """Yield the ways that a file of the results has, with their losses by length."""
         for way in self.ways:
-            if losses := self._losses(way):
+            if losses := self._losses(way, self.folder / comparison):
                 yield way, losses
 
-    def _losses(self, way: Way) -> dict[int, Above]:
+    def _losses(self, way: Way, path: Path) -> dict[int, Above]:
         """Return a way's losses. A model for one length is shown at that length and the window."""
         found = {}
-        with (self.folder / "comparison.csv").open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 length = int(row["length"])
                 factor = self.shown_factor if length == self.window else length // self.window
@@ -182,6 +184,8 @@ SMOLLM2 = Experiment(
         Way(ZERO_SHOT, "YaRN", "smollm2", "yarn-auto", ("#E69F00", "s", "--")),
         Way(ZERO_SHOT, "YaRN by 4", "smollm2", "yarn-4"),
         Way(ZERO_SHOT, "YaRN, logn", "smollm2", "yarn-auto-logn"),
+        Way(ZERO_SHOT, "ReRoPE", "smollm2", "rerope"),
+        Way(ZERO_SHOT, "leaky ReRoPE", "smollm2", "leaky_rerope", ("#0072B2", "X", "--")),
         Way(ZERO_SHOT, "StreamingLLM", "smollm2", "streaming", ("#56B4E9", "<", "--")),
         Way(
             "100 steps",
@@ -192,7 +196,7 @@ SMOLLM2 = Experiment(
         ),
         Way("100 steps", "PI by 2", "smollm2-pi", style=("#CC79A7", "D", "-")),
         Way("100 steps", "NTK-aware by 2", "smollm2-ntk"),
-        Way("100 steps", "base 500,000", "smollm2-abf", style=("#0072B2", "v", "-")),
+        Way("100 steps", "base 500,000", "smollm2-abf", style=("#009E73", "v", "-")),
         Way("100 steps", "YaRN by 2", "smollm2-yarn", style=("#D55E00", "^", "-")),
     ),
     ticks=(-0.2, -0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
