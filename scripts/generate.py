@@ -36,7 +36,7 @@ from rope_jax.rope.keys import models_in
 from rope_jax.rope.pairs import turns, wavelengths
 from scripts.aot import RESULTS as AOT_RESULTS
 from scripts.aot import read_results, result_table
-from scripts.plot_ways import REFERENCE, SMOLLM2, ZERO_SHOT, Above, Cost, Experiment, Way
+from scripts.plot_ways import COPYING, REFERENCE, SMOLLM2, ZERO_SHOT, Above, Cost, Experiment, Way
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -249,21 +249,6 @@ def above_truncation_table(comparison: str, key: str) -> str:
     return _by_length(rows, key, cell)
 
 
-def copying_table() -> str:
-    """Return a table of losses above truncation of the model that copies, by way and length.
-
-    Every loss is compared with that of the model before its extension at its window.
-    """
-    rows = _rows(ROOT / "results/copying/comparison.csv", "same_tokens")
-    for row in rows:
-        row["way"] = f"{row['group'].partition(' (')[0]}: {row['name']}"
-    return _by_length(
-        rows,
-        "way",
-        lambda row: f"{float(row['above_truncation']):+.3f} ± {_half(row, 'above_truncation'):.3f}",
-    )
-
-
 def _half(row: Mapping[str, str], interval: str) -> float:
     return (float(row[f"{interval}_high"]) - float(row[f"{interval}_low"])) / 2
 
@@ -337,23 +322,27 @@ def reference_table() -> str:
     return table(("", "", "numbers", "tokens", "seconds", *_lengths(REFERENCE)), rows)
 
 
-def smollm2_table(ways: Iterable[tuple[Way, Mapping[int, Above]]]) -> str:
-    """Return a table of what ways of extending SmolLM2 give."""
-    rows = [(way.kind, way.name, *_cells(SMOLLM2, losses)) for way, losses in ways]
-    return table(("", "", *_lengths(SMOLLM2)), rows)
+def ways_table(experiment: Experiment, ways: Iterable[tuple[Way, Mapping[int, Above]]]) -> str:
+    """Return a table of what ways of extending a model give."""
+    rows = [(way.kind, way.name, *_cells(experiment, losses)) for way, losses in ways]
+    return table(("", "", *_lengths(experiment)), rows)
 
 
-def _zero_shot() -> list[tuple[Way, Mapping[int, Above]]]:
-    """Return the losses of SmolLM2 as published, above its truncation."""
-    return [each for each in SMOLLM2.measured() if each[0].kind == ZERO_SHOT]
+def smollm2_ways(*, zero_shot: bool = False, further: bool = False, drawn: bool = False) -> str:
+    """Return a table of SmolLM2 as published, above its truncation, and trained, above its control.
 
-
-def _trained_further() -> list[tuple[Way, Mapping[int, Above]]]:
-    """Return the losses of SmolLM2 trained further, above its control."""
-    found = SMOLLM2.measured("further/comparison.csv")
-    return [
-        (way._replace(kind=f"{way.kind}¹"), losses) for way, losses in found if not way.truncated
+    drawn: only the ways that the figure shows.
+    """
+    ways = [way for way in SMOLLM2.ways if way.style is not None or not drawn]
+    published = [way for way in ways if way.kind == ZERO_SHOT]
+    trained = [
+        way._replace(kind=f"{way.kind}¹")
+        for way in ways
+        if way.kind != ZERO_SHOT and not way.truncated
     ]
+    rows = [*SMOLLM2.measured(published)] if zero_shot else []
+    rows += SMOLLM2.measured(trained, "further/comparison.csv") if further else []
+    return ways_table(SMOLLM2, rows)
 
 
 def _lengths(experiment: Experiment) -> tuple[str, ...]:
@@ -379,26 +368,40 @@ def _cost(cost: Cost | None) -> tuple[str, str, str]:
     return f"{cost.numbers:,}", f"{cost.tokens:,}", f"{cost.seconds:,.0f}"
 
 
+# The curves of SmolLM2 at twice its window.
+TWICE = {
+    "trained": "no scaling",
+    "yarn-auto": "YaRN",
+    "leaky_rerope-logn": "leaky ReRoPE, logn",
+    "rerope-logn": "ReRoPE, logn",
+    "dual_chunk": "dual chunk attention",
+    "string": "STRING",
+    "self_extend": "Self-Extend",
+    "fit-yarn-s0": "fitted from YaRN",
+}
+
+
 def twice_table() -> str:
     """Return a table of maps and a fit of SmolLM2 at its window and at twice that.
 
     The last column compares the two, by novel: what the longer text is worth to each.
     """
-    rows = []
-    for path in sorted((SMOLLM2.folder / "twice").glob("*.csv")):  # one for each machine
+    window, twice, rows = SMOLLM2.window, 2 * SMOLLM2.window, {}
+    for path in (SMOLLM2.folder / "twice").glob("*.csv"):  # one for each machine
         sums = {
-            (str(name), int(length)): Sums(own["nll"].to_numpy(), own["weight"].to_numpy())
-            for (name, length), own in pd.read_csv(path).groupby(["name", "length"], sort=False)
+            (str(name), int(length)): Sums(rows["nll"].to_numpy(), rows["weight"].to_numpy())
+            for (name, length), rows in pd.read_csv(path).groupby(["name", "length"])
         }
-        window, longer = sorted({length for _, length in sums})
-        for name in dict.fromkeys(name for name, _ in sums):
-            at_window, beyond = sums[name, window], sums[name, longer]
-            truncation = sums["trained", window]
-            pairs = (at_window, truncation), (beyond, truncation), (beyond, at_window)
-            differences = (paired_difference(*pair, resamples=2000, seed=0) for pair in pairs)
-            rows.append((name, *(_above(Above(*one), SMOLLM2.decimals) for one in differences)))
-    headings = (f"{window:,}", f"{longer:,}", f"{longer:,} less {window:,}")
-    return table(("", *headings), dict.fromkeys(rows))
+        for name in {name for name, length in sums if length == twice}:
+            at_window, beyond = sums[name, window], sums[name, twice]
+            pairs = (at_window, sums["trained", window]), (beyond, sums["trained", window])
+            differences = (
+                paired_difference(*pair, resamples=2000, seed=0)
+                for pair in (*pairs, (beyond, at_window))
+            )
+            rows[name] = [_above(Above(*each), SMOLLM2.decimals) for each in differences]
+    headings = (f"{window:,}", f"{twice:,}", f"{window:,} to {twice:,}")
+    return table(("", *headings), ((TWICE[name], *rows[name]) for name in TWICE if name in rows))
 
 
 def retrieval_table() -> str:
@@ -406,14 +409,14 @@ def retrieval_table() -> str:
 
     Rows in which nothing is found are left out.
     """
-    found = pd.read_csv(SMOLLM2.folder / "tasks.csv")
+    measured = pd.read_csv(SMOLLM2.folder / "tasks.csv")
     rows = []
-    for (task, name, length), own in found.groupby(["task", "name", "length"], sort=False):
+    for (task, name, length), group in measured.groupby(["task", "name", "length"], sort=False):
         exact, nats = (
-            own[(own["metric"] == metric) & ~own["taken_out"]].sort_values("depth")
+            group[(group["metric"] == metric) & ~group["taken_out"]].sort_values("depth")
             for metric in ("exact", "nats")
         )
-        without = own[(own["metric"] == "nats") & own["taken_out"]]["value"].iloc[0]
+        without = group[(group["metric"] == "nats") & group["taken_out"]]["value"].iloc[0]
         if exact["value"].any():
             cells = (
                 f"{100 * share:.0f}% [{100 * low:.0f}, {100 * high:.0f}], {loss:.2f}"
@@ -422,7 +425,7 @@ def retrieval_table() -> str:
                 )
             )
             rows.append((task, name, f"{length:,}", *cells, f"{without:.2f}"))
-    depths = sorted(found["depth"].dropna().unique())
+    depths = sorted(measured["depth"].dropna().unique())
     return table(("", "", "tokens", *(f"depth {n:g}" for n in depths), "taken out"), rows)
 
 
@@ -496,7 +499,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "bases": bases_table,
     "chips": chips_table,
     "circles": circles_table,
-    "copying": copying_table,
+    "copying": lambda: ways_table(COPYING, COPYING.measured()),
     "decay": decay_table,
     "demo": demo_table,
     "encoding results": lambda: above_truncation_table("encodings", "group"),
@@ -514,13 +517,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "query scales": query_scales_table,
     "scaling results": lambda: above_truncation_table("scalings", "name"),
     "scalings": scalings_table,
-    "smollm2": lambda: smollm2_table(_zero_shot()),
+    "smollm2": lambda: smollm2_ways(zero_shot=True),
     "smollm2 at twice its window": twice_table,
-    "smollm2 in short": lambda: smollm2_table(
-        each for each in _zero_shot() + _trained_further() if each[0].style is not None
-    ),
+    "smollm2 in short": lambda: smollm2_ways(zero_shot=True, further=True, drawn=True),
     "smollm2 tasks": retrieval_table,
-    "smollm2 trained further": lambda: smollm2_table(_trained_further()),
+    "smollm2 trained further": lambda: smollm2_ways(further=True),
     "settings": scaling_settings_table,
     "tasks": tasks_table,
     "tpu": lambda: result_table(read_results(AOT_RESULTS), "tpu"),

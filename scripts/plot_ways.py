@@ -1,6 +1,6 @@
-"""Draw what each way of extending a model gives: docs/figures/smollm2.png and reference.png.
+"""Draw what each way of extending a model gives: smollm2, copying and reference in docs/figures/.
 
-    python scripts/plot_ways.py      # from results/smollm2/ and results/reference/
+    python scripts/plot_ways.py      # from the folders of these names in results/
 
 `scripts/generate.py` writes the tables of the same figures.
 """
@@ -8,7 +8,7 @@
 import argparse
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,10 +65,10 @@ class Experiment(NamedTuple):
     lengths: tuple[int, ...]
     ways: tuple[Way, ...]
     ticks: tuple[float, ...]
-    shown_factor: int
-    """The columns of costs are those of the model at this multiple of the window."""
-    decimals: int
+    decimals: int = 3
     """Of nats in tables."""
+    shown_factor: int = 1
+    """The columns of costs are those of the model at this multiple of the window."""
 
     @property
     def figure(self) -> Path:
@@ -79,12 +79,14 @@ class Experiment(NamedTuple):
         return ROOT / "results" / self.name
 
     def measured(
-        self, comparison: str = "comparison.csv"
+        self, ways: Iterable[Way] | None = None, comparison: str = "comparison.csv"
     ) -> Iterator[tuple[Way, Mapping[int, Above]]]:
-        """Yield the ways that a file of the results has, with their losses by length."""
-        for way in self.ways:
-            if losses := self._losses(way, self.folder / comparison):
-                yield way, losses
+        """Yield ways, all by default, with their losses by length in a file of the results.
+
+        KeyError: the file has no losses of a way.
+        """
+        for way in self.ways if ways is None else ways:
+            yield way, self._losses(way, self.folder / comparison)
 
     def _losses(self, way: Way, path: Path) -> dict[int, Above]:
         """Return a way's losses. A model for one length is shown at that length and the window."""
@@ -98,7 +100,9 @@ class Experiment(NamedTuple):
                 if (*names, row["name"], row["protocol"]) == wanted:
                     numbers = (row["above_truncation" + end] for end in ("", "_low", "_high"))
                     found[length] = Above(*map(float, numbers))
-        if way.truncated and found:
+        if not found:
+            raise KeyError(f"{path} has no {way.run} {way.curve}")
+        if way.truncated:
             lengths = (length for length in self.lengths if length >= self.window)
             return dict.fromkeys(lengths, found[self.window])
         return found
@@ -165,8 +169,31 @@ REFERENCE = Experiment(
         ),
     ),
     ticks=(-0.04, -0.02, -0.01, 0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2),
-    shown_factor=4,
     decimals=4,
+    shown_factor=4,
+)
+COPYING = Experiment(
+    "copying",
+    window=128,
+    lengths=(128, 256, 512, 1024, 2048),
+    ways=(
+        Way(ZERO_SHOT, "no scaling", "copying", style=("#999999", "o", "--")),
+        Way(ZERO_SHOT, "PI", "copying", "pi-auto"),
+        Way(ZERO_SHOT, "NTK-aware by 16", "copying", "ntk-16"),
+        Way(ZERO_SHOT, "YaRN", "copying", "yarn-auto", ("#E69F00", "s", "--")),
+        Way(ZERO_SHOT, "ReRoPE, logn", "copying", "rerope-logn", ("#0072B2", "P", "--")),
+        Way(ZERO_SHOT, "leaky ReRoPE, logn", "copying", "leaky_rerope-logn"),
+        Way(
+            "300 steps",
+            "at 128, truncated",
+            "copying-more-x1",
+            style=("#000000", "", ":"),
+            truncated=True,
+        ),
+        Way("300 steps", "YaRN, at 512", "copying-yarn-x4", style=("#D55E00", "^", "-")),
+        Way("from the start", "at 512", "copying-long-x4", style=("#009E73", "D", "-")),
+    ),
+    ticks=(-0.2, -0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2),
 )
 SMOLLM2 = Experiment(
     "smollm2",
@@ -200,10 +227,8 @@ SMOLLM2 = Experiment(
         Way("100 steps", "YaRN by 2", "smollm2-yarn", style=("#D55E00", "^", "-")),
     ),
     ticks=(-0.2, -0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
-    shown_factor=2,
-    decimals=3,
 )
-EXPERIMENTS = (SMOLLM2, REFERENCE)
+EXPERIMENTS = (SMOLLM2, COPYING, REFERENCE)
 
 
 def main() -> None:
@@ -225,7 +250,11 @@ def draw(experiment: Experiment) -> Figure:
             continue
         color, marker, dash = way.style
         # that of the model for `shown_factor` would not belong to the others
-        lengths = [n for n in sorted(losses) if n > experiment.window or "{factor}" not in way.run]
+        lengths = [
+            n
+            for n in experiment.lengths
+            if n in losses and (n > experiment.window or "{factor}" not in way.run)
+        ]
         label = f"{way.kind}: {way.name}"
         values = [losses[n].value for n in lengths]
         axis.plot(lengths, values, color=color, marker=marker, linestyle=dash, label=label)

@@ -9,7 +9,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.inspection import CostsConfig, check_writable
 
     parser = cli.parser("RUN [RUN ...]", __doc__, CostsConfig)
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="a run directory made by train.py")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="a run directory")
     arguments, asked = cli.read_config(parser, argv)
     if asked.output is not None:
         check_writable(Path(asked.output))
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     stopping.check()
     costs = [cost for run in arguments.runs for cost in costs_of(RunDirectory(Path(run)))]
     if not costs:
-        raise UserError(f"{', '.join(arguments.runs)}: imported, and nothing was fitted: no costs")
+        raise UserError(f"{', '.join(arguments.runs)}: no costs to show: imported, without fits")
     print_costs(plain_console(), costs)
     if asked.output is not None:
         write_csv(Path(asked.output), Cost._fields, costs)

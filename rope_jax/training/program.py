@@ -133,7 +133,7 @@ class StageProgram:
 
     @property
     def _masks_documents(self) -> bool:
-        """Whether a row may hold several documents, short windows or samples of a mix."""
+        """Whether attention stops at borders, of documents, short windows or samples."""
         stage, mix = self._stage, self._program.config.data.mix
         return stage.documents.mask == "document" or stage.mixed is not None or bool(mix)
 

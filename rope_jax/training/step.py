@@ -85,7 +85,7 @@ def loss_sums(
 ) -> LossSums:
     """Weighted sums of a batch's negative log-likelihood, by document position.
 
-    masks_documents: whether a token sees only its own document; False: all rows are one document.
+    masks_documents: whether a token sees only its own document; False: all of its row.
     """
     return _sums(model.nll(params, *_inputs(batch, rotary, masks_documents)), batch)
 

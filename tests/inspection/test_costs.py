@@ -80,7 +80,7 @@ def test_a_model_that_was_only_imported_has_none(run, refused):
     with (run / "config.yaml").open("a") as file:
         file.write("imported: {model: published, identity: x}\n")
     (run / "fits/short/summary.json").unlink()
-    assert "nothing was fitted" in refused(show_costs, [str(run)])
+    assert "without fits" in refused(show_costs, [str(run)])
 
 
 @pytest.mark.parametrize(

@@ -79,13 +79,13 @@ class Backend:
         params: a tree of float arrays for the interaction's functions; differentiable.
 
         By default `attend` for one band of dot products, and `banded_blockwise` for all else: maps,
-        encodings' own scores, soft caps, sinks. One of the two has to be defined.
+        encodings' own scores, soft caps, sinks. A backend with a softmax defines one of the two.
         """
-        from rope_jax.attention.blockwise import banded_blockwise
-
         if type(self).attend is Backend.attend:
-            raise NotImplementedError(f"attention {self.name} has no softmax")
+            raise NotImplementedError(f"attention {self.name} defines neither of the two")
         if not interaction.is_plain:
+            from rope_jax.attention.blockwise import banded_blockwise
+
             return banded_blockwise(queries, keys, v, segment_ids, interaction, params, part)
         (q,), (k,), (band,) = queries, keys, interaction.masks
         return self.attend(q, k, v, segment_ids, band.beyond, part)
