@@ -328,21 +328,22 @@ def ways_table(experiment: Experiment, ways: Iterable[tuple[Way, Mapping[int, Ab
     return table(("", "", *_lengths(experiment)), rows)
 
 
-def smollm2_ways(*, zero_shot: bool = False, further: bool = False, drawn: bool = False) -> str:
-    """Return a table of SmolLM2 as published, above its truncation, and trained, above its control.
+def smollm2_published() -> list[tuple[Way, Mapping[int, Above]]]:
+    """Return the ways that SmolLM2 is read as published, with losses above its truncation."""
+    return [*SMOLLM2.measured(way for way in SMOLLM2.ways if way.kind == ZERO_SHOT)]
 
-    drawn: only the ways that the figure shows.
-    """
-    ways = [way for way in SMOLLM2.ways if way.style is not None or not drawn]
-    published = [way for way in ways if way.kind == ZERO_SHOT]
-    trained = [
-        way._replace(kind=f"{way.kind}¹")
-        for way in ways
-        if way.kind != ZERO_SHOT and not way.truncated
-    ]
-    rows = [*SMOLLM2.measured(published)] if zero_shot else []
-    rows += SMOLLM2.measured(trained, "further/comparison.csv") if further else []
-    return ways_table(SMOLLM2, rows)
+
+def smollm2_trained() -> list[tuple[Way, Mapping[int, Above]]]:
+    """Return the ways that SmolLM2 was trained further, with losses above their control."""
+    ways = (way for way in SMOLLM2.ways if way.kind != ZERO_SHOT and not way.truncated)
+    marked = (way._replace(kind=f"{way.kind}¹") for way in ways)
+    return [*SMOLLM2.measured(marked, "further/comparison.csv")]
+
+
+def smollm2_in_short() -> str:
+    """Return a table of both, of the ways that the figure shows."""
+    both = smollm2_published() + smollm2_trained()
+    return ways_table(SMOLLM2, (each for each in both if each[0].style is not None))
 
 
 def _lengths(experiment: Experiment) -> tuple[str, ...]:
@@ -375,7 +376,6 @@ TWICE = {
     "leaky_rerope-logn": "leaky ReRoPE, logn",
     "rerope-logn": "ReRoPE, logn",
     "dual_chunk": "dual chunk attention",
-    "string": "STRING",
     "self_extend": "Self-Extend",
     "fit-yarn-s0": "fitted from YaRN",
 }
@@ -401,7 +401,7 @@ def twice_table() -> str:
             )
             rows[name] = [_above(Above(*each), SMOLLM2.decimals) for each in differences]
     headings = (f"{window:,}", f"{twice:,}", f"{window:,} to {twice:,}")
-    return table(("", *headings), ((TWICE[name], *rows[name]) for name in TWICE if name in rows))
+    return table(("", *headings), ((TWICE[name], *rows[name]) for name in TWICE))
 
 
 def retrieval_table() -> str:
@@ -517,11 +517,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "query scales": query_scales_table,
     "scaling results": lambda: above_truncation_table("scalings", "name"),
     "scalings": scalings_table,
-    "smollm2": lambda: smollm2_ways(zero_shot=True),
+    "smollm2": lambda: ways_table(SMOLLM2, smollm2_published()),
     "smollm2 at twice its window": twice_table,
-    "smollm2 in short": lambda: smollm2_ways(zero_shot=True, further=True, drawn=True),
+    "smollm2 in short": smollm2_in_short,
     "smollm2 tasks": retrieval_table,
-    "smollm2 trained further": lambda: smollm2_ways(further=True),
+    "smollm2 trained further": lambda: ways_table(SMOLLM2, smollm2_trained()),
     "settings": scaling_settings_table,
     "tasks": tasks_table,
     "tpu": lambda: result_table(read_results(AOT_RESULTS), "tpu"),

@@ -119,7 +119,7 @@ class Experiment(NamedTuple):
             rows = [
                 row
                 for row in csv.DictReader(file)
-                if (without_seed(row["run"]), without_seed(row["fit"])) == (run, way.fit)
+                if (without_seed(row["run"]), row["fit"]) == (run, way.fit)
             ]
         if not rows:
             raise KeyError(f"{self.folder / 'costs.csv'} has no {run} {way.fit}")

@@ -24,7 +24,7 @@ from rope_jax.devices.memory import check_fits, in_gib
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.fitter import Fit, FitState
-from rope_jax.fitting.parameters import Parameters
+from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.results import FitRow, draw_numbers, fit_rows, print_table
 from rope_jax.fitting.start import default_start
 from rope_jax.model.cost import flops_per_token
@@ -103,6 +103,8 @@ def _checked_start(training: Config, config: FitConfig, stage: int) -> SweepEntr
     with _renamed(scalings="start"):  # it is one that a sweep could read with
         asked = resolve_sweep(SweepConfig(scalings=(start,)), training)
         check_entries(asked, training.rotary_layers, trained, config.length[-1])
+    # raises here, before weights are read, if nothing that is learned can change the start
+    parameters_of(training, config, start, next(iter(config.windows), None), stage)
     return start
 
 
