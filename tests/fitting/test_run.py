@@ -262,6 +262,13 @@ def test_a_refused_fit_leaves_the_others(run, tmp_path, monkeypatch):
     assert [path.name for path in copy[0].fits.iterdir()] == ["other"]
 
 
+def test_numbers_that_cannot_change_the_start_are_refused_before_weights_are_read(run, monkeypatch):
+    monkeypatch.setattr("rope_jax.fitting.run.load_model", None)
+    for given in ({"start": "none"}, {"start": {"type": "yarn", "factor": 2}}):
+        with pytest.raises(UserError, match=r"far_divisor belongs to far keys"):
+            fitted(run, **QUICK | given | {"learn": ["far_divisor"], "windows": []})
+
+
 def test_a_killed_fit_ends_with_the_same_strategy_file(
     run, quick, settings, without_test_split, tmp_path
 ):
