@@ -30,9 +30,6 @@ from rope_jax.positions.zigzag import ZigZag
 
 __all__ = ["banded_blockwise"]
 
-# Longer blocks make larger products; shorter ones skip more of the work above the diagonal.
-BLOCK = 512
-
 
 def banded_blockwise(
     queries: tuple[Float[Array, "B T N H"], ...],
@@ -43,11 +40,12 @@ def banded_blockwise(
     params: Any,
     part: ZigZag | None = None,
     *,
-    block: int = BLOCK,
+    block: int = 512,
 ) -> Float[Array, "B T N V"]:
     """`Backend.attend_bands`, in memory linear in S.
 
-    block: the most tokens per block. The window, or each chunk of one that devices share, is cut
+    block: the most tokens per block: longer ones make larger products, shorter ones skip more of
+        the work above the diagonal. The window, or each chunk of one that devices share, is cut
         into as few equal blocks as possible.
 
     A band's scores are computed only for the blocks in which it has keys. Softmax is float32. The

@@ -7,8 +7,8 @@ from rope_jax import cli
 
 
 def main(argv: list[str]) -> None:
+    from rope_jax.config.key_tokens import KeyTokensConfig
     from rope_jax.config.load import flow_yaml
-    from rope_jax.config.tasks import KeyTokensConfig
     from rope_jax.invocation import command_line
 
     parser = cli.parser("RUN short=512", __doc__, KeyTokensConfig)
@@ -19,5 +19,7 @@ def main(argv: list[str]) -> None:
 
     path = find_key_tokens(run, training, config, console)
     tasks = flow_yaml([{"task": "longppl", "mask": str(path)}])
-    split = [] if config.split == "test" else [f"split={config.split}"]
-    cli.print_next(command_line("sweep", "RUN", f"tasks={tasks}", *split))
+    texts = [] if config.split == "test" else [f"split={config.split}"]
+    if config.data is not None:
+        texts.append(f"data={flow_yaml(config.data.model_dump(exclude_unset=True))}")
+    cli.print_next(command_line("sweep", "RUN", f"tasks={tasks}", *texts))

@@ -84,15 +84,17 @@ class HubData(_Data):
     streaming: bool = Field(False, description="read only what is used; false: download all first")
 
 
-def check_read_whole(data: _Data) -> None:
-    """ValueError if a sweep's own texts have keys of training: nothing is trained on them."""
+def check_read_whole(data: _Data | None) -> None:
+    """ValueError if texts of a sweep's own have keys of training: nothing is trained on them."""
+    if data is None:
+        return
     if data.mix:
-        raise ValueError("mix: a sweep trains on nothing; ask with tasks instead")
+        raise ValueError("data.mix: nothing is trained here; ask with a sweep's tasks instead")
     if isinstance(data, StdlibData):
         return
     for name in ("validation_fraction", "test_fraction"):
         if getattr(data, name) != type(data).model_fields[name].default:
-            raise ValueError(f"{name}: a sweep reads all of these documents; remove it")
+            raise ValueError(f"data.{name}: all of these documents are read; remove it")
 
 
 DataConfig = Annotated[

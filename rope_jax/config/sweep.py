@@ -122,9 +122,7 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         endings = (".csv", ".jsonl", ".json", ".yaml", ".md", ".tex", ".png", ".pdf", ".svg")
         if files := [e.label for e in self.scalings if e.label.endswith(endings)]:
             raise ValueError(f"scalings: {files[0]} is named like a results file")
-        if self.data is not None:
-            with errors_in("data."):
-                check_read_whole(self.data)
+        check_read_whole(self.data)
         if self.lengths is not None and self.stride is not None:
             check_stride(self.stride, self.lengths)
         return self

@@ -1,4 +1,4 @@
-"""Schemas of tasks, as a sweep measures them and training mixes them in, and of key tokens."""
+"""Schemas of tasks, as a sweep measures them and training mixes them in."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
@@ -9,14 +9,10 @@ from rope_jax.config.types import (
     Ascending,
     FolderName,
     Fraction,
-    Frozen,
     Length,
     NonEmpty,
-    PositiveFloat,
     PositiveInt,
-    Seed,
     Share,
-    Step,
     bare_names,
     from_text,
 )
@@ -102,31 +98,3 @@ else:
     AnySweepTask = Annotated[
         _ByTask, from_text("task", Literal[*bare_names(SWEEP_TASKS)] | _ByTask)
     ]
-
-
-class KeyTokensConfig(Frozen):
-    """Key tokens for LongPPL: those that the far context makes likely."""
-
-    name: FolderName | None = Field(None, description="null: the run's and short, such as long-512")
-    step: Step = None
-    split: Literal["test", "validation"] = Field("test", description="the split that sweeps read")
-    short: Length = Field(description="K, near context; the measured models' window")
-    stride: PositiveInt | None = Field(None, description="s; null: K/4")
-    alpha: PositiveFloat = Field(2.0, description="least gain in log p over near context, in nats")
-    beta: Annotated[float, Field(lt=0, allow_inf_nan=False)] = Field(
-        -2.0, description="least log p with the whole window"
-    )
-    max_documents: PositiveInt = Field(64, description="documents to read, longer than K + s")
-    seed: Seed = Field(0, description="seed of the choice of documents")
-
-    @property
-    def s(self) -> int:
-        return self.stride or max(1, self.short // 4)
-
-    def check_window(self, window: int) -> None:
-        """ValueError, which begins with the key, if an evaluator's window is too short."""
-        if window <= self.short + self.s:
-            raise ValueError(
-                f"short: {self.short:,} and the stride of {self.s:,} are not less than the "
-                f"evaluator's window of {window:,} tokens; take a run trained on longer windows"
-            )

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from rope_jax import stopping
-from rope_jax.config.tasks import KeyTokensConfig
+from rope_jax.config.key_tokens import KeyTokensConfig
 from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.console import print_message, print_overview, print_wrapped, progress_bar
@@ -59,7 +59,7 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
     steps = expected_steps(run, None if config.step is None else (config.step,))
     with errors_in("", UserError):  # before anything is loaded
         config.check_window(training.trained_at(steps[-1]).window)
-    loaded = load_model(session)
+    loaded = load_model(session, config.data, config.split)
     split: TokenSplit = getattr(loaded.corpus, config.split)
     step, params = loaded.one_checkpoint(config.step)
     window = training.trained_at(step).window

@@ -12,7 +12,7 @@ import yaml
 
 from rope_jax.commands.key_tokens import main
 from rope_jax.config.explain import validate
-from rope_jax.config.tasks import KeyTokensConfig
+from rope_jax.config.key_tokens import KeyTokensConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.evaluation.key_tokens import read_key_tokens
@@ -133,6 +133,19 @@ def test_the_command_names_the_sweep_that_comes_next(evaluator, mask, capsys):
     with pytest.raises(SystemExit):
         main([str(evaluator[0].path), "short=9", "--print-config"])
     assert "short: 9\n" in capsys.readouterr().out
+
+
+def test_a_sweep_of_other_texts_scores_the_key_tokens_of_these(evaluator, run, tmp_path, capsys):
+    words = np.random.default_rng(0).choice(["if", "for", "x", "=", "return"], (3, 120))
+    for number, line in enumerate(words):
+        (tmp_path / f"{number}.txt").write_text(" ".join(line))
+    data = {"type": "text", "files": [str(tmp_path / "*.txt")]}
+    main([str(evaluator[0].path), *(f"{k}={v}" for k, v in (LOW | {"data": data}).items())])
+    *_, last = capsys.readouterr().out.splitlines()
+    *_, tasks, texts = (yaml.safe_load(given.partition("=")[2]) for given in shlex.split(last))
+    assert texts == data
+    folder, _ = swept(run, name="texts", tasks=tasks, data=texts, scalings=["trained"])
+    assert "longppl" in (folder / "tasks.csv").read_text()
 
 
 def test_a_damaged_file_is_not_taken_for_written(evaluator):

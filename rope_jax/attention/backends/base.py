@@ -40,6 +40,10 @@ class Backend:
         needed = " or ".join(devices[name] for name in self.platforms)
         return f"needs {needed}, but the platform is {platform}"
 
+    def block(self, rows: int) -> int:
+        """Return the most tokens per block where `banded_blockwise` computes; rows: B·N."""
+        return 512
+
     def attend(
         self,
         q: Any,
@@ -86,7 +90,9 @@ class Backend:
         if not interaction.is_plain:
             from rope_jax.attention.blockwise import banded_blockwise
 
-            return banded_blockwise(queries, keys, v, segment_ids, interaction, params, part)
+            arrays = queries, keys, v, segment_ids
+            block = self.block(v.shape[0] * queries[0].shape[2])
+            return banded_blockwise(*arrays, interaction, params, part, block=block)
         (q,), (k,), (band,) = queries, keys, interaction.masks
         return self.attend(q, k, v, segment_ids, band.beyond, part)
 

@@ -31,6 +31,11 @@ class Cudnn(Backend):
             return f"needs a head width that is a multiple of 8, at most 256, not {head_dim}"
         return None
 
+    def block(self, rows: int) -> int:
+        # Each pair of blocks launches a dozen kernels, so short ones leave the GPU idle. Longer
+        # ones are for few heads: the scores of a pair stay within 256 MiB.
+        return next((size for size in (2048, 1024) if rows * size**2 <= 2**26), 512)
+
     def attend(
         self,
         q: Any,
