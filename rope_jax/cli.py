@@ -161,6 +161,11 @@ def _call(main: Callable[[list[str]], None]) -> int:
         status, message = 128 + signal.SIGINT, "stopped; run the same command again to resume"
     except UserError as error:
         status, message = 2, str(error)
+    except RuntimeError as error:
+        if "Unable to initialize backend" not in str(error):  # jax has no class for it
+            raise
+        more = "if other programs use its memory, end them; JAX_PLATFORMS=cpu computes without it"
+        status, message = 2, f"no accelerator can be used: {error}; {more}"
     except OSError as error:
         is_closed = isinstance(error, BrokenPipeError)  # `--help | head`
         if not is_closed and (error.filename or error.errno not in (errno.ENOSPC, errno.EIO)):

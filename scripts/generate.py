@@ -377,12 +377,13 @@ TWICE = {
     "rerope-logn": "ReRoPE, logn",
     "dual_chunk": "dual chunk attention",
     "self_extend": "Self-Extend",
-    "fit-yarn-s0": "fitted from YaRN",
+    **{f"fit-yarn-s{seed}": f"fitted from YaRN, seed {seed}" for seed in (0, 1)},
+    **{f"fit-far-s{seed}": f"fitted from leaky ReRoPE, logn, seed {seed}" for seed in (0, 1)},
 }
 
 
 def twice_table() -> str:
-    """Return a table of maps and a fit of SmolLM2 at its window and at twice that.
+    """Return a table of maps and fits of SmolLM2 at its window and at twice that.
 
     The last column compares the two, by novel: what the longer text is worth to each.
     """
@@ -401,7 +402,18 @@ def twice_table() -> str:
             )
             rows[name] = [_above(Above(*each), SMOLLM2.decimals) for each in differences]
     headings = (f"{window:,}", f"{twice:,}", f"{window:,} to {twice:,}")
-    return table(("", *headings), ((TWICE[name], *rows[name]) for name in TWICE))
+    return table(("", *headings), ((TWICE[name], *rows[name]) for name in TWICE if name in rows))
+
+
+def position_table() -> str:
+    """Return a table of the loss by position of SmolLM2 trained further, and of its control."""
+    measured = pd.read_csv(SMOLLM2.folder / "positions.csv")
+    rows = []
+    for (first, last), group in measured.groupby(["first_position", "last_position"]):
+        nll = group.set_index("run")["nll"]
+        own, control = nll["smollm2-yarn-s0"], nll["smollm2-short-s0"]
+        rows.append((f"{first:,} to {last:,}", f"{control:.3f}", f"{own:.3f}"))
+    return table(("position", "at 8,192, no scaling", "at 16,384, YaRN by 2"), rows)
 
 
 def retrieval_table() -> str:
@@ -411,7 +423,7 @@ def retrieval_table() -> str:
     """
     measured = pd.read_csv(SMOLLM2.folder / "tasks.csv")
     rows = []
-    for (task, name, length), group in measured.groupby(["task", "name", "length"], sort=False):
+    for (task, run, name, length), group in measured.groupby(["task", "run", "name", "length"]):
         exact, nats = (
             group[(group["metric"] == metric) & ~group["taken_out"]].sort_values("depth")
             for metric in ("exact", "nats")
@@ -424,7 +436,8 @@ def retrieval_table() -> str:
                     exact["value"], exact["ci_low"], exact["ci_high"], nats["value"], strict=True
                 )
             )
-            rows.append((task, name, f"{length:,}", *cells, f"{without:.2f}"))
+            way = name if run == "smollm2" else "YaRN by 2, 100 steps"
+            rows.append((task, way, f"{length:,}", *cells, f"{without:.2f}"))
     depths = sorted(measured["depth"].dropna().unique())
     return table(("", "", "tokens", *(f"depth {n:g}" for n in depths), "taken out"), rows)
 
@@ -519,6 +532,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "scalings": scalings_table,
     "smollm2": lambda: ways_table(SMOLLM2, smollm2_published()),
     "smollm2 at twice its window": twice_table,
+    "smollm2 by position": position_table,
     "smollm2 in short": smollm2_in_short,
     "smollm2 tasks": retrieval_table,
     "smollm2 trained further": lambda: ways_table(SMOLLM2, smollm2_trained()),

@@ -212,7 +212,12 @@ SMOLLM2 = Experiment(
         Way(ZERO_SHOT, "YaRN by 4", "smollm2", "yarn-4"),
         Way(ZERO_SHOT, "YaRN, logn", "smollm2", "yarn-auto-logn"),
         Way(ZERO_SHOT, "ReRoPE", "smollm2", "rerope"),
+        Way(ZERO_SHOT, "ReRoPE, logn", "smollm2", "rerope-logn"),
         Way(ZERO_SHOT, "leaky ReRoPE", "smollm2", "leaky_rerope", ("#0072B2", "X", "--")),
+        Way(ZERO_SHOT, "leaky ReRoPE, logn", "smollm2", "leaky_rerope-logn"),
+        Way(ZERO_SHOT, "Self-Extend", "smollm2", "self_extend", ("#000000", "*", "--")),
+        Way(ZERO_SHOT, "dual chunk attention", "smollm2", "dual_chunk"),
+        Way(ZERO_SHOT, "STRING", "smollm2", "string"),
         Way(ZERO_SHOT, "StreamingLLM", "smollm2", "streaming", ("#56B4E9", "<", "--")),
         Way(
             "100 steps",
@@ -258,14 +263,16 @@ def draw(experiment: Experiment) -> Figure:
         label = f"{way.kind}: {way.name}"
         values = [losses[n].value for n in lengths]
         axis.plot(lengths, values, color=color, marker=marker, linestyle=dash, label=label)
-        low, high = ([losses[n][end] for n in lengths] for end in (1, 2))
-        axis.fill_between(lengths, low, high, color=color, alpha=0.15, linewidth=0)
-        if len(lengths) == 1:  # a band needs two
-            axis.vlines(lengths, low, high, color=color, linewidth=1)
+        beyond = [n for n in lengths if n >= experiment.window]  # before, many ways are one
+        low, high = ([losses[n][end] for n in beyond] for end in (1, 2))
+        axis.fill_between(beyond, low, high, color=color, alpha=0.15, linewidth=0)
+        if len(beyond) == 1:  # a band needs two
+            axis.vlines(beyond, low, high, color=color, linewidth=1)
     axis.set_xscale("log", base=2)
     axis.set_xticks(experiment.lengths, [f"{n:,}" for n in experiment.lengths])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_yscale("symlog", linthresh=0.02, linscale=1.5)
+    axis.margins(y=0.04)
     ticks = experiment.ticks
     axis.set_yticks(ticks, [f"{tick:+g}" if tick else "truncation" for tick in ticks])
     axis.yaxis.set_minor_locator(NullLocator())

@@ -92,6 +92,13 @@ def test_overrides_may_stand_anywhere_and_keep_their_order(tmp_path):
         (None, 0, ""),
         (UserError("seed: \x1bis\nwrong\n"), 2, "thing.py: seed: \\x1bis\\nwrong\n"),
         (SystemExit(7), 7, ""),
+        (
+            RuntimeError("Unable to initialize backend 'cuda': all of its memory is in use"),
+            2,
+            "thing.py: no accelerator can be used: Unable to initialize backend 'cuda': all of its "
+            "memory is in use; if other programs use its memory, end them; JAX_PLATFORMS=cpu "
+            "computes without it\n",
+        ),
         (KeyboardInterrupt(), 130, "thing.py: stopped; run the same command again to resume\n"),
         (Stopped("stopped after step 3", signal.SIGTERM), 143, "thing.py: stopped after step 3\n"),
     ],
