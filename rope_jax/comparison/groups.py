@@ -168,23 +168,30 @@ def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
     """Return the settings in which experiments differ: for each, its own value by dotted key.
 
     Defaults are filled in. A key that only some have is listed where its value is not the default;
-    where the section itself is missing, its value is "absent". None is not compared.
+    where the section itself is missing, its value is "absent". None is not compared. How an
+    imported model was trained is not known.
     """
-    flat, given = {}, {}
+    flat, given, imported = {}, {}, set()
     for i, text in enumerate(experiments):
         if text is not None:
             config = validate(Config, {**json.loads(text), "name": "x"}, "config")
             flat[i] = dict(_flatten(config.model_dump(mode="json")))
             given[i] = dict(_flatten(config.model_dump(mode="json", exclude_defaults=True)))
+            if config.imported is not None:
+                imported.add(i)
     found: list[dict[str, str]] = [{} for _ in experiments]
     for key in dict.fromkeys(key for values in flat.values() for key in values):
-        present = [values[key] for values in flat.values() if key in values]
-        everywhere = len(present) == len(flat)
+        is_known = key.partition(".")[0] in ("imported", "model", "rope")
+        known = {i: own for i, own in flat.items() if is_known or i not in imported}
+        present = [values[key] for values in known.values() if key in values]
+        everywhere = len(present) == len(known)
         sections = [value for value in present if isinstance(value, dict)]
         if everywhere and all(value == present[0] for value in present):
             continue
+        if key == "imported.identity":  # a hash, which tells a reader nothing
+            continue
         named = f"{key}.type" if any("type" in section for section in sections) else key
-        for i, values in flat.items():
+        for i, values in known.items():
             parent = key.rpartition(".")[0]
             if sections and not isinstance(values.get(key), dict):
                 if parent == "" or isinstance(values.get(parent), dict):

@@ -83,6 +83,22 @@ def experiment(**changes):
         ),
         # a default that is spelled out is no difference, and neither is an older file without it
         ([experiment(rope__base=10000.0, model__qk_norm=False)], ["", ""]),
+        # how an imported model was trained is not known
+        (
+            [
+                experiment(stages__0__seq_len=256),
+                experiment(
+                    imported={"model": "a.gguf", "identity": "1f"},
+                    model__hidden_size=96,
+                    stages__0__seq_len=8192,
+                ),
+            ],
+            [
+                "imported absent, model.hidden_size 128, stages.0.seq_len 128",
+                "imported absent, model.hidden_size 128, stages.0.seq_len 256",
+                "imported.model a.gguf, model.hidden_size 96",
+            ],
+        ),
         # a config that cannot be read is not compared
         ([None, experiment(rope__base=3.5)], ["rope.base 10000", "", "rope.base 3.5"]),
     ],
