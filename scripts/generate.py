@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rope_jax.attention import softmax_names
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES
+from rope_jax.comparison.groups import without_seed
 from rope_jax.config.inspection import KNOWN_MODELS
 from rope_jax.devices.targets import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
@@ -369,16 +370,11 @@ def _cost(cost: Cost | None) -> tuple[str, str, str]:
     return f"{cost.numbers:,}", f"{cost.tokens:,}", f"{cost.seconds:,.0f}"
 
 
-# The curves of SmolLM2 at twice its window.
-TWICE = {
-    "trained": "no scaling",
-    "yarn-auto": "YaRN",
-    "leaky_rerope-logn": "leaky ReRoPE, logn",
-    "rerope-logn": "ReRoPE, logn",
-    "dual_chunk": "dual chunk attention",
-    "self_extend": "Self-Extend",
-    **{f"fit-yarn-s{seed}": f"fitted from YaRN, seed {seed}" for seed in (0, 1)},
-    **{f"fit-far-s{seed}": f"fitted from leaky ReRoPE, logn, seed {seed}" for seed in (0, 1)},
+# The names of SmolLM2's curves, as published and fitted.
+CURVES = {way.curve: way.name for way in SMOLLM2.ways if way.kind == ZERO_SHOT} | {
+    f"fit-{fit}-s{seed}": f"fitted from {start}, seed {seed}"
+    for fit, start in (("yarn", "YaRN"), ("far", "leaky ReRoPE, logn"))
+    for seed in (0, 1)
 }
 
 
@@ -402,7 +398,7 @@ def twice_table() -> str:
             )
             rows[name] = [_above(Above(*each), SMOLLM2.decimals) for each in differences]
     headings = (f"{window:,}", f"{twice:,}", f"{window:,} to {twice:,}")
-    return table(("", *headings), ((TWICE[name], *rows[name]) for name in TWICE if name in rows))
+    return table(("", *headings), ((CURVES[name], *rows[name]) for name in CURVES if name in rows))
 
 
 def position_table() -> str:
@@ -413,7 +409,7 @@ def position_table() -> str:
         nll = group.set_index("run")["nll"]
         own, control = nll["smollm2-yarn-s0"], nll["smollm2-short-s0"]
         rows.append((f"{first:,} to {last:,}", f"{control:.3f}", f"{own:.3f}"))
-    return table(("position", "at 8,192, no scaling", "at 16,384, YaRN by 2"), rows)
+    return table(("position", "trained at 8,192", "trained at 16,384 with YaRN by 2"), rows)
 
 
 def retrieval_table() -> str:
@@ -436,7 +432,10 @@ def retrieval_table() -> str:
                     exact["value"], exact["ci_low"], exact["ci_high"], nats["value"], strict=True
                 )
             )
-            way = name if run == "smollm2" else "YaRN by 2, 100 steps"
+            way = CURVES[name]
+            if run != SMOLLM2.name:
+                trained = {way.run: f"{way.name}, {way.kind}" for way in SMOLLM2.ways}
+                way = trained[without_seed(run)]
             rows.append((task, way, f"{length:,}", *cells, f"{without:.2f}"))
     depths = sorted(measured["depth"].dropna().unique())
     return table(("", "", "tokens", *(f"depth {n:g}" for n in depths), "taken out"), rows)

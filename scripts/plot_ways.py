@@ -263,7 +263,7 @@ def draw(experiment: Experiment) -> Figure:
         label = f"{way.kind}: {way.name}"
         values = [losses[n].value for n in lengths]
         axis.plot(lengths, values, color=color, marker=marker, linestyle=dash, label=label)
-        beyond = [n for n in lengths if n >= experiment.window]  # before, many ways are one
+        beyond = [n for n in lengths if n >= experiment.window]  # before, most ways are one
         low, high = ([losses[n][end] for n in beyond] for end in (1, 2))
         axis.fill_between(beyond, low, high, color=color, alpha=0.15, linewidth=0)
         if len(beyond) == 1:  # a band needs two

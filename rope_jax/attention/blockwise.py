@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from rope_jax.attention.backends.base import BLOCK
 from rope_jax.attention.blocks import (
     Blocks,
     Visit,
@@ -40,7 +41,7 @@ def banded_blockwise(
     params: Any,
     part: ZigZag | None = None,
     *,
-    block: int = 512,
+    block: int = BLOCK,
 ) -> Float[Array, "B T N V"]:
     """`Backend.attend_bands`, in memory linear in S.
 

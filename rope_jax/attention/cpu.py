@@ -20,7 +20,8 @@ from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
 
 # The backward pass works on one key-value head and one chunk of keys at a time. These numbers
-# decide how many there are. They do not depend on the processor, so neither does the result.
+# decide how many there are. They do not depend on the processor, so neither does a result in
+# float32.
 _WANTED_TASKS, _LEAST_KEYS = 16, 512
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from rope_jax.attention.backends.base import BLOCK
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.memory import check_fits, in_gib, is_host_memory
 from rope_jax.devices.mesh import Placement
@@ -78,8 +79,7 @@ def window_bytes(
     if not model.backend.is_softmax:
         scores = 0.0
     elif not model.backend.quadratic_memory:
-        block = min(length, model.backend.block(model.num_attention_heads))
-        scores = 3 * model.num_attention_heads * block**2
+        scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2
     vocabulary = (model.vocab_size or vocab_size) // tensor
     logits = min(own * vocabulary, max(MOST_LOGITS, vocabulary))
     activations = itemsize * own * (2 * model.hidden_size + wide // tensor)

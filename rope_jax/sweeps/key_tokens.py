@@ -45,7 +45,7 @@ _FOLDER = "key_tokens"
 def find_key_tokens(
     run: RunDirectory, training: Config, config: KeyTokensConfig, console: Console
 ) -> Path:
-    """Write the key tokens that a run finds in its own corpus, once; return the file.
+    """Write the key tokens that a run finds in its corpus, or in `data`, once; return the file.
 
     Raises UserError for bad input, or if there are too few key tokens; Stopped after a signal.
     """

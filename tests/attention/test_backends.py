@@ -57,6 +57,13 @@ def test_values_and_gradients_match_float64(
         np.testing.assert_allclose(a, b, atol=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("rows", "block"), [(9, 2048), (16, 2048), (17, 1024), (64, 1024), (65, 512)]
+)
+def test_cudnn_leaves_long_blocks_of_few_heads(rows, block):
+    assert BACKENDS["cudnn"].block(rows) == block
+
+
 # `cudnn` and `splash` leave them to `blockwise`, which runs here, too.
 @pytest.mark.parametrize("size", [1.0, 100.0])
 @pytest.mark.parametrize("name", [*ATTEND, "cudnn", "splash"])

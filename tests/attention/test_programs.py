@@ -61,13 +61,18 @@ def test_the_forward_pass_of_cudnn_is_still_called_so():
     assert fused_attention_stablehlo._dot_product_attention_fwd_p_wrapper.name == CUDNN_FORWARD
 
 
-@pytest.mark.parametrize("product_dtype", [None, "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "product_dtype"),
+    [("float32", None), ("float32", "bfloat16"), ("bfloat16", None)],
+)
 @pytest.mark.parametrize("backend", ["xla", "blockwise", "cpu"])
-def test_factors_of_attention_are_rounded_where_those_of_other_products_are(backend, product_dtype):
+def test_factors_of_attention_are_rounded_where_those_of_other_products_are(
+    backend, dtype, product_dtype
+):
     if backend == "cpu" and loading.load_kernels() is None:
         pytest.skip("there is no C++ compiler")
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
-    config = ModelConfig(**sizes, attention=backend, product_dtype=product_dtype)
+    config = ModelConfig(**sizes, attention=backend, dtype=dtype, product_dtype=product_dtype)
     model = LanguageModel(resolve_model(config), 61)
     rotary = Rotary.shared(Frequencies.from_float64(10.0 ** -np.arange(4)))
 
@@ -86,10 +91,11 @@ def test_factors_of_attention_are_rounded_where_those_of_other_products_are(back
             for call in calls
             if "attention" in call["target_name"]
         ]
-        assert found == [product_dtype is not None] * 2  # forward and backward
+        is_faster = dtype == "bfloat16" and loading.load_kernels() == "avx512_bf16"
+        assert found == [product_dtype is not None or is_faster] * 2  # forward and backward
         return
     products = [e.invars for e in program if e.primitive.name == "dot_general"]
     of_attention = [p for p in products if p[0].aval.shape[:2] == (2, 4)]  # windows and heads
     assert len(of_attention) >= 2
     dtypes = {x.aval.dtype for pair in of_attention for x in pair}
-    assert dtypes == {jnp.dtype(product_dtype or "float32")}
+    assert dtypes == {jnp.dtype(product_dtype or dtype)}

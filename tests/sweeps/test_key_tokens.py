@@ -168,6 +168,7 @@ def test_too_few_key_tokens_are_refused(evaluator):
     [
         ({"short": 60, "stride": 4}, "short: 60 and the stride of 4 are not less than"),
         ({"step": 7}, "steps: .* has no step 7; it has 2"),
+        ({"data": {"type": "text", "files": ["*"], "test_fraction": 0.5}}, "data.test_fraction: "),
     ],
 )
 def test_bad_input(evaluator, settings, says):

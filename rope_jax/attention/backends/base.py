@@ -6,6 +6,9 @@ keys, V that of values.
 
 from typing import Any, ClassVar
 
+# Tokens per block of `banded_blockwise`.
+BLOCK = 512
+
 
 class Backend:
     """One way to compute causal attention, and what the rest has to know about it.
@@ -41,8 +44,8 @@ class Backend:
         return f"needs {needed}, but the platform is {platform}"
 
     def block(self, rows: int) -> int:
-        """Return the most tokens per block where `banded_blockwise` computes; rows: B·N."""
-        return 512
+        """Return the most tokens per block of what is left to `banded_blockwise`; rows: B·N."""
+        return BLOCK
 
     def attend(
         self,

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from rope_jax.attention.backends.base import Backend
+from rope_jax.attention.backends.base import BLOCK, Backend
 
 
 class Cudnn(Backend):
@@ -34,7 +34,7 @@ class Cudnn(Backend):
     def block(self, rows: int) -> int:
         # Each pair of blocks launches a dozen kernels, so short ones leave the GPU idle. Longer
         # ones are for few heads: the scores of a pair stay within 256 MiB.
-        return next((size for size in (2048, 1024) if rows * size**2 <= 2**26), 512)
+        return next((size for size in (2048, 1024) if rows * size**2 <= 2**26), BLOCK)
 
     def attend(
         self,
