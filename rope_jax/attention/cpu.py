@@ -20,8 +20,7 @@ from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
 
 # The backward pass works on one key-value head and one chunk of keys at a time. These numbers
-# decide how many there are. They do not depend on the processor, so neither does a result in
-# float32.
+# decide how many there are. They do not depend on the processor, so neither does the result.
 _WANTED_TASKS, _LEAST_KEYS = 16, 512
 
 
@@ -38,8 +37,8 @@ def banded_cpu(
 ) -> Float[Array, "B T N V"]:
     """`Backend.attend_bands`, by one call of the kernel for each band.
 
-    low_precision: round both factors of every product to bfloat16, as is done with arrays of
-        bfloat16 wherever that is faster. All else is float32, also if queries, keys and v are not.
+    low_precision: round both factors of every product to bfloat16. All else is float32, also if
+        queries, keys and v are not.
 
     The tokens of a document must be consecutive. The kernel knows dot products alone; other scores,
     and added values, are `banded_blockwise`. The backward pass keeps queries, keys, v, the output
@@ -53,7 +52,6 @@ def banded_cpu(
             arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
         out = banded_blockwise(*arrays, segment_ids, interaction, params, part)
         return out.astype(v.dtype)
-    low_precision |= v.dtype == jnp.bfloat16 and load_kernels() == "avx512_bf16"
     wide = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
     seen = _seen(interaction, queries[0].shape[1], v, segment_ids, part)
     return _attention(*wide, seen, low_precision).astype(v.dtype)

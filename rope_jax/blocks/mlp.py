@@ -35,16 +35,17 @@ class MLP(FeedForward):
 
         low_precision = layer.low_precision
         is_llamas = model.gated_mlp and model.activation == "silu" and not model.mlp_bias
-        w_up = params["up_proj"]["kernel"].astype(x.dtype)
+        w_up = layer.factor(params["up_proj"]["kernel"])
         # the width on this device, which is odd where a mesh splits it so
         in_pairs = not low_precision or w_up.shape[1] % 2 == 0
         if is_llamas and in_pairs and has_kernels(x, w_up, low_precision=low_precision):
             from rope_jax.kernels.gated import gated_feed_forward
 
             w_gate, w_down = (
-                params[name]["kernel"].astype(x.dtype) for name in ("gate_proj", "down_proj")
+                layer.factor(params[name]["kernel"]) for name in ("gate_proj", "down_proj")
             )
-            return layer.summed(gated_feed_forward(x, w_gate, w_up, w_down, low_precision)), None
+            y = gated_feed_forward(x.astype("float32"), w_gate, w_up, w_down, low_precision)
+            return layer.summed(y.astype(x.dtype)), None
         activate = activation(model.activation)
         if model.gated_mlp:
             # The backward pass computes the activation again: reading it back would take longer.

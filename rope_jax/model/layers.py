@@ -127,6 +127,10 @@ class LayerContext:
         """Whether the factors of matrix products are rounded to bfloat16."""
         return self.config.product_dtype == "bfloat16"
 
+    def factor(self, kernel: Float[Array, "D F"]) -> Float[Array, "D F"]:
+        """Return weights as products take them; those of low precision round them themselves."""
+        return kernel if self.low_precision else kernel.astype(self.config.dtype)
+
     def computed(self, x: Float[Array, "tokens D"]) -> Float[Array, "computed D"]:
         """Return the tokens that the layer computes, of every window its last ones."""
         if self.kind.last is None:
@@ -153,7 +157,7 @@ class LayerContext:
     def linear(self, x: Float[Array, "tokens _"], weights: Weights) -> Float[Array, "tokens _"]:
         """Return x·kernel + bias with the weights that this device has."""
         dtype = self.config.dtype
-        y = project(x.astype(dtype), weights["kernel"].astype(dtype), self.low_precision)
+        y = project(x.astype(dtype), self.factor(weights["kernel"]), self.low_precision)
         return y + weights["bias"].astype(dtype)[None] if "bias" in weights else y
 
     def attend(

@@ -45,7 +45,7 @@ def resolve_model(
     if model.attention == "auto":
         on_cpu = model.model_copy(update={"attention": "cpu"})
         fields["attention"] = otherwise if _obstacle(on_cpu, platform) else "cpu"
-    if model.product_dtype == "auto":
+    if model.product_dtype == "auto" or model.dtype == "bfloat16":
         fast = platform == "cpu" and _multiplies_bfloat16()
         fields["product_dtype"] = "bfloat16" if fast else None
     return ResolvedModel.model_construct(model.model_fields_set, **fields)
@@ -92,5 +92,6 @@ def _multiplies_bfloat16() -> bool:
 
 def describe_precision(model: ResolvedModel) -> str:
     """Return what a model computes with, such as "float32, attention cpu"."""
-    rounded = f" with products of {model.product_dtype}" if model.product_dtype else ""
+    is_rounded = model.product_dtype not in (None, model.dtype)
+    rounded = f" with products of {model.product_dtype}" if is_rounded else ""
     return f"{model.dtype}{rounded}, attention {model.attention}"

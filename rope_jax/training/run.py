@@ -81,8 +81,8 @@ def _train(session: Session) -> None:
         # last: a failure above writes nothing
         prepared = run.prepared(session.recorded, session.tokenizer, explain)
         processes.on_first(lambda: stack.enter_context(prepared))
-        processes.on_first(lambda: check_provenance(run, config, corpus, session.warn))
-        provenance, like = provenance_of(config, corpus), program.abstract_state
+        processes.on_first(lambda: check_provenance(run, session.recorded, corpus, session.warn))
+        provenance, like = provenance_of(session.recorded, corpus), program.abstract_state
         checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, provenance, like)
         stack.callback(checkpoints.close)
         done, state = checkpoints.restore_newest(like, session.warn)

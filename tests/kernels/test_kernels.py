@@ -242,8 +242,10 @@ def test_auto_rounds_products_where_the_cpu_is_fast_at_it(tmp_path, monkeypatch,
     monkeypatch.setattr("rope_jax.model.resolve.has_amx", lambda: has)
     monkeypatch.setattr("rope_jax.model.resolve.load_kernels", lambda: "avx512")
     auto = ModelConfig(product_dtype="auto")
-    assert resolve_model(auto, "cpu").product_dtype == ("bfloat16" if has else None)
-    assert resolve_model(auto, "gpu").product_dtype is None
+    narrow = ModelConfig(dtype="bfloat16")
+    for model in (auto, narrow):
+        assert resolve_model(model, "cpu").product_dtype == ("bfloat16" if has else None)
+        assert resolve_model(model, "gpu").product_dtype is None
     assert resolve_model(ModelConfig(), "cpu").product_dtype is None
     monkeypatch.setattr("rope_jax.model.resolve.load_kernels", lambda: "avx512_bf16")
     assert resolve_model(auto, "cpu").product_dtype == "bfloat16"

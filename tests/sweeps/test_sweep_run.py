@@ -152,6 +152,20 @@ def test_a_journal_is_for_one_checkpoint_corpus_split_backend_and_code(run, monk
     assert len(set(found)) == 6
 
 
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_run_in_bfloat16_is_swept_where_its_products_are_others(tmp_path, monkeypatch, fast):
+    def products(are_fast):
+        monkeypatch.setattr("rope_jax.model.resolve._multiplies_bfloat16", lambda: are_fast)
+
+    products(fast)
+    run = trained(
+        tmp_path, model={"hidden_size": 16, "num_attention_heads": 2, "dtype": "bfloat16"}
+    )
+    products(not fast)
+    loaded = load_model(Session(*run, plain_console(quiet=True)))
+    assert loaded.training.model.product_dtype == (None if fast else "bfloat16")
+
+
 def test_a_sweep_is_refused_before_weights_are_read(run, monkeypatch):
     def fail(*_):
         pytest.fail("the weights were read")
