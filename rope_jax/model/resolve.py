@@ -45,7 +45,7 @@ def resolve_model(
     if model.attention == "auto":
         on_cpu = model.model_copy(update={"attention": "cpu"})
         fields["attention"] = otherwise if _obstacle(on_cpu, platform) else "cpu"
-    # In bfloat16 the factors are rounded anyway, and XLA's own products to bfloat16 are slow on CPUs.
+    # Factors of bfloat16 are rounded already, and XLA is slow at their products on a CPU.
     if model.product_dtype == "auto" or model.dtype == "bfloat16":
         fast = platform == "cpu" and _multiplies_bfloat16()
         fields["product_dtype"] = "bfloat16" if fast else None
