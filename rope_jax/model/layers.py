@@ -129,7 +129,7 @@ class LayerContext:
 
     def factor(self, kernel: Float[Array, "D F"]) -> Float[Array, "D F"]:
         """Return weights as products take them; those of low precision round them themselves."""
-        return kernel if self.low_precision else kernel.astype(self.config.dtype)
+        return kernel.astype("float32" if self.low_precision else self.config.dtype)
 
     def computed(self, x: Float[Array, "tokens D"]) -> Float[Array, "computed D"]:
         """Return the tokens that the layer computes, of every window its last ones."""

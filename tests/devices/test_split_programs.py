@@ -255,8 +255,9 @@ SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("models", "bfloa
 
 @pytest.mark.parametrize("kind", ["few", *SLOW])
 def test_programs_on_a_mesh_compute_what_one_device_does(kind: str) -> None:
-    # Sums over devices have another order; in bfloat16, products are rounded to 8 bits.
-    largest = 2e-2 if kind == "bfloat16" else 5e-5
+    # Sums over devices have another order. In bfloat16 one device is 0.019 from its gradient in
+    # float32 and the mesh 0.022; products of other sizes round some results the other way.
+    largest = 3e-2 if kind == "bfloat16" else 5e-5
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "XLA_FLAGS": flags}
     command = [sys.executable, __file__, kind]
