@@ -418,6 +418,7 @@ def retrieval_table() -> str:
     Rows in which nothing is found are left out.
     """
     measured = pd.read_csv(SMOLLM2.folder / "tasks.csv")
+    trained = {way.run: f"{way.name}, {way.kind}" for way in SMOLLM2.ways}
     rows = []
     for (task, run, name, length), group in measured.groupby(["task", "run", "name", "length"]):
         exact, nats = (
@@ -432,10 +433,7 @@ def retrieval_table() -> str:
                     exact["value"], exact["ci_low"], exact["ci_high"], nats["value"], strict=True
                 )
             )
-            way = CURVES[name]
-            if run != SMOLLM2.name:
-                trained = {way.run: f"{way.name}, {way.kind}" for way in SMOLLM2.ways}
-                way = trained[without_seed(run)]
+            way = CURVES[name] if run == SMOLLM2.name else trained[without_seed(run)]
             rows.append((task, way, f"{length:,}", *cells, f"{without:.2f}"))
     depths = sorted(measured["depth"].dropna().unique())
     return table(("", "", "tokens", *(f"depth {n:g}" for n in depths), "taken out"), rows)

@@ -40,7 +40,10 @@ def resolve_run(
 def resolve_model(
     model: ModelConfig, platform: str | None = None, otherwise: AttentionName = "xla"
 ) -> ResolvedModel:
-    """Return a model's config without `auto`: attention `cpu` where it can run, or `otherwise`."""
+    """Return a model's config without `auto`: attention `cpu` where it can run, or `otherwise`.
+
+    In bfloat16, products are those of low precision on a CPU that is fast at them.
+    """
     platform, fields = platform or jax.default_backend(), dict(model)
     if model.attention == "auto":
         on_cpu = model.model_copy(update={"attention": "cpu"})
