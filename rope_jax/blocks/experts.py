@@ -180,14 +180,16 @@ class Experts(FeedForward):
                 up = activation(model.activation)(up)
             return product(up, "down_proj")
 
-        own = self.parameters(model)["experts"]
+        rows = taken(layer.tokens(x), order // each, places)
         kernels = {
-            name: {leaf: params["experts"][name][leaf].astype(x.dtype) for leaf in own[name]}
-            for name in own
+            name: {
+                leaf: layer.factor(own) if leaf == "kernel" else own.astype(rows.dtype)
+                for leaf, own in ((leaf, params["experts"][name][leaf]) for leaf in leaves)
+            }
+            for name, leaves in self.parameters(model)["experts"].items()
         }
-        rows = taken(x, order // each, places)
         if self.scaled == "inputs":
-            rows = rows * weights.reshape(-1)[order][:, None].astype(x.dtype)
+            rows = rows * weights.reshape(-1)[order][:, None].astype(rows.dtype)
             weights = jnp.ones_like(weights)
         rows = projected(by_group(expert, layer.low_precision, kernels, rows, uses))
         of_token = taken(rows, places, order).reshape(tokens, each, -1).astype(jnp.float32)

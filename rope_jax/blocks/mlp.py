@@ -33,18 +33,18 @@ class MLP(FeedForward):
 
         from rope_jax.kernels.projections import has_kernels
 
-        low_precision = layer.low_precision
+        low_precision, wide = layer.low_precision, x.astype("float32")
         is_llamas = model.gated_mlp and model.activation == "silu" and not model.mlp_bias
         w_up = layer.factor(params["up_proj"]["kernel"])
         # the width on this device, which is odd where a mesh splits it so
         in_pairs = not low_precision or w_up.shape[1] % 2 == 0
-        if is_llamas and in_pairs and has_kernels(x, w_up, low_precision=low_precision):
+        if is_llamas and in_pairs and has_kernels(wide, w_up, low_precision=low_precision):
             from rope_jax.kernels.gated import gated_feed_forward
 
             w_gate, w_down = (
                 layer.factor(params[name]["kernel"]) for name in ("gate_proj", "down_proj")
             )
-            y = gated_feed_forward(x.astype("float32"), w_gate, w_up, w_down, low_precision)
+            y = gated_feed_forward(wide, w_gate, w_up, w_down, low_precision)
             return layer.summed(y.astype(x.dtype)), None
         activate = activation(model.activation)
         if model.gated_mlp:

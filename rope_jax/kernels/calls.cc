@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -76,6 +77,18 @@ KERNELS(avx512_bf16, avx512, avx512_bf16_rounded)
 #endif
 #endif
 
+// Whether XLA may use an instruction set: --xla_cpu_max_isa in XLA_FLAGS limits these kernels, too.
+static bool allowed(const std::string &set) {
+  const std::vector<std::string> sets{"SSE4_2", "AVX", "AVX2", "AVX512", "AVX512_VNNI", "AVX512_BF16"};
+  const char *flags = std::getenv("XLA_FLAGS");
+  const std::string given = flags == nullptr ? "" : flags, name = "--xla_cpu_max_isa=";
+  const auto found = given.find(name);
+  if (found == std::string::npos) return true;
+  const std::string value = given.substr(found + name.size());
+  const auto limit = std::find(sets.begin(), sets.end(), value.substr(0, value.find(' ')));
+  return std::find(sets.begin(), sets.end(), set) <= limit;
+}
+
 // Those that this processor can run, the fastest first.
 static std::vector<const Kernels *> runnable() {
   std::vector<const Kernels *> found;
@@ -84,11 +97,11 @@ static std::vector<const Kernels *> runnable() {
 #ifdef HAS_AVX512_BF16
   // compiled for AVX512_BF16, which GCC and Clang take to include AVX512BW
   if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512f"))
+      __builtin_cpu_supports("avx512f") && allowed("AVX512_BF16"))
     found.push_back(&avx512_bf16_kernels);
 #endif
-  if (__builtin_cpu_supports("avx512f")) found.push_back(&avx512_kernels);
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+  if (__builtin_cpu_supports("avx512f") && allowed("AVX512")) found.push_back(&avx512_kernels);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && allowed("AVX2"))
     found.push_back(&avx2_kernels);
 #endif
   found.push_back(&generic_kernels);

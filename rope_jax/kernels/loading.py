@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -63,8 +64,9 @@ def floats(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this machine's CPU has AMX, whose products of bfloat16 are its fastest."""
-    if platform.machine() not in ("x86_64", "AMD64"):
+    """Whether XLA uses this CPU's AMX, whose products of bfloat16 are its fastest."""
+    limited = "--xla_cpu_max_isa=" in os.environ.get("XLA_FLAGS", "")
+    if limited or platform.machine() not in ("x86_64", "AMD64"):
         return False
     try:
         text = cpuinfo.read_text()

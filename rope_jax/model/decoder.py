@@ -86,12 +86,13 @@ class EmbeddingAndHead(Weights):
         self, hidden: Float[Array, "computed D"]
     ) -> tuple[Float[Array, "computed E"], Float[Array, "E V"]]:
         """Return two matrices whose product is the logits; E is D, or D + 1 with a bias."""
-        tied, dtype = self.config.tie_word_embeddings, self.config.dtype
+        in_float32 = self.config.product_dtype == "float32"
+        tied, dtype = self.config.tie_word_embeddings, "float32" if in_float32 else self.config.dtype
         kernel = self["embed_tokens"]["embedding"].T if tied else self["lm_head"]["kernel"]
         if self.config.head_bias:
             hidden = jnp.pad(hidden, ((0, 0), (0, 1)), constant_values=1)
             kernel = jnp.concatenate([kernel, self["lm_head"]["bias"][None]])
-        return hidden, kernel.astype(dtype)
+        return hidden.astype(dtype), kernel.astype(dtype)
 
 
 class LanguageModel:

@@ -127,9 +127,14 @@ class LayerContext:
         """Whether the factors of matrix products are rounded to bfloat16."""
         return self.config.product_dtype == "bfloat16"
 
-    def factor(self, kernel: Float[Array, "D F"]) -> Float[Array, "D F"]:
+    def factor(self, kernel: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
         """Return weights as products take them; those of low precision round them themselves."""
-        return kernel.astype("float32" if self.low_precision else self.config.dtype)
+        return kernel.astype("float32" if self.config.product_dtype else self.config.dtype)
+
+    def tokens(self, x: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
+        """Return activations as products with weights take them."""
+        in_float32 = self.config.product_dtype == "float32"
+        return x.astype("float32" if in_float32 else self.config.dtype)
 
     def computed(self, x: Float[Array, "tokens D"]) -> Float[Array, "computed D"]:
         """Return the tokens that the layer computes, of every window its last ones."""
@@ -157,7 +162,8 @@ class LayerContext:
     def linear(self, x: Float[Array, "tokens _"], weights: Weights) -> Float[Array, "tokens _"]:
         """Return x·kernel + bias with the weights that this device has."""
         dtype = self.config.dtype
-        y = project(x.astype(dtype), self.factor(weights["kernel"]), self.low_precision)
+        y = project(self.tokens(x), self.factor(weights["kernel"]), self.low_precision)
+        y = y.astype(dtype)
         return y + weights["bias"].astype(dtype)[None] if "bias" in weights else y
 
     def attend(
@@ -219,8 +225,8 @@ class LayerContext:
         attend_bands: Any = attention.attend_bands
         if self.low_precision and attention.has_precision:
             attend_bands = functools.partial(attend_bands, low_precision=True)
-        elif self.low_precision:
-            arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
+        elif products := self.config.product_dtype:
+            arrays = jax.tree.map(lambda x: x.astype(products), arrays)
         has_sinks = sinks is not None
         interaction = Interaction(self.kind.masks, scores, encoding.values, has_sinks)
         interaction = interaction.within(self.kind.sliding_window, self.kind.attention_chunk)

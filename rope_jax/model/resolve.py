@@ -6,7 +6,7 @@ It is done once, where a run is opened. Everything below takes the resolved type
 import jax
 
 from rope_jax.attention import AttentionName
-from rope_jax.config.model import ModelConfig, check_attention
+from rope_jax.config.model import FloatName, ModelConfig, check_attention
 from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
@@ -14,7 +14,12 @@ from rope_jax.kernels.loading import has_amx, load_kernels
 
 
 class ResolvedModel(ModelConfig):
-    """A model's config in which nothing is `auto`: neither its backend nor its matmul dtype."""
+    """A model's config in which nothing is `auto`: neither its backend nor its matmul dtype.
+
+    The latter is what weights are multiplied in; None: `dtype`.
+    """
+
+    product_dtype: FloatName | None = None
 
 
 class ResolvedRun(Config):
@@ -42,16 +47,16 @@ def resolve_model(
 ) -> ResolvedModel:
     """Return a model's config without `auto`: attention `cpu` where it can run, or `otherwise`.
 
-    In bfloat16, products are those of low precision on a CPU that is fast at them.
+    On a CPU that is slow at products of bfloat16, the factors of a bfloat16 model are float32.
     """
     platform, fields = platform or jax.default_backend(), dict(model)
     if model.attention == "auto":
         on_cpu = model.model_copy(update={"attention": "cpu"})
         fields["attention"] = otherwise if _obstacle(on_cpu, platform) else "cpu"
-    # Factors of bfloat16 are rounded already, and XLA is slow at their products on a CPU.
     if model.product_dtype == "auto" or model.dtype == "bfloat16":
-        fast = platform == "cpu" and _multiplies_bfloat16()
-        fields["product_dtype"] = "bfloat16" if fast else None
+        in_float32 = "float32" if model.dtype == "bfloat16" else None
+        products = "bfloat16" if _multiplies_bfloat16() else in_float32
+        fields["product_dtype"] = products if platform == "cpu" else None
     return ResolvedModel.model_construct(model.model_fields_set, **fields)
 
 

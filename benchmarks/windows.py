@@ -1,0 +1,152 @@
+"""Time the NLL of one window of a Llama, against transformers on PyTorch and llama.cpp.
+
+    python scripts/import_hf.py MODEL name=float32 dtype=float32 param_dtype=float32 "data=DATA"
+    python scripts/import_hf.py MODEL name=bfloat16 dtype=bfloat16 param_dtype=bfloat16 "data=DATA"
+    python3 -m venv TORCH && TORCH/bin/pip install torch==2.13.0 transformers
+    python benchmarks/windows.py runs/float32 runs/bfloat16 --torch-python TORCH/bin/python
+
+All sides read the same tokens of the run's test split with the same weights, and return the mean NLL
+of the window's last 1,024 tokens, which is printed as a check. Ours is the function that a sweep
+calls, in float32 and with weights and activations in bfloat16; PyTorch's is transformers with SDPA
+and `logits_to_keep`, in both dtypes too. Every side is a process with all cores. They take turns.
+Prints the median seconds, and the median and quartiles of the rounds' ratios.
+
+--llama-cpp FOLDER: also time llama-perplexity, which that folder holds, with the weights of --gguf.
+It scores the second half of a window, so more tokens than the other sides if windows are longer than
+2,048, and on a text of its own tokens.
+"""
+
+import argparse
+import contextlib
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from workers import Side, Worker, serve
+
+ROOT = Path(__file__).parents[1]
+SCORED = 1024
+
+
+def ours(run_path: str, length: int, folder: Path) -> Side:
+    """Return this code's side. folder: gets the tokens for the other side."""
+    from rope_jax.devices.malloc import keep_freed_memory
+
+    keep_freed_memory()  # as eval_ppl.py does
+    import jax
+    import numpy as np
+
+    from rope_jax.console import plain_console
+    from rope_jax.runs.directory import RunDirectory
+    from rope_jax.session import open_run
+    from rope_jax.sweeps.model import load_model
+
+    run = RunDirectory(Path(run_path))
+    with open_run(run, run.load_config(), plain_console(), out_of_memory="no memory") as session:
+        loaded = load_model(session)
+        step, params = loaded.one_checkpoint(None)
+    text = next(text for text in loaded.corpus.test.texts() if len(text) > length)
+    tokens = np.asarray(text[: length + 1], np.int32)[None]
+    np.save(folder / f"{length}.npy", tokens)
+    positions = np.arange(length, dtype=np.int32)[None]
+    scaling = loaded.training.trained_at(step).scaling
+    rotary = loaded.training.rotary_layers.rotary(scaling, positions)
+    nll = jax.jit(loaded.nll_of_last, static_argnums=3)
+    return Side(lambda: float(nll(params, tokens, rotary, SCORED).mean()))
+
+
+def theirs(exported: str, length: int, folder: Path) -> Side:
+    """Return the side of transformers, in the dtype of the exported run."""
+    import numpy as np
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        exported, dtype="auto", attn_implementation="sdpa"
+    ).eval()
+    tokens = torch.from_numpy(np.load(folder / f"{length}.npy").astype(np.int64))
+
+    @torch.inference_mode()
+    def step() -> float:
+        given = {"input_ids": tokens[:, :-1], "use_cache": False, "logits_to_keep": SCORED}
+        logits = model(**given).logits[0].float()
+        return torch.nn.functional.cross_entropy(logits, tokens[0, -SCORED:]).item()
+
+    return Side(step)
+
+
+def llama_perplexity(binary: Path, gguf: str, length: int, text: Path) -> float:
+    """Return the seconds that llama-perplexity reports for one window."""
+    command = [str(binary), "-m", gguf, "-f", str(text), "--chunks", "1"]
+    command += ["-c", str(length), "-b", str(length)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = re.search(r"([\d.]+) seconds per pass", done.stdout + done.stderr)
+    if found is None:
+        sys.exit(done.stderr)
+    return float(found[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", help="a model, imported in one or more dtypes")
+    parser.add_argument("--torch-python", required=True, help="Python with torch, transformers")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192, 16384])
+    parser.add_argument("--rounds", type=int, default=5, help="turns per side (default: 5)")
+    parser.add_argument("--llama-cpp", type=Path, help="a folder with llama-perplexity")
+    parser.add_argument("--gguf", nargs="*", default=[], help="the same weights for llama.cpp")
+    parser.add_argument("--text", type=Path, help="a text for llama.cpp, longer than any window")
+    arguments = parser.parse_args()
+    runs = [Path(run).resolve() for run in arguments.runs]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for run in runs:
+            command = [sys.executable, str(ROOT / "scripts/export_hf.py"), str(run)]
+            command.append(str(folder / run.name))
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        print("| tokens | | seconds | NLL | PyTorch's / this (quartiles) |")
+        print("|---|---|---|---|---|", flush=True)
+        for length in arguments.lengths:
+            compare(arguments, runs, length, folder)
+
+
+def compare(arguments: argparse.Namespace, runs: list[Path], length: int, folder: Path) -> None:
+    """Measure windows of one length and print a row per side."""
+    import numpy as np
+
+    seconds: dict[str, list[float]] = {}
+    nll: dict[str, float] = {}
+    with contextlib.ExitStack() as stack:
+        sides: dict[str, Worker] = {}
+        for run in runs:
+            us = [sys.executable, __file__, "ours", str(run)]
+            them = [arguments.torch_python, __file__, "theirs", str(folder / run.name)]
+            for name, side in ((run.name, us), (f"PyTorch, {run.name}", them)):
+                sides[name] = stack.enter_context(Worker([*side, str(length), str(folder)]))
+        for _ in range(arguments.rounds):
+            for name, worker in sides.items():
+                result = worker.steps(1)
+                seconds.setdefault(name, []).append(result["seconds"])
+                nll[name] = result["last"]
+            for gguf in arguments.gguf:
+                binary = arguments.llama_cpp / "llama-perplexity"
+                reported = llama_perplexity(binary, gguf, length, arguments.text)
+                seconds.setdefault(f"llama.cpp, {Path(gguf).stem}", []).append(reported)
+    for name, own in seconds.items():
+        cells = [f"{length:,}", name, f"{np.median(own):.2f}", f"{nll[name]:.5f}" if name in nll else ""]
+        if peer := seconds.get(f"PyTorch, {name}"):
+            low, middle, high = np.quantile(np.divide(peer, own), (0.25, 0.5, 0.75))
+            cells.append(f"**{middle:.2f}** ({low:.2f} to {high:.2f})")
+        print("| " + " | ".join(cells) + " |" + ("" if len(cells) == 5 else " |"), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] in (["ours"], ["theirs"]):
+        side, source, length, folder = sys.argv[1:]
+        build = {"ours": ours, "theirs": theirs}[side]
+        serve(lambda: build(source, int(length), Path(folder)))
+    else:
+        main()
