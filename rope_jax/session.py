@@ -93,7 +93,7 @@ class Session:
         """Return what `product_dtype: auto` became when the run began, or becomes now."""
         begun = self.run.config_file.exists()
         model = (self.run.load_config() if begun else self.recorded).model
-        return resolve_model(model).product_dtype or ""
+        return "bfloat16" if resolve_model(model).product_dtype == "bfloat16" else ""
 
     def warn(self, message: str) -> None:
         print_warning(self.console, message)

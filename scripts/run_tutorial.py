@@ -41,7 +41,7 @@ _OF_MACHINE = re.compile(
     r"|\d+:\d\d(?::\d\d)?"
 )
 # What is shown only after some time.
-_TIME_LEFT = re.compile(r"^.*of the tokens read, about .* left$|,? +about \d+ \w+ left", re.M)
+_TIME_LEFT = re.compile(r"^.*% done, about .* left$|,? +about \d+ \w+ left", re.M)
 _FRAMES = re.compile(r"[─━│┃┏┓┗┛┡┩├┤┼┬┴╭╮╰╯╸╺═║]")
 _NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 # Runs the blocks of Python that arrive as lines of JSON, and answers with what each prints.

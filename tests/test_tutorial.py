@@ -59,7 +59,7 @@ def test_outputs_are_written_below_their_blocks(tmp_path):
         ("0:00:12 done", "1:07 done"),
         (
             "3k tokens/s, about 9 seconds left\nb",
-            "2k tokens/s\nlength 8: 4% of the tokens read, about 2 minutes left\nb",
+            "2k tokens/s\nlength 8: pi 2.1 nats; 4% done, about 2 minutes left\nb",
         ),
         ("│ 3.32 │ ±0.058 │\n──────", "3.40   ±0.07"),
         ("peak 57 GFLOP/s", "peak 1.5 TFLOP/s"),

@@ -49,10 +49,10 @@ class JournalEntry(NamedTuple):
 
 # Keyed by `Job.key`.
 Journal = MutableMapping[str, JournalEntry]
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, float, float], None]
 Resuming = Callable[[int, int], None]
-# Called after every step with the number of windows in it.
-Tick = Callable[[int], None]
+# Called after every step with the scores of its windows.
+Tick = Callable[[Scores], None]
 
 
 def measure(
@@ -66,8 +66,12 @@ def measure(
     programs: MutableMapping[Any, Any] | None = None,
     progress: Progress = lambda *_: None,
     resuming: Resuming = lambda *_: None,
+    cost: Callable[[int], float] = float,
 ) -> SweepResult:
-    """Make the measurements of a plan. The other arguments are those of `evaluation.sweep`."""
+    """Make the measurements of a plan. The other arguments are those of `evaluation.sweep`.
+
+    cost: of reading a window of n tokens, in any unit, for the progress (default: n).
+    """
     jobs = plan.jobs()
     _check_host_memory(jobs)
     programs = {} if programs is None else programs
@@ -77,7 +81,7 @@ def measure(
     keys = {job.key for job in jobs}
     if reused := len(keys & set(journal)):
         resuming(reused, len(keys))
-    _fill(journal, jobs, reader, progress)
+    _fill(journal, jobs, reader, progress, cost)
     made = [_measurement(job, journal[job.key], plan.token_bytes) for job in jobs]
     measurements = [m for m in made if isinstance(m, Measurement)]
     return SweepResult(
@@ -112,38 +116,66 @@ def _check_host_memory(jobs: Sequence[Job]) -> None:
         )
 
 
-def _fill(journal: Journal, jobs: Sequence[Job], reader: "Reader", progress: Progress) -> None:
+def _fill(
+    journal: Journal,
+    jobs: Sequence[Job],
+    reader: "Reader",
+    progress: Progress,
+    cost: Callable[[int], float],
+) -> None:
     """Measure the jobs that are not in the journal; those with equal batches read them once."""
     by_program: dict[tuple[int, str], list[Job]] = {}
-    for job in jobs:
+    for job in sorted(jobs, key=lambda job: job.batch.length):
         by_program.setdefault((job.batch.length, job.batch.structure), []).append(job)
-    to_read = _distinct_batches(job for job in jobs if job.key not in journal)
-    done, total = 0, sum(batch.length * batch.windows for batch in to_read)
-    # Longest first: if they do not fit in memory, that shows at once, and the estimate of the time
-    # left starts with the slowest.
-    for length, structure in sorted(by_program, key=lambda program: program[0], reverse=True):
-        of_program = by_program[length, structure]
+    to_read = []
+    for of_program in by_program.values():
         missing = [job for job in of_program if job.key not in journal]
-        batches = _distinct_batches(missing)
-        if not batches:
-            continue
-        label = f"length {length:,}"
-        progress(label, done, total)
-
-        def tick(windows: int, length: int = length, label: str = label) -> None:
-            nonlocal done
-            done += windows * length
-            progress(label, done, total)
-
         # over all jobs and batches, read or not: a resumed sweep then computes the same
         last = max(job.last for job in of_program)
         windows = [batch.windows for batch in _distinct_batches(of_program)]
+        if missing:
+            to_read.append((missing, _distinct_batches(missing), last, windows))
+    # Shortest first: a result shows at once. But if the longest windows do not fit in memory, that
+    # shows before anything is read.
+    for _, batches, last, windows in to_read[-1:]:
+        reader.prepare(batches, last, windows)
+    every_batch = [batch for _, batches, *_ in to_read for batch in batches]
+    done, total = 0.0, sum(cost(batch.length) * batch.windows for batch in every_batch)
+    for missing, batches, last, windows in to_read:
+        length, means = batches[0].length, _RunningMeans(missing, batches)
+        progress(f"length {length:,}", done, total)
+
+        def tick(scores: Scores, length: int = length, means: _RunningMeans = means) -> None:
+            nonlocal done
+            done += len(scores.nll) * cost(length)
+            progress(f"length {length:,}: {means.after(scores.nll)}", done, total)
+
         results = reader.read(batches, last, windows, tick)
         for batch, (scores, seconds) in zip(batches, results, strict=True):
             for job in missing:
                 if job.batch.key == batch.key and job.key not in journal:
                     journal[job.key] = _entry(job, scores, seconds)
     progress("done", total, total)
+
+
+class _RunningMeans:
+    """The mean NLL so far of the batch that is being read, as progress shows it."""
+
+    def __init__(self, jobs: Sequence[Job], batches: Sequence[EvalBatch]) -> None:
+        of_batches = [next(job for job in jobs if job.batch.key == b.key) for b in batches]
+        self._rows = ((job, row) for job in of_batches for row in range(job.batch.windows))
+        self._nats, self._tokens = 0.0, 0
+
+    def after(self, nll: Float[np.ndarray, "rows last"]) -> str:
+        """Add the next rows; return the entry that the last one belongs to, and its mean so far."""
+        for values in nll:
+            job, row = next(self._rows)
+            if row == 0:
+                self._nats, self._tokens = 0.0, 0
+                self._is_scored = job.answers(nll.shape[1]) >= 0
+            scored = values[self._is_scored[row]]
+            self._nats, self._tokens = self._nats + float(scored.sum()), self._tokens + len(scored)
+        return f"{job.entry} {self._nats / max(1, self._tokens):.3f} nats"
 
 
 def _distinct_batches(jobs: Iterable[Job]) -> list[EvalBatch]:
@@ -241,12 +273,7 @@ class Reader:
             not be read again: the size of a step follows from them, so a resumed sweep computes
             exactly what an uninterrupted one would have.
         """
-        length = batches[0].length
-        most, multiple = self._rows_at(length), self.row_multiple(length)
-        mixed = max(windows) < most
-        total = sum(windows) if mixed else max(windows)
-        size = -(-total // -(-total // most))  # the fewest steps, of equal size
-        size = -(-size // multiple) * multiple
+        size, mixed = self._step(batches[0].length, windows)
         for group in [list(batches)] if mixed else [[batch] for batch in batches]:
             began = time.perf_counter()
             scores = self._read_group(group, last, size, tick, mixed=mixed)
@@ -256,6 +283,22 @@ class Reader:
                 rows = slice(begin, begin + batch.windows)
                 yield jax.tree.map(lambda x, rows=rows: x[rows], scores), seconds * batch.windows
                 begin += batch.windows
+
+    def prepare(self, batches: Sequence[EvalBatch], last: int, windows: Sequence[int]) -> None:
+        """Compile the program that `read` will need; UserError if it needs too much memory."""
+        size, mixed = self._step(batches[0].length, windows)
+        rows = size if mixed else 1
+        rotary = jax.tree.map(lambda leaf: np.repeat(leaf, rows, axis=1), batches[0].rotary)
+        calls = -(-(sum if mixed else max)(batch.windows for batch in batches) // size)
+        self._program(size, batches[0].length, last, rotary, calls)
+
+    def _step(self, length: int, windows: Sequence[int]) -> tuple[int, bool]:
+        """Return how many windows a step reads, and whether it combines batches."""
+        most, multiple = self._rows_at(length), self.row_multiple(length)
+        mixed = max(windows) < most
+        total = sum(windows) if mixed else max(windows)
+        size = -(-total // -(-total // most))  # the fewest steps, of equal size
+        return -(-size // multiple) * multiple, mixed
 
     def _read_group(
         self, group: Sequence[EvalBatch], last: int, size: int, tick: Tick, *, mixed: bool
@@ -271,7 +314,7 @@ class Reader:
         def fetch(step: int) -> None:
             left = len(tokens) - size * step
             steps[step] = jax.tree.map(lambda x: np.asarray(x)[:left], steps[step])
-            tick(len(steps[step].nll))
+            tick(steps[step])
 
         count = -(-len(tokens) // size)
         for step in range(count):

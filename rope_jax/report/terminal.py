@@ -23,7 +23,7 @@ from rope_jax.results.statistics import RELIABLE_UNITS, perplexity
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import NO_TASKS, TaskTables
 
-_SECONDS_BETWEEN_LINES = 60
+_SECONDS_TO_FIRST_LINE, _SECONDS_BETWEEN_LINES = 10, 60
 
 
 class SweepProgress(AbstractContextManager["SweepProgress"]):
@@ -33,7 +33,7 @@ class SweepProgress(AbstractContextManager["SweepProgress"]):
         self._bar = progress_bar(console, TaskProgressColumn())
         self._task = self._bar.add_task("sweeping", total=None, now="")
         self._console, self._steps = console, steps
-        self._began, self._printed = time.perf_counter(), 0.0
+        self._began, self._next_line = time.perf_counter(), float(_SECONDS_TO_FIRST_LINE)
 
     def __exit__(self, *error: object) -> None:
         if error[0] is None:  # fill the bar even if the last checkpoint was skipped
@@ -41,24 +41,22 @@ class SweepProgress(AbstractContextManager["SweepProgress"]):
         if self._bar.live.is_started:
             self._bar.stop()
 
-    def of_checkpoint(self, step: int) -> Callable[[str, int, int], None]:
+    def of_checkpoint(self, step: int) -> Callable[[str, float, float], None]:
         """Return the `progress` function for the sweep of one checkpoint."""
         before = self._bar.tasks[self._task].completed
         left = sum(other >= step for other in self._steps)
 
-        def update(now: str, done: int, total: int) -> None:
+        def update(now: str, done: float, total: float) -> None:
             # assume that the remaining checkpoints take as long as this one
             whole, read = before + total * left, before + done
             label = f"step {step}, {now}" if len(self._steps) > 1 else now
             elapsed = time.perf_counter() - self._began
             # a line a minute where the bar cannot be redrawn, such as in a file
-            is_time = elapsed - self._printed >= _SECONDS_BETWEEN_LINES
+            is_time = elapsed >= self._next_line
             if not self._console.is_terminal and 0 < done < total and is_time:
-                self._printed = elapsed
+                self._next_line = elapsed + _SECONDS_BETWEEN_LINES
                 seconds = describe_duration(elapsed * (whole - read) / read)
-                self._console.print(
-                    f"{label}: {read / whole:.0%} of the tokens read, {seconds} left"
-                )
+                self._console.print(f"{label}; {read / whole:.0%} done, {seconds} left")
             if done < total and not self._bar.live.is_started:
                 self._bar.start()
             self._bar.update(self._task, completed=read, total=whole, now=label)

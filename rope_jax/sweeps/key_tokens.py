@@ -33,6 +33,7 @@ from rope_jax.evaluation.key_tokens import (
 from rope_jax.evaluation.measure import Reader
 from rope_jax.evaluation.plan import EvalBatch, rotary_at
 from rope_jax.model.decoder import Params
+from rope_jax.model.loss import Scores
 from rope_jax.protocols.windows import make_streams
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
@@ -168,9 +169,9 @@ def _read(
     with bar:
         for windows, length, last in passes:
 
-            def tick(count: int, length: int = length) -> None:
+            def tick(scores: Scores, length: int = length) -> None:
                 stopping.check()
-                bar.update(task, advance=count * length, now=f"{length:,} tokens")
+                bar.update(task, advance=len(scores.nll) * length, now=f"{length:,} tokens")
 
             batch = EvalBatch(
                 length=length,

@@ -107,6 +107,7 @@ class LoadedModel:
             params,
             row_bytes=lambda n: float(self.memory.sharing(n).window(n)),
             row_multiple=lambda n: self.placement_at(n).row_shards,
+            cost=lambda n: window_flops(self.model.config, self.model.vocab_size, n, 0),
             **how,
         )
 

@@ -127,16 +127,21 @@ def test_documents_are_the_same_at_every_length():
     assert {tuple(m.sums.weight) for m in result.measurements} == {(4,) * 5}
 
 
-def test_progress_counts_tokens_up_to_the_end_and_the_longest_come_first():
+def test_progress_counts_tokens_and_shows_the_mean_so_far_from_the_shortest_length_on():
     calls = []
     scalings = ["trained", {"type": "pi", "factor": 3}]
     # 12 windows per reading, 6 and 12 at a time
     documents = [*DOCUMENTS[:6], *(document[:15] for document in DOCUMENTS[6:])]
     settings = {"lengths": [8, 16], "memory_gib": gib(96), "documents": documents}
-    run(scalings, progress=lambda *call: calls.append(call), **settings)
-    done = [0, 96, 192, 288, 384, 384, 480, 576, 576]
-    labels = ["length 16"] * 5 + ["length 8"] * 3 + ["done"]
-    assert calls == [(a, b, 576) for a, b in zip(labels, done, strict=True)]
+    result = run(scalings, progress=lambda *call: calls.append(call), **settings)
+    labels, done, totals = zip(*calls, strict=True)
+    assert done == (0, 96, 192, 192, 288, 384, 480, 576, 576)
+    assert set(totals) == {576}
+    means = {(m.entry, m.length): m.sums.mean() for m in result.measurements}
+    shown = {name: f"length {name[1]}: {name[0]} {mean:.3f} nats" for name, mean in means.items()}
+    assert [labels[i] for i in (0, 3, 8)] == ["length 8", "length 16", "done"]
+    assert [labels[i] for i in (1, 2, 5, 7)] == list(shown.values())
+    assert labels[4] != labels[5]  # of the first half of the windows
 
 
 def test_bits_per_byte_need_the_bytes_of_tokens():

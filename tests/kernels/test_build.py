@@ -90,3 +90,21 @@ def test_the_sources_compile_without_warnings_also_without_bfloat16(sources, mon
     kernels.choose_instruction_set.restype = ctypes.c_bool
     assert kernels.choose_instruction_set(b"generic")
     assert not kernels.choose_instruction_set(b"avx512_bf16")
+
+
+@pytest.mark.parametrize(
+    ("flags", "newest"),
+    [
+        ("--xla_cpu_max_isa=SSE4_2 --xla_dump_to=x", {"generic"}),
+        ("--xla_dump_to=x --xla_cpu_max_isa=AVX2", {"avx2", "generic"}),
+        ("--xla_cpu_max_isa=AVX512", {"avx512", "avx2", "generic"}),
+        ("", {loading.load_kernels()}),
+    ],
+)
+def test_xlas_limit_of_instruction_sets_holds_for_the_kernels(tmp_path, monkeypatch, flags, newest):
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    copy = tmp_path / "kernels.so"  # of which nothing is loaded yet
+    copy.write_bytes(library().read_bytes())
+    kernels = ctypes.CDLL(str(copy))
+    kernels.instruction_set.restype = ctypes.c_char_p
+    assert kernels.instruction_set().decode() in newest

@@ -249,6 +249,16 @@ def test_packed_documents_do_not_see_each_other(plain):
 # Types
 
 
+@pytest.mark.parametrize("fast", [False, True])  # where factors are float32, and bfloat16
+@pytest.mark.parametrize("name", ["deepseek", "gpt_oss"])
+def test_bfloat16_models_are_close_to_float32_on_any_cpu(monkeypatch, name, fast):
+    monkeypatch.setattr("rope_jax.model.resolve._multiplies_bfloat16", lambda: fast)
+    model = made(name, dtype="bfloat16")
+    found = jax.jit(model.nll)(loud_params(model), *text(), *MODELS[name][3])
+    error = np.abs(found - nll_of(name))
+    assert 1e-4 < error.mean() < 0.06
+
+
 def test_bfloat16_is_close_to_float32(plain):
     # At far positions, where angles computed in bfloat16 would be entirely wrong.
     model, positions = made("plain", dtype="bfloat16"), POSITIONS + 100_000
