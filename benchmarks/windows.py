@@ -5,15 +5,18 @@
     python3 -m venv TORCH && TORCH/bin/pip install torch==2.13.0 transformers
     python benchmarks/windows.py runs/float32 runs/bfloat16 --torch-python TORCH/bin/python
 
-All sides read the same tokens of the run's test split with the same weights, and return the mean NLL
-of the window's last 1,024 tokens, which is printed as a check. Ours is the function that a sweep
-calls, in float32 and with weights and activations in bfloat16; PyTorch's is transformers with SDPA
-and `logits_to_keep`, in both dtypes too. Every side is a process with all cores. They take turns.
+All sides read the same tokens of the run's test split with the same weights, and return the mean
+NLL of the window's last 1,024 tokens, which is printed as a check. Ours is what a sweep calls, in
+float32 and with weights and activations in bfloat16; PyTorch's is transformers with SDPA and
+`logits_to_keep`, in both dtypes too. Every side is a process with all cores. They take turns.
 Prints the median seconds, and the median and quartiles of the rounds' ratios.
 
 --llama-cpp FOLDER: also time llama-perplexity, which that folder holds, with the weights of --gguf.
-It scores the second half of a window, so more tokens than the other sides if windows are longer than
-2,048, and on a text of its own tokens.
+It scores the second half of a window, so more tokens than the other sides if windows are longer
+than 2,048, and on a text of its own tokens.
+
+XLA_FLAGS=--xla_cpu_max_isa=AVX2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 before the command
+limits both sides to the instructions of a processor without AVX-512.
 """
 
 import argparse
@@ -23,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from workers import Side, Worker, serve
 
@@ -30,31 +34,46 @@ ROOT = Path(__file__).parents[1]
 SCORED = 1024
 
 
+def write_tokens(run_path: Path, lengths: list[int], folder: Path) -> None:
+    """Write one window of each length, the beginning of a text of the run's test split."""
+    import numpy as np
+
+    loaded = _loaded(run_path)[0]
+    text = max(loaded.corpus.test.texts(), key=len)
+    for length in lengths:
+        np.save(folder / f"{length}.npy", np.asarray(text[: length + 1], np.int32)[None])
+
+
 def ours(run_path: str, length: int, folder: Path) -> Side:
-    """Return this code's side. folder: gets the tokens for the other side."""
+    """Return this code's side."""
     from rope_jax.devices.malloc import keep_freed_memory
 
     keep_freed_memory()  # as eval_ppl.py does
     import jax
     import numpy as np
 
+    loaded, session = _loaded(Path(run_path))
+    step, params = loaded.one_checkpoint(None)
+    tokens = np.load(folder / f"{length}.npy")
+    positions = np.arange(length, dtype=np.int32)[None]
+    scaling = loaded.training.trained_at(step).scaling
+    rotary = loaded.training.rotary_layers.rotary(scaling, positions)
+    nll = jax.jit(loaded.nll_of_last, static_argnums=3)
+    return Side(
+        lambda: float(nll(params, tokens, rotary, SCORED).mean()),
+        lambda: {"devices": session.describe_devices()},
+    )
+
+
+def _loaded(run_path: Path) -> tuple[Any, Any]:
     from rope_jax.console import plain_console
     from rope_jax.runs.directory import RunDirectory
     from rope_jax.session import open_run
     from rope_jax.sweeps.model import load_model
 
-    run = RunDirectory(Path(run_path))
+    run = RunDirectory(run_path)
     with open_run(run, run.load_config(), plain_console(), out_of_memory="no memory") as session:
-        loaded = load_model(session)
-        step, params = loaded.one_checkpoint(None)
-    text = next(text for text in loaded.corpus.test.texts() if len(text) > length)
-    tokens = np.asarray(text[: length + 1], np.int32)[None]
-    np.save(folder / f"{length}.npy", tokens)
-    positions = np.arange(length, dtype=np.int32)[None]
-    scaling = loaded.training.trained_at(step).scaling
-    rotary = loaded.training.rotary_layers.rotary(scaling, positions)
-    nll = jax.jit(loaded.nll_of_last, static_argnums=3)
-    return Side(lambda: float(nll(params, tokens, rotary, SCORED).mean()))
+        return load_model(session), session
 
 
 def theirs(exported: str, length: int, folder: Path) -> Side:
@@ -75,6 +94,19 @@ def theirs(exported: str, length: int, folder: Path) -> Side:
         return torch.nn.functional.cross_entropy(logits, tokens[0, -SCORED:]).item()
 
     return Side(step)
+
+
+def worker(python: str, side: str, source: Path, length: int, folder: Path) -> Worker:
+    """Start the process of one side. source: a run for "ours", an exported one for "theirs"."""
+    return Worker([python, __file__, side, str(source), str(length), str(folder)])
+
+
+def export(run: Path, folder: Path) -> Path:
+    """Export a run for transformers and return where it lies."""
+    out = folder / run.name
+    command = [sys.executable, str(ROOT / "scripts/export_hf.py"), str(run), str(out)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return out
 
 
 def llama_perplexity(binary: Path, gguf: str, length: int, text: Path) -> float:
@@ -103,44 +135,47 @@ def main() -> None:
     runs = [Path(run).resolve() for run in arguments.runs]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for run in runs:
-            command = [sys.executable, str(ROOT / "scripts/export_hf.py"), str(run)]
-            command.append(str(folder / run.name))
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        print("| tokens | | seconds | NLL | PyTorch's / this (quartiles) |")
-        print("|---|---|---|---|---|", flush=True)
+        write_tokens(runs[0], arguments.lengths, folder)
+        exported = {run: export(run, folder) for run in runs}
         for length in arguments.lengths:
-            compare(arguments, runs, length, folder)
+            compare(arguments, exported, length, folder)
 
 
-def compare(arguments: argparse.Namespace, runs: list[Path], length: int, folder: Path) -> None:
+def compare(
+    arguments: argparse.Namespace, exported: dict[Path, Path], length: int, folder: Path
+) -> None:
     """Measure windows of one length and print a row per side."""
     import numpy as np
 
     seconds: dict[str, list[float]] = {}
-    nll: dict[str, float] = {}
+    results: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
         sides: dict[str, Worker] = {}
-        for run in runs:
-            us = [sys.executable, __file__, "ours", str(run)]
-            them = [arguments.torch_python, __file__, "theirs", str(folder / run.name)]
+        for run, out in exported.items():
+            us = worker(sys.executable, "ours", run, length, folder)
+            them = worker(arguments.torch_python, "theirs", out, length, folder)
             for name, side in ((run.name, us), (f"PyTorch, {run.name}", them)):
-                sides[name] = stack.enter_context(Worker([*side, str(length), str(folder)]))
+                sides[name] = stack.enter_context(side)
         for _ in range(arguments.rounds):
-            for name, worker in sides.items():
-                result = worker.steps(1)
-                seconds.setdefault(name, []).append(result["seconds"])
-                nll[name] = result["last"]
+            for name, side in sides.items():
+                results[name] = side.steps(1)
+                seconds.setdefault(name, []).append(results[name]["seconds"])
             for gguf in arguments.gguf:
                 binary = arguments.llama_cpp / "llama-perplexity"
                 reported = llama_perplexity(binary, gguf, length, arguments.text)
                 seconds.setdefault(f"llama.cpp, {Path(gguf).stem}", []).append(reported)
+    if length == arguments.lengths[0]:
+        for name in (run.name for run in exported):
+            print(f"{name}: {results[name]['devices']}")
+        print("\n| tokens | | seconds | NLL | PyTorch's / this (quartiles) |")
+        print("|---|---|---|---|---|")
     for name, own in seconds.items():
-        cells = [f"{length:,}", name, f"{np.median(own):.2f}", f"{nll[name]:.5f}" if name in nll else ""]
+        nll, ratio = results.get(name), ""
         if peer := seconds.get(f"PyTorch, {name}"):
             low, middle, high = np.quantile(np.divide(peer, own), (0.25, 0.5, 0.75))
-            cells.append(f"**{middle:.2f}** ({low:.2f} to {high:.2f})")
-        print("| " + " | ".join(cells) + " |" + ("" if len(cells) == 5 else " |"), flush=True)
+            ratio = f"**{middle:.2f}** ({low:.2f} to {high:.2f})"
+        shown = f"{nll['last']:.5f}" if nll else ""
+        print(f"| {length:,} | {name} | {np.median(own):.2f} | {shown} | {ratio} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
 import time
@@ -84,3 +86,28 @@ class Worker:
             sys.exit("a worker process died; its error is printed above")
         result: dict[str, Any] = json.loads(line)
         return result
+
+
+def watch(
+    command: Sequence[str], *patterns: str, environment: Mapping[str, str] | None = None
+) -> list[float]:
+    """Run a command in a terminal; return the seconds until each pattern shows, and until its end.
+
+    SystemExit, with what the terminal showed, if it fails or a pattern never does.
+    """
+    ours, theirs = pty.openpty()
+    began, shown, seconds = time.perf_counter(), "", dict.fromkeys(patterns, 0.0)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | dict(environment or {}), stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    with contextlib.suppress(OSError):  # Linux reports the end of the other side as an error
+        while read := os.read(ours, 2**16):
+            shown += read.decode(errors="replace")
+            for pattern in patterns:
+                if not seconds[pattern] and re.search(pattern, shown):
+                    seconds[pattern] = time.perf_counter() - began
+    os.close(ours)
+    if process.wait() or not all(seconds.values()):
+        sys.exit(shown)
+    return [*seconds.values(), time.perf_counter() - began]
