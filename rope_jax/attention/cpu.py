@@ -1,7 +1,7 @@
 """Our own kernel for CPUs, with memory linear in the length. See kernels/attention.cc.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
-keys, V that of values, C chunks of keys.
+keys, V that of values, C distances in a table; chunks: of keys.
 """
 
 import functools
@@ -16,12 +16,13 @@ from rope_jax.attention.blocks import document_positions
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.remat_names import attended
 from rope_jax.kernels.loading import call_kernel, floats, load_kernels
-from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.interaction import Interaction, dot_product, plus_by_distance
 from rope_jax.positions.zigzag import ZigZag
 
 # The backward pass works on one key-value head and one chunk of keys at a time. These numbers
 # decide how many there are. They do not depend on the processor, so neither does the result.
 _WANTED_TASKS, _LEAST_KEYS = 16, 512
+_AHEAD = 128  # as in kernels.h
 
 
 def banded_cpu(
@@ -40,13 +41,17 @@ def banded_cpu(
     low_precision: round both factors of every product to bfloat16. All else is float32, also if
         queries, keys and v are not.
 
-    The tokens of a document must be consecutive. The kernel knows dot products alone; other scores,
-    and added values, are `banded_blockwise`. The backward pass keeps queries, keys, v, the output
-    and one number per query and head, and recomputes the probabilities.
+    The tokens of a document must be consecutive. The kernel knows dot products, and biases by
+    distance; other scores, and added values, are `banded_blockwise`. The backward pass keeps
+    queries, keys, v, the output and one number per query and head, and recomputes the
+    probabilities.
     """
     if load_kernels() is None:
         raise RuntimeError("attention cpu: the kernels were not compiled")
-    arrays = queries, keys, v
+    arrays, bias = (queries, keys, v), None
+    if part is None and interaction.scores is plus_by_distance:
+        bias = _by_key(params["by_distance"], v.shape[1])
+        interaction = interaction._replace(scores=dot_product)
     if not interaction.is_dot_product:
         if low_precision:
             arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
@@ -54,7 +59,17 @@ def banded_cpu(
         return out.astype(v.dtype)
     wide = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
     seen = _seen(interaction, queries[0].shape[1], v, segment_ids, part)
-    return _attention(*wide, seen, low_precision).astype(v.dtype)
+    return _attention(*wide, bias, seen, low_precision).astype(v.dtype)
+
+
+def _by_key(table: Float[Array, "#B N C"], keys: int) -> Float[Array, "#B N _"]:
+    """Return a bias by distance as the kernel reads it: that of consecutive keys, in units of ln 2.
+
+    The last distance of the table stands for all beyond, and the first for keys after the query.
+    """
+    table = table.astype(jnp.float32)[..., :keys] * np.float32(np.log2(np.e))
+    padding = _AHEAD, keys - table.shape[-1]
+    return jnp.pad(table, ((0, 0), (0, 0), padding), mode="edge")[..., ::-1]
 
 
 # The first and the last key that each query sees in a band: it sees all between them. In a band
@@ -85,17 +100,18 @@ def _seen(
     )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _attention(
-    queries: Any, keys: Any, v: Any, seen: tuple[_Interval, ...], low_precision: bool
+    queries: Any, keys: Any, v: Any, bias: Any, seen: tuple[_Interval, ...], low_precision: bool
 ) -> Float[Array, "B T N V"]:
-    return _forward(queries, keys, v, seen, low_precision)[0]
+    return _forward(queries, keys, v, bias, seen, low_precision)[0]
 
 
 def _forward(
     queries: tuple[Float[Array, "B T N H"], ...],
     keys: tuple[Float[Array, "B S K H"], ...],
     v: Float[Array, "B S K V"],
+    bias: Float[Array, "#B N _"] | None,
     seen: tuple[_Interval, ...],
     low_precision: bool,
 ) -> tuple[Float[Array, "B T N V"], tuple[Any, ...]]:
@@ -106,8 +122,9 @@ def _forward(
     batch, length, heads, _ = queries[0].shape
     results = floats(batch, length, heads, v.shape[-1]), floats(batch, heads, length)
     attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
+    added = jnp.zeros((0, 0, 0), jnp.float32) if bias is None else bias
     bands = [
-        call_kernel("attention_forward", results, q, k, v, *own, **attributes)
+        call_kernel("attention_forward", results, q, k, v, *own, added, **attributes)
         for q, k, own in zip(queries, keys, seen, strict=True)
     ]
     out, lse = bands[0]
@@ -123,26 +140,34 @@ def _forward(
         ]
         out, lse = sum(parts[1:], parts[0]), largest + jnp.log2(total)
     out, lse = attended((out, lse))
-    return out, (queries, keys, v, seen, out, lse)
+    return out, (queries, keys, v, bias, seen, out, lse)
 
 
 def _backward(
     low_precision: bool, saved: tuple[Any, ...], dout: Float[Array, "B T N V"]
-) -> tuple[tuple[Array, ...], tuple[Array, ...], Float[Array, "B S K V"], None]:
+) -> tuple[tuple[Array, ...], tuple[Array, ...], Float[Array, "B S K V"], Array | None, None]:
     """The kernel takes probabilities from lse, so with that of all bands each band's are right."""
-    queries, keys, v, seen, out, lse = saved
+    queries, keys, v, bias, seen, out, lse = saved
     chunks = -(-_WANTED_TASKS // max(1, v.shape[0] * v.shape[2]))
     chunks = max(1, min(chunks, -(-v.shape[1] // _LEAST_KEYS)))
     attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
-    dqs, dks, dvs = [], [], []
+    added = jnp.zeros((0, 0, 0), jnp.float32) if bias is None else bias
+    of_bias = (chunks, v.shape[0], *bias.shape[1:]) if bias is not None else (0, 0, 0, 0)
+    dqs, dks, dvs, dbiases = [], [], [], []
     for q, k, own in zip(queries, keys, seen, strict=True):
-        results = floats(chunks, *q.shape), floats(*k.shape), floats(*v.shape)
-        given = q, k, v, *own, out, lse, dout
-        dq, dk, dv = call_kernel("attention_backward", results, *given, **attributes)
+        results = floats(chunks, *q.shape), floats(*k.shape), floats(*v.shape), floats(*of_bias)
+        given = q, k, v, *own, added, out, lse, dout
+        dq, dk, dv, dbias = call_kernel("attention_backward", results, *given, **attributes)
         dqs.append(dq[0] if chunks == 1 else dq.sum(0))
         dks.append(dk)
         dvs.append(dv)
-    return tuple(dqs), tuple(dks), sum(dvs[1:], dvs[0]), None
+        dbiases.append(dbias.sum(0))
+    dbias = None
+    if bias is not None:
+        dbias = np.float32(np.log(2)) * sum(dbiases[1:], dbiases[0])
+        if bias.shape[0] == 1:
+            dbias = dbias.sum(0, keepdims=True)
+    return tuple(dqs), tuple(dks), sum(dvs[1:], dvs[0]), dbias, None
 
 
 _attention.defvjp(_forward, _backward)

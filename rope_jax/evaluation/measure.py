@@ -148,7 +148,7 @@ def _fill(
         def tick(scores: Scores, length: int = length, means: _RunningMeans = means) -> None:
             nonlocal done
             done += len(scores.nll) * cost(length)
-            progress(f"length {length:,}: {means.after(scores.nll)}", done, total)
+            progress(f"length {length:,}: {means.after(np.asarray(scores.nll))}", done, total)
 
         results = reader.read(batches, last, windows, tick)
         for batch, (scores, seconds) in zip(batches, results, strict=True):

@@ -75,6 +75,19 @@ static void hide(float *logits, long rows, const int *first, const int *last, lo
   }
 }
 
+// Where the biases of a head's queries begin, of which that of query t and key j is at j - t, if it has any.
+static const float *biases_of(const Attention *a, long b, long n) {
+  if (a->biases == 0) return nullptr;
+  return a->bias + ((b % a->biases) * a->heads + n) * (a->keys + AHEAD) + a->queries - 1;
+}
+
+// Scales the logits of a tile and adds the biases, where those of its first row begin.
+static void add_biases(float *logits, long rows, float scale, const float *bias) {
+  for (long r = 0; r < rows; r++, logits += K, bias--)
+    for (int s = 0; s < K; s += LANES)
+      store(logits + s, load(logits + s) * scale + load(bias + s));
+}
+
 // Raises a query's running maximum to its largest logit in a tile, and rescales its sums.
 INLINE void raise(const float *logits, float scale, float *row_max, float *row_sum, float *sums,
                   long width) {
@@ -116,7 +129,8 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   const float *q = a->q + row * q_row + n * a->width;
   const float *k = a->k + key_row * a->width, *v = a->v + key_row * a->value_width;
   const int *first = a->first + row, *last = a->last + row;
-  const float scale = a->scale * (float)M_LOG2E;
+  const float *bias = biases_of(a, b, n);
+  const float to_base_2 = a->scale * (float)M_LOG2E, scale = bias == nullptr ? to_base_2 : 1;
   const long depth = factors_in(a->width), factors_row = factor_row(q_row, a->width);
   float *logits = scratch, *sums = logits + Q * K, *row_max = sums + SPAN * v_row;
   float *row_sum = row_max + SPAN;
@@ -130,7 +144,7 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   const long visible = most(0, whole.last + 1 - whole.first);
   const float square = largest_square(q, q_row, count, a->width) *
                        largest_square(k + whole.first * k_row, k_row, visible, a->width);
-  const int small = square * scale * scale <= SMALL * SMALL;  // |q·k| <= |q||k|
+  const int small = bias == nullptr && square * scale * scale <= SMALL * SMALL;  // |q·k| <= |q||k|
   for (long r = 0; r < count; r++) row_max[r] = small ? USUAL : LOWEST, row_sum[r] = 0;
   memset(sums, 0, count * v_row * sizeof(float));
 
@@ -144,6 +158,7 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
       const long rows = least(Q, count - i);
       multiply(rows, K, depth, q_factors + i * factors_row, factors_row, 1, k_tile, K, logits, K);
       hide(logits, rows, first + i, last + i, j, own);
+      if (bias != nullptr) add_biases(logits, rows, to_base_2, bias + j - begin - i);
       for (long r = 0; r < rows; r++) {
         float *p = logits + r * K, *out = sums + (i + r) * v_row;
         if (!small) raise(p, scale, row_max + i + r, row_sum + i + r, out, v_row);
@@ -203,7 +218,7 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
   const long key_row = b * a->keys * a->kv_heads + kv;
   const float *k = a->k + key_row * a->width, *v = a->v + key_row * a->value_width;
   const int *first = a->first + b * queries, *last = a->last + b * queries;
-  const float scale = a->scale * (float)M_LOG2E;
+  const float to_base_2 = a->scale * (float)M_LOG2E, scale = a->biases == 0 ? to_base_2 : 1;
   const long width = factors_in(a->width), value_width = factors_in(a->value_width);
   float *p = scratch, *dp = p + Q * K, *dq = dp + Q * K, *delta = dq + all * h_row;
   float *dk = delta + all, *dv = dk + keys_padded * h_row;
@@ -233,6 +248,13 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
       as_factors(qs, q_stride, queries, a->width, q_along);
       as_factors(douts, out_stride, queries, a->value_width, dout_along);
     }
+    const float *bias = biases_of(a, b, n);
+    float *dbias = nullptr;
+    if (bias != nullptr) {
+      dbias = a->dbias + ((number * a->batch + b) * a->heads + n) * (a->keys + AHEAD);
+      memset(dbias, 0, (a->keys + AHEAD) * sizeof(float));
+      dbias += queries - 1;
+    }
     memset(dq, 0, all * h_row * sizeof(float));
     for (long t = 0; t < queries; t++) {
       const float *out = a->out + row * a->value_width + t * out_stride;
@@ -253,6 +275,7 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
         const factor *own_dout = dout_down + i / TOGETHER * v_row;
         multiply(rows, K, width, q_along + i * q_along_row, q_along_row, 1, kt, K, p, K);
         hide(p, rows, first + i, last + i, j, seen);
+        if (bias != nullptr) add_biases(p, rows, to_base_2, bias + j - i);
         multiply(rows, K, value_width, dout_along + i * dout_along_row, dout_along_row, 1, vt, K, dp,
                  K);
         for (long r = 0; r < rows; r += TOGETHER)
@@ -261,8 +284,12 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
             for (long t = 0; t < TOGETHER && r + t < rows; t++) {
               const long at = (r + t) * K + s, query = i + r + t;
               weight[t] = exp2_of(load(p + at) * scale - lse[query]);
-              ds[t] = weight[t] * (load(dp + at) - delta[query]) * a->scale;
+              const vec dlogits = weight[t] * (load(dp + at) - delta[query]);
+              ds[t] = dlogits * a->scale;
               if (TOGETHER > 1) store_along(ds_along + (r + t) * ds_along_row, s, ds[t]);
+              if (bias == nullptr) continue;
+              float *to = dbias + j + s - query;
+              store(to, load(to) + dlogits);
             }
             store_factors(p_down + r * K + s, down(weight));
             store_factors(ds_down + r * K + s, down(ds));

@@ -178,31 +178,35 @@ static ffi::Error run(ffi::ThreadPool pool, const Kernel<Arrays> &kernel, const 
   return ffi::Error::Success();
 }
 
-static Attention inputs(Floats q, Floats k, Floats v, Integers first, Integers last, float scale) {
+static Attention inputs(Floats q, Floats k, Floats v, Integers first, Integers last, Floats bias,
+                        float scale) {
   Attention a{};
   a.batch = q.dimensions()[0], a.queries = q.dimensions()[1], a.heads = q.dimensions()[2];
   a.width = q.dimensions()[3], a.keys = k.dimensions()[1], a.kv_heads = k.dimensions()[2];
   a.value_width = v.dimensions()[3], a.chunks = 1, a.scale = scale;
   a.q = q.typed_data(), a.k = k.typed_data(), a.v = v.typed_data();
   a.first = first.typed_data(), a.last = last.typed_data();
+  a.biases = bias.dimensions()[0], a.bias = bias.typed_data();
   return a;
 }
 
 static ffi::Error run_forward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
-                             Integers last, Result out, Result lse, float scale, bool rounded) {
-  Attention a = inputs(q, k, v, first, last, scale);
+                             Integers last, Floats bias, Result out, Result lse, float scale,
+                             bool rounded) {
+  Attention a = inputs(q, k, v, first, last, bias, scale);
   a.out = out->typed_data(), a.lse = lse->typed_data();
   const long spans = (a.queries + SPAN - 1) / SPAN;
   return run(pool, products(rounded).forward, a, a.batch * a.heads * spans);
 }
 
 static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
-                              Integers last, Floats out, Floats lse, Floats dout, Result dq,
-                              Result dk, Result dv, float scale, bool rounded) {
-  Attention a = inputs(q, k, v, first, last, scale);
+                              Integers last, Floats bias, Floats out, Floats lse, Floats dout,
+                              Result dq, Result dk, Result dv, Result dbias, float scale,
+                              bool rounded) {
+  Attention a = inputs(q, k, v, first, last, bias, scale);
   a.chunks = dq->dimensions()[0];
   a.out = out.typed_data(), a.lse = lse.typed_data(), a.dout = dout.typed_data();
-  a.dq = dq->typed_data(), a.dk = dk->typed_data(), a.dv = dv->typed_data();
+  a.dq = dq->typed_data(), a.dk = dk->typed_data(), a.dv = dv->typed_data(), a.dbias = dbias->typed_data();
   return run(pool, products(rounded).backward, a, a.batch * a.kv_heads * a.chunks);
 }
 
@@ -336,7 +340,7 @@ static ffi::Error run_norm_backward(ffi::ThreadPool pool, Floats x, Floats scale
   return run(pool, chosen->norm_backward, n, dscale->dimensions()[0]);
 }
 
-// The arguments that both directions of attention begin with: q, k, v, first, last.
+// The arguments that both directions of attention begin with: q, k, v, first, last, bias.
 static auto attention_call() {
   return ffi::Ffi::Bind()
       .Ctx<ffi::ThreadPool>()
@@ -344,7 +348,8 @@ static auto attention_call() {
       .Arg<Floats>()
       .Arg<Floats>()
       .Arg<Integers>()
-      .Arg<Integers>();
+      .Arg<Integers>()
+      .Arg<Floats>();
 }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_forward, run_forward,
@@ -362,6 +367,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, run_backward,
                                   .Ret<Floats>()  // dq, by chunk
                                   .Ret<Floats>()  // dk
                                   .Ret<Floats>()  // dv
+                                  .Ret<Floats>()  // dbias, by chunk
                                   .Attr<float>("scale")
                                   .Attr<bool>("rounded"));
 

@@ -7,16 +7,22 @@
 // `value_width` for v, out and dout. first, last [batch, queries]: the keys that a query sees, both
 // ends included; where first > last it sees none, which only the forward pass can do.
 // lse [batch, heads, queries]: log2 of the sum of 2^logit.
+// bias [biases, heads, keys + AHEAD], where biases is `batch` or 1, or 0 without a bias: what is added
+// to the logits by distance, in units of ln 2. That of the query with index i, of all keys, and of key
+// j is at keys - 1 - i + j. dbias [chunks, batch, heads, keys + AHEAD]: derivatives by such logits.
 // dq [chunks, batch, queries, heads, width]: each chunk of keys adds its own part.
 typedef struct {
-  long batch, queries, keys, heads, kv_heads, width, value_width, chunks;
+  long batch, queries, keys, heads, kv_heads, width, value_width, chunks, biases;
   float scale;
-  const float *q, *k, *v;
+  const float *q, *k, *v, *bias;
   const int *first, *last;
   float *out, *lse;
   const float *dout;
-  float *dq, *dk, *dv;
+  float *dq, *dk, *dv, *dbias;
 } Attention;
+
+// How many keys after a query may be in a tile with one that it sees.
+enum { AHEAD = 128 };
 
 // Queries of one head that are computed together. They share the copies of keys and values.
 enum { SPAN = 256 };

@@ -87,7 +87,10 @@ class EmbeddingAndHead(Weights):
     ) -> tuple[Float[Array, "computed E"], Float[Array, "E V"]]:
         """Return two matrices whose product is the logits; E is D, or D + 1 with a bias."""
         in_float32 = self.config.product_dtype == "float32"
-        tied, dtype = self.config.tie_word_embeddings, "float32" if in_float32 else self.config.dtype
+        tied, dtype = (
+            self.config.tie_word_embeddings,
+            "float32" if in_float32 else self.config.dtype,
+        )
         kernel = self["embed_tokens"]["embedding"].T if tied else self["lm_head"]["kernel"]
         if self.config.head_bias:
             hidden = jnp.pad(hidden, ((0, 0), (0, 1)), constant_values=1)

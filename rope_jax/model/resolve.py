@@ -19,7 +19,7 @@ class ResolvedModel(ModelConfig):
     The latter is what weights are multiplied in; None: `dtype`.
     """
 
-    product_dtype: FloatName | None = None
+    product_dtype: FloatName | None = None  # type: ignore[assignment]
 
 
 class ResolvedRun(Config):

@@ -11,7 +11,7 @@ from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.cpu import banded_cpu
 from rope_jax.kernels import loading
-from rope_jax.positions.interaction import Interaction, capped, dot_product
+from rope_jax.positions.interaction import Interaction, capped, dot_product, plus_by_distance
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, seen_keys
 from tests.kernels.arrays import EACH, EACH_ROUNDED, along, as_bfloat16, cases, draw
@@ -95,6 +95,47 @@ def test_bands_are_those_of_float64(bands, ids):
     queries = tuple(draw(2, 150, 4, 16, seed=i) for i in range(len(bands)))
     keys = tuple(draw(2, 170, 2, 16, seed=10 + i) for i in range(len(bands)))
     check_attention(queries, keys, draw(2, 170, 2, 12), draw(2, 150, 4, 12), ids, bands)
+
+
+# Tables shorter and longer than the keys, of each text or of all; one query of many keys.
+@pytest.mark.parametrize(("name", "low_precision"), [("best", False), *((x, True) for x in EACH)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "tables", "distances"),
+    [(150, 170, 2, 40), (1, 300, 1, 7), (700, 700, 1, 900)],
+)
+def test_a_bias_by_distance_is_that_of_float64(
+    choose, name, low_precision, queries, keys, tables, distances
+):
+    choose(name)
+    bands = BandMask(beyond=50), BandMask(nearest=50)
+    qs = tuple(draw(2, queries, 4, 16, seed=i) for i in (0, 1))
+    ks = tuple(draw(2, keys, 2, 16, seed=i) for i in (2, 3))
+    v, dout = draw(2, keys, 2, 12, seed=4), draw(2, queries, 4, 12, seed=5)
+    table, interaction = (
+        3 * draw(tables, 4, distances, seed=6),
+        Interaction(bands, plus_by_distance),
+    )
+
+    def gradients(attend, **options):
+        def run(qs, ks, v, table):
+            return attend(qs, ks, v, None, interaction, {"by_distance": table}, **options)
+
+        return jax.tree.leaves(jax.jit(lambda *x: jax.vjp(run, *x)[1](dout))(qs, ks, v, table))
+
+    options = {"low_precision": True} if low_precision else {}
+    found, wanted = gradients(banded_cpu, **options), gradients(banded_blockwise)
+    if low_precision:
+        for a, b in zip(found, wanted, strict=True):
+            assert np.linalg.norm(a - b) < 0.01 * np.linalg.norm(b)
+        return
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=3e-5)
+    distance = np.arange(keys)[-queries:, None] - np.arange(keys)
+    bias = table[:, :, np.clip(distance, 0, distances - 1)]
+    seen = tuple(seen_keys(queries, keys, 2, None, band) for band in bands)
+    wanted = jax.tree.leaves(attention(qs, ks, v, dout, seen, bias)[1:])
+    for a, b in zip(found, wanted):  # noqa: B905  (all but the table's)
+        np.testing.assert_allclose(a, b, atol=3e-5)
 
 
 def test_the_shares_of_bands_add_up_to_one_however_large_the_logits():
