@@ -51,13 +51,14 @@ class Shape(NamedTuple):
 
 MODELS = {
     "1b": Shape(2048, 8192, 16, 16, 8, 32_000, 8192, 4),
+    "1b-32k": Shape(2048, 8192, 16, 16, 8, 32_000, 32_768, 1, "attention"),
     "125m": Shape(768, 2048, 12, 12, 12, 50_304, 1024, 64),
     "tiny": Shape(64, 128, 2, 4, 2, 300, 64, 2),
 }
 KERNELS = {"gpu": "cudnn", "tpu": "splash", "cpu": "blockwise"}
 LEARNING_RATE = 1e-4
 # The first sweep compiles; the second one is measured.
-SWEEP_DOCUMENTS, SWEEP_SCALINGS = 16, [{"type": "none"}, {"type": "pi", "factor": 2.0}]
+SWEEP_DOCUMENTS, SWEEP_SCALINGS = 4, [{"type": "none"}, {"type": "pi", "factor": 2.0}]
 
 
 def sizes_of(shape: Shape) -> dict[str, int]:
@@ -171,7 +172,7 @@ def sweeping(shape: Shape) -> Side:
     params = jax.jit(
         lambda: program.model.init(0), out_shardings=program.state_shardings().params
     )()
-    of_last, lengths = nll_of_last(program.model, placement), [shape.seq_len, 2 * shape.seq_len]
+    of_last, lengths = nll_of_last(program.model, placement), [shape.seq_len, 4 * shape.seq_len]
     rng = np.random.default_rng(0)
     size = (SWEEP_DOCUMENTS * jax.device_count(), lengths[-1] + 1)
     documents = list(rng.integers(0, shape.vocabulary, size, np.int32))
@@ -280,8 +281,8 @@ def main() -> None:
         "--models",
         nargs="+",
         choices=MODELS,
-        default=["1b", "125m"],
-        help="models (default: 1b 125m)",
+        default=["1b", "1b-32k", "125m"],
+        help="models (default: 1b 1b-32k 125m)",
     )
     parser.add_argument("--seq-len", type=int, metavar="T", help="tokens per window")
     parser.add_argument("--windows", type=int, metavar="B", help="windows per device and step")

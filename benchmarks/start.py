@@ -1,11 +1,15 @@
-"""How long a command takes to answer: --help, and the first training step of the demo.
+"""How long a command takes to answer: --help, the first training step of the demo, an import.
 
-    python benchmarks/start.py
+    python benchmarks/start.py [--model MODEL]
 
 The time from the start of the process until it ends (--help), or until it prints its first step:
 with all our caches empty, with the corpus but no compiled programs, and with both. Prints the
 median seconds of the rounds, each of which begins with empty caches in a temporary folder. One
 round before them, which does not count, has Python compile what it imports.
+
+--model: also import this checkpoint (a folder or a GGUF file), and sweep it twice: the time of the
+import, and from the start of each sweep until it measures its first window of 2,048 tokens. The
+first sweep tokenizes the texts and compiles.
 """
 
 import argparse
@@ -18,6 +22,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from workers import watch
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ("train.py", "eval_ppl.py", "scripts/fit.py", "scripts/compare.py", "scripts/plan.py")
@@ -62,6 +67,24 @@ def first_step(cache: Path) -> float:
     return seconds
 
 
+def imported(model: str) -> list[float]:
+    """Return the seconds of an import, and until a first and a second sweep measure something."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = _environment() | {"XDG_CACHE_HOME": f"{folder}/cache"}
+        command = [
+            sys.executable,
+            "scripts/import_hf.py",
+            model,
+            f"runs_dir={folder}",
+            "name=model",
+        ]
+        (seconds,) = watch(command, environment=environment)
+        sweep = [sys.executable, "eval_ppl.py", f"{folder}/model", "scalings=[none]"]
+        sweep += ["lengths=[2048]", "max_documents=1", "max_blocks=1", "--again"]
+        begun = [watch(sweep, r"length 2,048", environment=environment)[0] for _ in range(2)]
+    return [seconds, *begun]
+
+
 def measure() -> list[float]:
     """Return the seconds of every command's --help, and of the three first steps."""
     with tempfile.TemporaryDirectory() as folder:
@@ -74,6 +97,7 @@ def measure() -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", help="a checkpoint to import")
     parser.add_argument("--rounds", type=int, default=3, help="how often (default: 3)")
     arguments = parser.parse_args()
     measure()
@@ -83,6 +107,10 @@ def main() -> None:
     names += [f"first step with {caches}" for caches in steps]
     print("| | s |")
     print("|---|---|")
+    if arguments.model is not None:
+        rounds = [imported(str(Path(arguments.model).resolve())) for _ in range(arguments.rounds)]
+        seconds = np.concatenate([seconds, np.median(rounds, axis=0)])
+        names += ["an import", "until a first sweep measures", "until a second sweep measures"]
     for name, found in zip(names, seconds, strict=True):
         print(f"| {name} | {found:.2f} |")
 

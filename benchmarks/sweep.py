@@ -10,6 +10,7 @@ their number. Prints both, and when the terminal showed the first result.
 """
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -32,7 +33,7 @@ def sweep(run: Path, lengths: list[int], documents: int) -> list[float]:
         return watch(
             [sys.executable, "eval_ppl.py", str(run), *settings],
             r"length [\d,]+: \S+ [\d.]+ nats",
-            environment={"JAX_COMPILATION_CACHE_DIR": cache},
+            environment=os.environ | {"JAX_COMPILATION_CACHE_DIR": cache},
         )
 
 

@@ -11,9 +11,9 @@ float32 and with weights and activations in bfloat16; PyTorch's is transformers 
 `logits_to_keep`, in both dtypes too. Every side is a process with all cores. They take turns.
 Prints the median seconds, and the median and quartiles of the rounds' ratios.
 
---llama-cpp FOLDER: also time llama-perplexity, which that folder holds, with the weights of --gguf.
-It scores the second half of a window, so more tokens than the other sides if windows are longer
-than 2,048, and on a text of its own tokens.
+--llama-cpp FOLDER: also run llama-perplexity, which that folder holds, once with the weights of
+each --gguf. It scores the second half of a window, so more tokens than the other sides if windows are
+longer than 2,048, and on a text of its own tokens.
 
 XLA_FLAGS=--xla_cpu_max_isa=AVX2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 before the command
 limits both sides to the instructions of a processor without AVX-512.
@@ -160,10 +160,10 @@ def compare(
             for name, side in sides.items():
                 results[name] = side.steps(1)
                 seconds.setdefault(name, []).append(results[name]["seconds"])
-            for gguf in arguments.gguf:
-                binary = arguments.llama_cpp / "llama-perplexity"
-                reported = llama_perplexity(binary, gguf, length, arguments.text)
-                seconds.setdefault(f"llama.cpp, {Path(gguf).stem}", []).append(reported)
+    for gguf in arguments.gguf:  # once, when the other sides have ended
+        binary = arguments.llama_cpp / "llama-perplexity"
+        reported = llama_perplexity(binary, gguf, length, arguments.text)
+        seconds[f"llama.cpp, {Path(gguf).stem}"] = [reported]
     if length == arguments.lengths[0]:
         for name in (run.name for run in exported):
             print(f"{name}: {results[name]['devices']}")

@@ -94,12 +94,11 @@ def watch(
     """Run a command in a terminal; return the seconds until each pattern shows, and until its end.
 
     SystemExit, with what the terminal showed, if it fails or a pattern never does.
+    environment: None: this process's.
     """
     ours, theirs = pty.openpty()
     began, shown, seconds = time.perf_counter(), "", dict.fromkeys(patterns, 0.0)
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | dict(environment or {}), stdout=theirs, stderr=theirs
-    )
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=theirs, stderr=theirs)
     os.close(theirs)
     with contextlib.suppress(OSError):  # Linux reports the end of the other side as an error
         while read := os.read(ours, 2**16):
