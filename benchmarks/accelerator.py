@@ -179,9 +179,9 @@ def sweeping(shape: Shape) -> Side:
     programs: dict[Any, Any] = {}
 
     def step() -> float:
-        read = 0
+        read = 0.0
 
-        def progress(what: str, done: int, total: int) -> None:
+        def progress(what: str, done: float, total: float) -> None:
             nonlocal read
             read = total
 
@@ -201,7 +201,7 @@ def sweeping(shape: Shape) -> Side:
             max_blocks=1,
             resamples=100,
         )
-        return float(read)
+        return read
 
     return Side(step)
 

@@ -5,9 +5,11 @@
 
 Both read windows of the run's training texts with the run's weights, on which no time depends. The
 training step is that of train.py on the same number of tokens: forward, backward, clipping, AdamW.
-The steps take turns; the ratio is the median over rounds, each fit beside the training step before
-it. What is learned: the frequencies of plain attention; query scales, and phases and amplitudes of
-far keys (ReRoPE); and by default of scripts/fit.py also a bias by distance, which is added to the
+A fit scores the targets beyond the window, the training step all. The steps take turns; the ratio
+is the median over rounds, each fit beside the training step before it.
+
+What is learned: the frequencies of plain attention; query scales, and phases and amplitudes of far
+keys (ReRoPE); and by default of scripts/fit.py also a bias by distance, which is added to the
 logits.
 """
 
@@ -25,7 +27,7 @@ from rope_jax.data.batches import Batch
 from rope_jax.devices.hardware import compiled
 from rope_jax.devices.malloc import keep_freed_memory
 from rope_jax.fitting.fitter import Fit, first_state
-from rope_jax.fitting.run import _checked_start
+from rope_jax.fitting.run import checked_start
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import open_run
 from rope_jax.sweeps.model import LoadedModel, load_model
@@ -68,7 +70,7 @@ def training_step(loaded: LoadedModel, params: Any, length: int, count: int) -> 
 
 def fit_step(loaded: LoadedModel, params: Any, step: int, config: FitConfig) -> tuple[Any, int]:
     """Return a function that takes and awaits a step of a fit, and how many numbers are fitted."""
-    start = _checked_start(loaded.training, config, loaded.training.stage_at(step))
+    start = checked_start(loaded.training, config, loaded.training.stage_at(step))
     taken = Fit(Path(), config, loaded, params, step, start).from_border(None)
     state = first_state(taken)
     free, opt_state, number = state.free, state.opt_state, 0

@@ -8,7 +8,7 @@ median seconds of the rounds, each of which begins with empty caches in a tempor
 round before them, which does not count, has Python compile what it imports.
 
 --model: also import this checkpoint (a folder or a GGUF file), and sweep it twice: the time of the
-import, and from the start of each sweep until it measures its first window of 2,048 tokens. The
+import, and from the start of each sweep until it begins to measure. The
 first sweep tokenizes the texts and compiles.
 """
 

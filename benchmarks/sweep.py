@@ -5,13 +5,12 @@
 Our side is eval_ppl.py with an empty cache of compiled programs, from the start of the process to
 its end: loading, compiling, all entries at all lengths on the same tokens, the truncated baseline,
 statistics, tables and figures. The other side is what the usual recipe needs at least: one forward
-pass per window, entry and length, which is the time of `windows.py` (the median of three) times
-their number. Prints both, and when the terminal showed the first result.
+pass per window, entry and length, which is the time of a second pass in `windows.py` times their
+number. Prints both, and when the terminal showed the first result.
 """
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -44,7 +43,7 @@ def main() -> None:
     parser.add_argument("run", help="an imported run")
     parser.add_argument("--torch-python", required=True, help="Python with torch, transformers")
     parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 4096, 8192, 16384])
-    parser.add_argument("--documents", type=int, default=2, help="windows a length (default: 2)")
+    parser.add_argument("--documents", type=int, default=1, help="windows a length (default: 1)")
     arguments = parser.parse_args()
     run = Path(arguments.run).resolve()
     first, ours = sweep(run, arguments.lengths, arguments.documents)
@@ -56,7 +55,7 @@ def main() -> None:
         exported = export(run, folder)
         for length in arguments.lengths:
             with worker(arguments.torch_python, "theirs", exported, length, folder) as side:
-                each = statistics.median(side.steps(1)["seconds"] for _ in range(3))
+                each = side.steps(1)["seconds"]
             print(f"PyTorch, a window of {length:,}: {each:.2f} s", flush=True)
             theirs += each * arguments.documents * ENTRIES
     print(f"sweep {ours:.0f} s, PyTorch's windows {theirs:.0f} s: **{theirs / ours:.2f}**")

@@ -40,6 +40,10 @@ def write_tokens(run_path: Path, lengths: list[int], folder: Path) -> None:
 
     loaded = _loaded(run_path)[0]
     text = max(loaded.corpus.test.texts(), key=len)
+    if len(text) <= max(lengths):
+        sys.exit(
+            f"the run's longest test text has {len(text):,} tokens; name longer ones with data"
+        )
     for length in lengths:
         np.save(folder / f"{length}.npy", np.asarray(text[: length + 1], np.int32)[None])
 
@@ -52,16 +56,20 @@ def ours(run_path: str, length: int, folder: Path) -> Side:
     import jax
     import numpy as np
 
+    from rope_jax.devices.hardware import compiled
+
     loaded, session = _loaded(Path(run_path))
     step, params = loaded.one_checkpoint(None)
     tokens = np.load(folder / f"{length}.npy")
     positions = np.arange(length, dtype=np.int32)[None]
     scaling = loaded.training.trained_at(step).scaling
     rotary = loaded.training.rotary_layers.rotary(scaling, positions)
-    nll = jax.jit(loaded.nll_of_last, static_argnums=3)
+    function = jax.jit(loaded.nll_of_last, static_argnums=3)
+    nll = compiled(function, params, tokens, rotary, SCORED)
     return Side(
-        lambda: float(nll(params, tokens, rotary, SCORED).mean()),
+        lambda: float(nll(params, tokens, rotary).mean()),
         lambda: {"devices": session.describe_devices()},
+        warms=False,
     )
 
 
@@ -93,12 +101,14 @@ def theirs(exported: str, length: int, folder: Path) -> Side:
         logits = model(**given).logits[0].float()
         return torch.nn.functional.cross_entropy(logits, tokens[0, -SCORED:]).item()
 
-    return Side(step)
+    return Side(step, warms=False)
 
 
 def worker(python: str, side: str, source: Path, length: int, folder: Path) -> Worker:
     """Start the process of one side. source: a run for "ours", an exported one for "theirs"."""
-    return Worker([python, __file__, side, str(source), str(length), str(folder)])
+    return Worker(
+        [str(Path(python).absolute()), __file__, side, str(source), str(length), str(folder)]
+    )
 
 
 def export(run: Path, folder: Path) -> Path:
@@ -132,6 +142,8 @@ def main() -> None:
     parser.add_argument("--gguf", nargs="*", default=[], help="the same weights for llama.cpp")
     parser.add_argument("--text", type=Path, help="a text for llama.cpp, longer than any window")
     arguments = parser.parse_args()
+    if arguments.gguf and not (arguments.llama_cpp and arguments.text):
+        parser.error("--gguf needs --llama-cpp and --text")
     runs = [Path(run).resolve() for run in arguments.runs]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

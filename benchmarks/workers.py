@@ -20,10 +20,12 @@ class Side(NamedTuple):
 
     step:  runs one step; returns a number that shows that it computes the right thing.
     facts: figures to report beside the time, as JSON.
+    warms: whether a step that does not count comes first, after the other side used the caches.
     """
 
     step: Callable[[], float]
     facts: Callable[[], dict[str, Any]] = dict
+    warms: bool = True
 
 
 def serve(build: Callable[[], Side]) -> None:
@@ -39,8 +41,8 @@ def serve(build: Callable[[], Side]) -> None:
     print(json.dumps({"seconds": time.perf_counter() - start, "last": last}), flush=True)
     for line in sys.stdin:
         with contextlib.redirect_stdout(sys.stderr):
-            if int(line) > 1:  # steps that are timed one by one are long
-                side.step()  # warms the caches again after the other side's turn
+            if side.warms:
+                side.step()
             start = time.perf_counter()
             for _ in range(int(line)):
                 last = side.step()

@@ -1,7 +1,7 @@
 """Our own kernel for CPUs, with memory linear in the length. See kernels/attention.cc.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
-keys, V that of values, C distances in a table; chunks: of keys.
+keys, V that of values, C distances in a table; chunks of keys.
 """
 
 import functools
@@ -49,9 +49,10 @@ def banded_cpu(
     if load_kernels() is None:
         raise RuntimeError("attention cpu: the kernels were not compiled")
     arrays, bias = (queries, keys, v), None
-    if part is None and interaction.scores is plus_by_distance:
-        bias = _by_key(params["by_distance"], v.shape[1])
-        interaction = interaction._replace(scores=dot_product)
+    unbiased = interaction._replace(scores=dot_product)
+    is_biased = interaction.scores is plus_by_distance and unbiased.is_dot_product
+    if part is None and is_biased:
+        bias, interaction = _by_key(params["by_distance"], v.shape[1]), unbiased
     if not interaction.is_dot_product:
         if low_precision:
             arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
@@ -62,12 +63,13 @@ def banded_cpu(
     return _attention(*wide, bias, seen, low_precision).astype(v.dtype)
 
 
-def _by_key(table: Float[Array, "#B N C"], keys: int) -> Float[Array, "#B N _"]:
+def _by_key(table: Float[Array, "*B N C"], keys: int) -> Float[Array, "#B N _"]:
     """Return a bias by distance as the kernel reads it: that of consecutive keys, in units of ln 2.
 
     The last distance of the table stands for all beyond, and the first for keys after the query.
     """
-    table = table.astype(jnp.float32)[..., :keys] * np.float32(np.log2(np.e))
+    table = table.reshape(-1, *table.shape[-2:]).astype(jnp.float32)
+    table = table[..., :keys] * np.float32(np.log2(np.e))
     padding = _AHEAD, keys - table.shape[-1]
     return jnp.pad(table, ((0, 0), (0, 0), padding), mode="edge")[..., ::-1]
 
@@ -161,10 +163,10 @@ def _backward(
         dqs.append(dq[0] if chunks == 1 else dq.sum(0))
         dks.append(dk)
         dvs.append(dv)
-        dbiases.append(dbias.sum(0))
+        dbiases.append(dbias)
     dbias = None
     if bias is not None:
-        dbias = np.float32(np.log(2)) * sum(dbiases[1:], dbiases[0])
+        dbias = np.float32(np.log(2)) * sum(dbiases[1:], dbiases[0]).sum(0)
         if bias.shape[0] == 1:
             dbias = dbias.sum(0, keepdims=True)
     return tuple(dqs), tuple(dks), sum(dvs[1:], dvs[0]), dbias, None

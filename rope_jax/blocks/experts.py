@@ -181,13 +181,11 @@ class Experts(FeedForward):
             return product(up, "down_proj")
 
         rows = taken(layer.tokens(x), order // each, places)
-        kernels = {
-            name: {
-                leaf: layer.factor(own) if leaf == "kernel" else own.astype(rows.dtype)
-                for leaf, own in ((leaf, params["experts"][name][leaf]) for leaf in leaves)
-            }
-            for name, leaves in self.parameters(model)["experts"].items()
-        }
+        kernels: dict[str, dict[str, Any]] = {}
+        for name, leaves in self.parameters(model)["experts"].items():
+            weights_of = params["experts"][name]
+            kernels[name] = {leaf: weights_of[leaf].astype(rows.dtype) for leaf in leaves}
+            kernels[name]["kernel"] = layer.factor(weights_of["kernel"])
         if self.scaled == "inputs":
             rows = rows * weights.reshape(-1)[order][:, None].astype(rows.dtype)
             weights = jnp.ones_like(weights)

@@ -131,7 +131,8 @@ class ModelConfig(Frozen):
     product_dtype: ProductName | None = Field(
         None,
         description="matmul precision: type to which factors are rounded (sums: float32); null: "
-        "not rounded; auto: bfloat16 if begun on a CPU with AMX or AVX512_BF16",
+        "not rounded; auto: bfloat16 if begun on a CPU with AMX or AVX512_BF16; ignored if dtype "
+        "is bfloat16",
     )
     param_dtype: FloatName = Field("float32", description="type of the weights; training: float32")
     layers: LayersName = Field("unrolled", description="unrolled runs, scanned compiles faster")
@@ -207,6 +208,11 @@ class ModelConfig(Frozen):
     def backend(self) -> Backend:
         """What computes attention; for auto, that of CPUs, which it prefers."""
         return BACKENDS["cpu" if self.attention == "auto" else self.attention]
+
+    @property
+    def factor_dtype(self) -> str:
+        """Type of activations in products with weights, and of weights as devices gather them."""
+        return "float32" if self.product_dtype == "float32" else self.dtype
 
     @property
     def heads_width(self) -> int:

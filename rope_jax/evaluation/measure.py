@@ -137,8 +137,9 @@ def _fill(
             to_read.append((missing, _distinct_batches(missing), last, windows))
     # Shortest first: a result shows at once. But if the longest windows do not fit in memory, that
     # shows before anything is read.
-    for _, batches, last, windows in to_read[-1:]:
-        reader.prepare(batches, last, windows)
+    for _, batches, last, windows in to_read:
+        if batches[0].length == to_read[-1][1][0].length:
+            reader.prepare(batches, last, windows)
     every_batch = [batch for _, batches, *_ in to_read for batch in batches]
     done, total = 0.0, sum(cost(batch.length) * batch.windows for batch in every_batch)
     for missing, batches, last, windows in to_read:
@@ -162,8 +163,11 @@ class _RunningMeans:
     """The mean NLL so far of the batch that is being read, as progress shows it."""
 
     def __init__(self, jobs: Sequence[Job], batches: Sequence[EvalBatch]) -> None:
-        of_batches = [next(job for job in jobs if job.batch.key == b.key) for b in batches]
-        self._rows = ((job, row) for job in of_batches for row in range(job.batch.windows))
+        # of the lengths that one pass gives, the longest
+        of_batches = {job.batch.key: job for job in sorted(jobs, key=lambda job: job.length)}
+        own = [of_batches[batch.key] for batch in batches]
+        self._rows = ((job, row) for job in own for row in range(job.batch.windows))
+        self._has_metrics = len({job.metric.name for job in jobs}) > 1
         self._nats, self._tokens = 0.0, 0
 
     def after(self, nll: Float[np.ndarray, "rows last"]) -> str:
@@ -175,7 +179,8 @@ class _RunningMeans:
                 self._is_scored = job.answers(nll.shape[1]) >= 0
             scored = values[self._is_scored[row]]
             self._nats, self._tokens = self._nats + float(scored.sum()), self._tokens + len(scored)
-        return f"{job.entry} {self._nats / max(1, self._tokens):.3f} nats"
+        metric = f"{job.metric.name} " if self._has_metrics else ""
+        return f"{metric}{job.entry} {self._nats / max(1, self._tokens):.3f} nats"
 
 
 def _distinct_batches(jobs: Iterable[Job]) -> list[EvalBatch]:

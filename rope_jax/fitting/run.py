@@ -67,7 +67,7 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
         if training.imported is not None and training.data == StdlibData():  # an import's default
             config.check_has_texts(run.path)
         steps = () if config.step is None else (config.step,)
-        check_stages(session.config, steps, lambda n: _checked_start(session.config, config, n))
+        check_stages(session.config, steps, lambda n: checked_start(session.config, config, n))
         with _locked(folder, config):
             if (folder / _SUMMARY).exists():
                 _check_finished(folder / _SUMMARY, run, config)
@@ -92,7 +92,7 @@ def _check_finished(summary: Path, run: RunDirectory, config: FitConfig) -> None
         )
 
 
-def _checked_start(training: Config, config: FitConfig, stage: int) -> SweepEntry:
+def checked_start(training: Config, config: FitConfig, stage: int) -> SweepEntry:
     """Return where a fit of a stage's checkpoint starts. UserError if it cannot start there."""
     trained = training.trained(stage)
     with errors_in("", UserError):
@@ -165,7 +165,7 @@ def _fit(folder: Path, session: Session, config: FitConfig) -> None:
     _check_memory(loaded, config)
     step, params = loaded.one_checkpoint(config.step)
     training = loaded.training
-    start = _checked_start(training, config, training.stage_at(step))
+    start = checked_start(training, config, training.stage_at(step))
     fit = Fit(folder, config, loaded, params, step, start)
     # texts that are too short are refused now, not after the trials
     steps = {border: fit.from_border(border) for border in config.windows or (None,)}

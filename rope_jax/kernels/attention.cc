@@ -11,6 +11,7 @@
 
 // Queries and keys in a tile of logits: with heads of 32, all that it needs fits into 48 KiB.
 enum { Q = 64, K = 64 };
+static_assert(AHEAD >= Q + K - 2);
 
 static const float HIDDEN = -FLT_MAX;  // the logit of a hidden key
 static const float LOWEST = -1e30f;    // every running maximum begins here, above HIDDEN

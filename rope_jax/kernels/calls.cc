@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <condition_variable>
 #include <cstdlib>
 #include <memory>
@@ -78,14 +79,17 @@ KERNELS(avx512_bf16, avx512, avx512_bf16_rounded)
 #endif
 
 // Whether XLA may use an instruction set: --xla_cpu_max_isa in XLA_FLAGS limits these kernels, too.
+// Like XLA, it takes the last one, in letters of any case.
 static bool allowed(const std::string &set) {
   const std::vector<std::string> sets{"SSE4_2", "AVX", "AVX2", "AVX512", "AVX512_VNNI", "AVX512_BF16"};
   const char *flags = std::getenv("XLA_FLAGS");
   const std::string given = flags == nullptr ? "" : flags, name = "--xla_cpu_max_isa=";
-  const auto found = given.find(name);
+  const auto found = given.rfind(name);
   if (found == std::string::npos) return true;
-  const std::string value = given.substr(found + name.size());
-  const auto limit = std::find(sets.begin(), sets.end(), value.substr(0, value.find(' ')));
+  std::string value = given.substr(found + name.size());
+  value = value.substr(0, value.find_first_of(" \t\n"));
+  std::transform(value.begin(), value.end(), value.begin(), ::toupper);
+  const auto limit = std::find(sets.begin(), sets.end(), value);
   return std::find(sets.begin(), sets.end(), set) <= limit;
 }
 
@@ -190,10 +194,20 @@ static Attention inputs(Floats q, Floats k, Floats v, Integers first, Integers l
   return a;
 }
 
+static bool are_biases(Floats bias, const Attention &a) {
+  const auto size = bias.dimensions();
+  return size[0] == 0 || (a.batch % size[0] == 0 && size[1] == a.heads && size[2] == a.keys + AHEAD);
+}
+
+static ffi::Error not_biases() {
+  return ffi::Error::InvalidArgument("biases are not of all heads, keys and AHEAD more");
+}
+
 static ffi::Error run_forward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
                              Integers last, Floats bias, Result out, Result lse, float scale,
                              bool rounded) {
   Attention a = inputs(q, k, v, first, last, bias, scale);
+  if (!are_biases(bias, a)) return not_biases();
   a.out = out->typed_data(), a.lse = lse->typed_data();
   const long spans = (a.queries + SPAN - 1) / SPAN;
   return run(pool, products(rounded).forward, a, a.batch * a.heads * spans);
@@ -204,6 +218,7 @@ static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats 
                               Result dq, Result dk, Result dv, Result dbias, float scale,
                               bool rounded) {
   Attention a = inputs(q, k, v, first, last, bias, scale);
+  if (!are_biases(bias, a)) return not_biases();
   a.chunks = dq->dimensions()[0];
   a.out = out.typed_data(), a.lse = lse.typed_data(), a.dout = dout.typed_data();
   a.dq = dq->typed_data(), a.dk = dk->typed_data(), a.dv = dv->typed_data(), a.dbias = dbias->typed_data();

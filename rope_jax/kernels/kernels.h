@@ -8,8 +8,8 @@
 // ends included; where first > last it sees none, which only the forward pass can do.
 // lse [batch, heads, queries]: log2 of the sum of 2^logit.
 // bias [biases, heads, keys + AHEAD], where biases is `batch` or 1, or 0 without a bias: what is added
-// to the logits by distance, in units of ln 2. That of the query with index i, of all keys, and of key
-// j is at keys - 1 - i + j. dbias [chunks, batch, heads, keys + AHEAD]: derivatives by such logits.
+// to the logits by distance, in units of ln 2. That of key j and the query that is key i is at
+// keys - 1 - i + j. dbias [chunks, batch, heads, keys + AHEAD]: derivatives by such logits.
 // dq [chunks, batch, queries, heads, width]: each chunk of keys adds its own part.
 typedef struct {
   long batch, queries, keys, heads, kv_heads, width, value_width, chunks, biases;

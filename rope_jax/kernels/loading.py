@@ -4,6 +4,7 @@ import ctypes
 import functools
 import os
 import platform
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,9 @@ def floats(*shape: int) -> jax.ShapeDtypeStruct:
 
 def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether XLA uses this CPU's AMX, whose products of bfloat16 are its fastest."""
-    limited = "--xla_cpu_max_isa=" in os.environ.get("XLA_FLAGS", "")
-    if limited or platform.machine() not in ("x86_64", "AMD64"):
+    flags = os.environ.get("XLA_FLAGS", "")
+    limits = re.findall(r"--xla_cpu_max_isa=(SSE|AVX)?", flags, re.IGNORECASE)
+    if any(limits[-1:]) or platform.machine() not in ("x86_64", "AMD64"):
         return False
     try:
         text = cpuinfo.read_text()

@@ -86,11 +86,7 @@ class EmbeddingAndHead(Weights):
         self, hidden: Float[Array, "computed D"]
     ) -> tuple[Float[Array, "computed E"], Float[Array, "E V"]]:
         """Return two matrices whose product is the logits; E is D, or D + 1 with a bias."""
-        in_float32 = self.config.product_dtype == "float32"
-        tied, dtype = (
-            self.config.tie_word_embeddings,
-            "float32" if in_float32 else self.config.dtype,
-        )
+        tied, dtype = self.config.tie_word_embeddings, self.config.factor_dtype
         kernel = self["embed_tokens"]["embedding"].T if tied else self["lm_head"]["kernel"]
         if self.config.head_bias:
             hidden = jnp.pad(hidden, ((0, 0), (0, 1)), constant_values=1)
@@ -256,7 +252,7 @@ class LanguageModel:
     def _outer(self, params: Params) -> EmbeddingAndHead:
         others = {"position", *self.config.stacks}
         own = {name: tree for name, tree in params.items() if name not in others}
-        return nnx.merge(self._outer_graph, self.mesh.whole(own, self.config.dtype))
+        return nnx.merge(self._outer_graph, self.mesh.whole(own, self.config.factor_dtype))
 
     def _layer_inputs(
         self,
@@ -353,7 +349,7 @@ class LanguageModel:
         self, x: Float[Array, "tokens D"], params: Params, inputs: LayerInputs, kind: LayerKind
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
         graph = self._layer_graphs[kind.feed_forward]
-        layer = nnx.merge(graph, self.mesh.whole(params, self.config.dtype))
+        layer = nnx.merge(graph, self.mesh.whole(params, self.config.factor_dtype))
         how = self.encoding, self._layout, self.mesh
         return layer(x, LayerContext(self.config, inputs, kind, *how))
 

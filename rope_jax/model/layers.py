@@ -133,8 +133,7 @@ class LayerContext:
 
     def tokens(self, x: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
         """Return activations as products with weights take them."""
-        in_float32 = self.config.product_dtype == "float32"
-        return x.astype("float32" if in_float32 else self.config.dtype)
+        return x.astype(self.config.factor_dtype)
 
     def computed(self, x: Float[Array, "tokens D"]) -> Float[Array, "computed D"]:
         """Return the tokens that the layer computes, of every window its last ones."""

@@ -55,8 +55,9 @@ def resolve_model(
         fields["attention"] = otherwise if _obstacle(on_cpu, platform) else "cpu"
     if model.product_dtype == "auto" or model.dtype == "bfloat16":
         in_float32 = "float32" if model.dtype == "bfloat16" else None
-        products = "bfloat16" if _multiplies_bfloat16() else in_float32
-        fields["product_dtype"] = products if platform == "cpu" else None
+        fields["product_dtype"] = None
+        if platform == "cpu":
+            fields["product_dtype"] = "bfloat16" if _multiplies_bfloat16() else in_float32
     return ResolvedModel.model_construct(model.model_fields_set, **fields)
 
 

@@ -51,7 +51,7 @@ class SweepProgress(AbstractContextManager["SweepProgress"]):
             whole, read = before + total * left, before + done
             label = f"step {step}, {now}" if len(self._steps) > 1 else now
             elapsed = time.perf_counter() - self._began
-            # a line a minute where the bar cannot be redrawn, such as in a file
+            # lines where the bar cannot be redrawn, such as in a file: after 10 s, then each minute
             is_time = elapsed >= self._next_line
             if not self._console.is_terminal and 0 < done < total and is_time:
                 self._next_line = elapsed + _SECONDS_BETWEEN_LINES

@@ -105,7 +105,7 @@ def _train(session: Session) -> None:
         about = str(run.path), parameter_count(program.model), facts
         announce(session.console, config, *about, done=done, seconds=seconds)
         log = stack.enter_context(contextlib.closing(Log()))
-        shown = yaml_block(dump(config))
+        shown = yaml_block(dump(session.recorded))
         # a run that starts again repeats what was logged before its first step
         processes.on_first(lambda: log.open(run.path, done or -1).add(0, text("config", shown)))
         progress = TrainingProgress(session.console, config.last_step, done)

@@ -138,6 +138,19 @@ def test_a_bias_by_distance_is_that_of_float64(
         np.testing.assert_allclose(a, b, atol=3e-5)
 
 
+def test_a_bias_beside_sinks_is_added_in_blocks():
+    q, k, v = (draw(1, 40, heads, 8, seed=heads) for heads in (4, 2, 2))
+    params = {"by_distance": draw(4, 30), "sinks": draw(4)}
+    interaction = Interaction(scores=plus_by_distance, sinks=True)
+    found, wanted = (
+        jax.jit(functools.partial(attend, interaction=interaction, params=params))(
+            (q,), (k,), v, None
+        )
+        for attend in (banded_cpu, banded_blockwise)
+    )
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_the_shares_of_bands_add_up_to_one_however_large_the_logits():
     q, v = np.full((1, 100, 1, 4), 50.0, np.float32), np.ones((1, 100, 1, 4), np.float32)
     bands = BandMask(beyond=30), BandMask(nearest=30)  # logits of 5,000

@@ -239,6 +239,9 @@ def test_auto_rounds_products_where_the_cpu_is_fast_at_it(tmp_path, monkeypatch,
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     assert has_amx(tmp_path / "cpuinfo") == has
     assert not has_amx(tmp_path / "missing")
+    for limit, allows in (("avx512_bf16", False), ("AMX_FP16", has)):
+        monkeypatch.setenv("XLA_FLAGS", f"--xla_cpu_max_isa=AVX2 --xla_cpu_max_isa={limit}")
+        assert has_amx(tmp_path / "cpuinfo") == allows
     monkeypatch.setattr("rope_jax.model.resolve.has_amx", lambda: has)
     monkeypatch.setattr("rope_jax.model.resolve.load_kernels", lambda: "avx512")
     auto = ModelConfig(product_dtype="auto")

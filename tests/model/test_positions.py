@@ -12,6 +12,7 @@ import pytest
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.config.model import ModelConfig
+from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.encodings import ENCODINGS
@@ -159,8 +160,19 @@ def test_blockwise_gives_the_same_losses_and_gradients(method, monkeypatch):
     monkeypatch.setattr(
         BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=16)
     )
+    check_against_dense(method, "blockwise")
+
+
+@pytest.mark.skipif(load_kernels() is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("method", ["t5", "kerple", "map fitted"])
+def test_the_kernel_for_cpus_adds_biases_by_distance(method, monkeypatch):
+    monkeypatch.delattr("rope_jax.attention.cpu.banded_blockwise")  # it is not what computes them
+    check_against_dense(method, "cpu")
+
+
+def check_against_dense(method, attention):
     (nll, gradient), (other_nll, others) = (
-        nll_and_gradient(method, attention) for attention in ("xla", "blockwise")
+        nll_and_gradient(method, attention) for attention in ("xla", attention)
     )
     np.testing.assert_allclose(nll, other_nll, atol=2e-5)
     for (path, leaf), theirs in zip(

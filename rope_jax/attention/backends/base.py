@@ -30,7 +30,7 @@ class Backend:
     """Whether the weights of all pairs of tokens are in memory, and kept for the backward pass."""
     has_precision: ClassVar[bool] = False
     """Whether `attend_bands` takes `low_precision`, to multiply factors rounded to bfloat16. If
-    not, it is given rounded queries, keys and values."""
+    not, it is given queries, keys and values in `product_dtype`."""
 
     def obstacle(self, platform: str, dtype: str, head_dim: int) -> str | None:
         """Return why it cannot run, to follow its name in an error; None if it can.
