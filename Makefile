@@ -43,7 +43,7 @@ tasks: $(VENV)/.runtime ## train a model that finds passkeys, and ask it past it
 		'scalings.6={type: runs/demo_tasks/fits/far/strategy.json, name: fitted}'
 	@echo 'Figure: runs/demo_tasks/evals/tasks/passkey.png'
 
-test: $(VENV)/.dev ## run the tests, except the slow ones (6 to 7 minutes on two cores)
+test: $(VENV)/.dev ## run the tests, except the slow ones (3 to 4 minutes on two cores)
 	$(BIN)/python -m pytest -m 'not slow'
 
 # With jaxtyping's import hook: arrays whose shapes are not the annotated ones are an error.

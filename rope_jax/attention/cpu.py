@@ -1,7 +1,7 @@
 """Our own kernel for CPUs, with memory linear in the length. See kernels/attention.cc.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
-keys, V that of values, C distances in a table; chunks of keys.
+keys, V that of values, C distances in a table.
 """
 
 import functools

@@ -35,7 +35,7 @@ from rope_jax.session import file_errors_as_one_line
 from rope_jax.training.provenance import Record, check_record, sealed_record
 from rope_jax.training.step import TrainState
 
-_IN_FLIGHT = 2**28  # bytes, or the largest array
+_IN_FLIGHT = 2**26  # bytes, or the largest array
 _CHUNK = 2**24  # bytes of an array that are compressed at once
 _NUMBERS_AT_ONCE = 2**22  # of an array, when its fingerprint is computed
 # What messages of TensorStore's begin with, and which of these say that files are damaged.
