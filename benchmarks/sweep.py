@@ -31,7 +31,7 @@ def sweep(run: Path, lengths: list[int], documents: int) -> list[float]:
     with tempfile.TemporaryDirectory() as cache:
         return watch(
             [sys.executable, "eval_ppl.py", str(run), *settings],
-            r"length [\d,]+: \S+ [\d.]+ nats",
+            r"length [\d,]+: .+? [\d.]+ nats",
             environment=os.environ | {"JAX_COMPILATION_CACHE_DIR": cache},
         )
 

@@ -15,8 +15,9 @@ Prints the median seconds, and the median and quartiles of the rounds' ratios.
 each --gguf. It scores the second half of a window, so more tokens than the other sides if windows
 are longer than 2,048, and on a text of its own tokens.
 
-XLA_FLAGS=--xla_cpu_max_isa=AVX2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 before the command
-limits both sides to the instructions of a processor without AVX-512.
+XLA_FLAGS=--xla_cpu_max_isa=AVX2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
+MKL_ENABLE_INSTRUCTIONS=AVX2 before the command limits both sides to the instructions of a processor
+without AVX-512.
 """
 
 import argparse

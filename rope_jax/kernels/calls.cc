@@ -87,8 +87,8 @@ static bool allowed(const std::string &set) {
   const auto found = given.rfind(name);
   if (found == std::string::npos) return true;
   std::string value = given.substr(found + name.size());
-  value = value.substr(0, value.find_first_of(" \t\n"));
-  std::transform(value.begin(), value.end(), value.begin(), ::toupper);
+  value = value.substr(0, value.find_first_of(" \t\r\n"));
+  for (char &letter : value) letter = std::toupper(static_cast<unsigned char>(letter));
   const auto limit = std::find(sets.begin(), sets.end(), value);
   return std::find(sets.begin(), sets.end(), set) <= limit;
 }
@@ -196,7 +196,9 @@ static Attention inputs(Floats q, Floats k, Floats v, Integers first, Integers l
 
 static bool are_biases(Floats bias, const Attention &a) {
   const auto size = bias.dimensions();
-  return size[0] == 0 || (a.batch % size[0] == 0 && size[1] == a.heads && size[2] == a.keys + AHEAD);
+  if (size[0] == 0) return true;
+  const bool of_batch = size[0] == 1 || size[0] == a.batch;
+  return of_batch && size[1] == a.heads && size[2] == a.keys + AHEAD;
 }
 
 static ffi::Error not_biases() {

@@ -115,10 +115,11 @@ def test_a_bias_by_distance_is_that_of_float64(
         3 * draw(tables, 4, distances, seed=6),
         Interaction(bands, plus_by_distance),
     )
+    ids = documents(2, keys, 80) if tables == 2 else None
 
     def gradients(attend, **options):
         def run(qs, ks, v, table):
-            return attend(qs, ks, v, None, interaction, {"by_distance": table}, **options)
+            return attend(qs, ks, v, ids, interaction, {"by_distance": table}, **options)
 
         return jax.tree.leaves(jax.jit(lambda *x: jax.vjp(run, *x)[1](dout))(qs, ks, v, table))
 
@@ -132,7 +133,7 @@ def test_a_bias_by_distance_is_that_of_float64(
         np.testing.assert_allclose(a, b, atol=3e-5)
     distance = np.arange(keys)[-queries:, None] - np.arange(keys)
     bias = table[:, :, np.clip(distance, 0, distances - 1)]
-    seen = tuple(seen_keys(queries, keys, 2, None, band) for band in bands)
+    seen = tuple(seen_keys(queries, keys, 2, ids, band) for band in bands)
     wanted = jax.tree.leaves(attention(qs, ks, v, dout, seen, bias)[1:])
     for a, b in zip(found, wanted):  # noqa: B905  (all but the table's)
         np.testing.assert_allclose(a, b, atol=3e-5)
