@@ -135,8 +135,8 @@ def _fill(
         windows = [batch.windows for batch in _distinct_batches(of_program)]
         if missing:
             to_read.append((missing, _distinct_batches(missing), last, windows))
-    # Shortest first: a result shows at once. But whether the longest windows fit in memory is checked
-    # before anything is read.
+    # Shortest first: a result shows at once. But whether the longest windows fit in memory is
+    # checked before anything is read.
     for _, batches, last, windows in to_read:
         if batches[0].length == to_read[-1][1][0].length:
             reader.prepare(batches, last, windows)
