@@ -141,7 +141,7 @@ def _fill(
         if batches[0].length == to_read[-1][1][0].length:
             reader.prepare(batches, last, windows)
     every_batch = [batch for _, batches, *_ in to_read for batch in batches]
-    done, total = 0.0, sum(cost(batch.length) * batch.windows for batch in every_batch)
+    done, total = 0.0, sum((cost(batch.length) * batch.windows for batch in every_batch), 0.0)
     for missing, batches, last, windows in to_read:
         length, means = batches[0].length, _RunningMeans(missing, batches)
         progress(f"length {length:,}", done, total)

@@ -136,7 +136,7 @@ def test_names_are_printed_as_they_are():
     assert sum(line.split()[:1] == [name] for line in lines) == 4
     console = Console(file=io.StringIO(), width=200, force_terminal=True)
     with SweepProgress(console, [1]) as bar:
-        bar.of_checkpoint(1)(f"length {name}", 3, 4)
+        bar.of_checkpoint(1)(f"length {name}", 3.0, 4.0)
     assert f"length {name}" in console.file.getvalue()
 
 
