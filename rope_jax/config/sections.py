@@ -32,8 +32,12 @@ class OptimConfig(Frozen):
     schedule: Literal["cosine", "linear", "wsd"] = Field(
         "cosine", description="decay after warm-up; wsd: constant, then linear at the end"
     )
-    warmup_steps: NonNegativeInt | None = Field(None, description="null: a tenth of the steps")
-    final_lr_fraction: Fraction = Field(0.1, description="last learning rate / peak")
+    warmup_steps: NonNegativeInt | None = Field(
+        None, description="from rate 0 at the first step; null: a tenth of the steps"
+    )
+    final_lr_fraction: Fraction = Field(
+        0.1, description="final rate / peak: wsd: at the last step; others: one step after it"
+    )
     decay_fraction: Fraction = Field(0.2, description="wsd: share of the steps that decay")
     weight_decay: Weight = Field(0.1, description="of matrices, not norms and embeddings")
     b1: Decay = Field(0.9, description="decay of the first moment")

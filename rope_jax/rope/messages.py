@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -95,7 +95,11 @@ def _explain(schemas: Schemas, settings: Any, error: ErrorDetails) -> str:
         section, unknown = _place(schemas, settings, error["loc"][:-1]), str(error["loc"][-1])
         return f"{key}: unknown key; {_suggest_key(schemas, *section, unknown)}"
     if kind == "missing":
-        return f"{key}: is required but was not given"
+        _, _, owners = _place(schemas, settings, error["loc"][:-1])
+        accepted = get_args(owners[0].model_fields[str(error["loc"][-1])].annotation)
+        if Literal["auto"] in accepted:
+            hint = "; give a number, or auto (length / window), which a bare name means"
+        return f"{key}: is required but was not given{hint}"
     if kind == "union_tag_not_found":
         return f"{below}{tag}: is required; it is one of {', '.join(types)}"
     if kind == "union_tag_invalid":

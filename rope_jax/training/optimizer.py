@@ -13,7 +13,8 @@ def learning_rate(config: Config) -> optax.Schedule:
     """Return the learning rate as a function of the global step, over all stages.
 
     A schedule starts at the first stage and at every stage with its own learning_rate, and lasts
-    until the next such stage: linear warm-up from 0 to the peak, then decay.
+    until the next such stage: linear warm-up from 0, at its first step, to the peak, then decay.
+    wsd has its final rate at the last step; linear and cosine would have theirs one step later.
     """
     schedules, boundaries, end = [], [], 0
     for first, last in config.schedule_spans():
@@ -62,7 +63,11 @@ def _one_schedule(optim: OptimConfig, peak: float, steps: int) -> optax.Schedule
     elif optim.schedule == "linear":
         decay = optax.linear_schedule(peak, final, decay_steps)
     else:
-        # Decay for at least one step, so that the rate always reaches its final value.
+        # Decay for at least one step, so that the last step always has the final rate.
         stable = min(round(decay_steps * (1 - optim.decay_fraction)), decay_steps - 1)
-        decay = optax.linear_schedule(peak, final, decay_steps - stable, transition_begin=stable)
+        linear = optax.linear_schedule(peak, final, decay_steps - stable)
+
+        def decay(step: Any) -> Any:
+            return linear(step + 1 - stable)
+
     return optax.join_schedules([warmup, decay], [warmup_steps])

@@ -51,7 +51,8 @@ def by_hand(optim, steps, step, peak=None):
     if step < optim.warmup_steps:
         return peak * step / optim.warmup_steps
     done = (step - optim.warmup_steps) / (steps - optim.warmup_steps)
-    if optim.schedule == "wsd":
+    if optim.schedule == "wsd":  # its decay ends at the last step
+        done += 1 / (steps - optim.warmup_steps)
         done = max(0, (done - (1 - optim.decay_fraction)) / optim.decay_fraction)
     if optim.schedule == "cosine":
         done = (1 - np.cos(np.pi * done)) / 2
@@ -82,6 +83,20 @@ def test_stages_share_a_schedule_until_one_has_its_own(first, settings):
     ]
     wanted += [5e-3 * chosen.optim.final_lr_fraction] * 10  # after the end it is constant
     np.testing.assert_allclose(rates(chosen, range(240)), wanted, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("steps", "schedule", "wanted"),
+    [
+        (10, "wsd", [0, *[1] * 7, 0.55, 0.1]),
+        (5, "wsd", [1, 1, 1, 1, 0.1]),
+        (1, "wsd", [0.1]),
+        (10, "linear", [0, *np.linspace(1, 0.1, 10)[:-1]]),
+    ],
+)
+def test_the_last_step_of_wsd_has_the_final_rate(steps, schedule, wanted):
+    found = rates(config(steps, learning_rate=1, schedule=schedule), range(steps))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-9)
 
 
 def test_a_cosine_is_half_way_down_in_the_middle():
