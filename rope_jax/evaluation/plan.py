@@ -224,6 +224,7 @@ class Plan:
             seed=config.seed,
         )
         self.documents, self.units = len(streams.tokens), streams.units
+        self.indices = streams.indices
         largest = max(int(stream[1:].max()) for stream in streams.tokens)  # of the targets
         if token_bytes is not None and largest >= len(token_bytes):
             raise UserError(f"token_bytes: has no entry for token {largest} of the documents")

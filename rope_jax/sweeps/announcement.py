@@ -83,6 +83,15 @@ def _warn_of_texts(loaded: LoadedModel, plans: SweepPlans) -> None:
             f"file{'s' * (files != 1)}; intervals take parts for independent texts, so they are "
             "too narrow where those of a file are alike"
         )
+    names: dict[bytes, list[str]] = {}
+    for index in plans.of(plans.steps[-1]).indices:
+        names.setdefault(split.document(index).tobytes(), []).append(split.ids[index])
+    if equal := [alike for alike in names.values() if len(alike) > 1]:
+        more = sum(map(len, equal)) - len(equal) - 1
+        session.warn(
+            f"data: {equal[0][0]} and {equal[0][1]} are the same text, but count as two in the "
+            f"intervals, which are too narrow{f' (and {more:,} more)' * (more > 0)}; remove one"
+        )
     if config.data is not None:
         session.warn(
             f"data: whether {session.run.path} was trained on these texts cannot be checked; if "

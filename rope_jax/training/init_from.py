@@ -5,14 +5,18 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
+import numpy as np
+from jaxtyping import Float
 
 from rope_jax.config.inherit import Source, find_source
 from rope_jax.config.sections import InitFrom
+from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
+from rope_jax.rope import Scaling
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints, DamagedCheckpoint, params_fingerprint
 from rope_jax.training.optimizer import with_new_schedule
@@ -94,6 +98,7 @@ def _check(
             f"init_from: the tokenizer of {source.run} is another one; leave the section tokenizer "
             "out, so that it is inherited"
         )
+    _warn_of_weaker(source, program.config, warn)
     trained_on = None
     if (record := recorded_provenance(source.checkpoint)) is not None:
         check_config(record, source.config, source.step, f"init_from: {source.run / 'config.yaml'}")
@@ -104,3 +109,33 @@ def _check(
             f"init_from: {source.run} {trained}: what it has read may hold this run's test split, "
             "so that perplexities on it come out too low"
         )
+
+
+def _warn_of_weaker(source: Source, config: Config, warn: Callable[[str], None]) -> None:
+    """Warn of the first stage whose slowest pair is faster than what the source was trained with.
+
+    Pairs that do not rotate at all are left aside.
+    """
+    if not config.model.position.is_rotary:
+        return
+    own = source.config.trained_at(source.step)
+    of_source = _slowest_wavelengths(source.config, own.scaling, own.window)
+    for number, stage in enumerate(config.stages):
+        scaling = config.stage_scaling(number)
+        of_stage = _slowest_wavelengths(config, scaling, stage.length)
+        shorter, longer = np.broadcast_arrays(of_stage, of_source)
+        if (is_weaker := shorter < 0.999 * longer).any():
+            layer = int(is_weaker.argmax())
+            warn(
+                f"stages.{number}: scaling {scaling.type} is weaker than {own.scaling.type}, with "
+                f"which {source.run} was trained: the slowest pair turns once in "
+                f"{shorter[layer]:,.0f} instead of {longer[layer]:,.0f} tokens; leave scaling out "
+                "to keep the model's own, or give a larger factor of L"
+            )
+            return
+
+
+def _slowest_wavelengths(config: Config, scaling: Scaling, length: int) -> Float[np.ndarray, " L"]:
+    """Return each layer's longest wavelength 2π/θ in tokens, 0 if no pair rotates; L may be 1."""
+    inv_freq = config.rotary_layers.frequencies(scaling, length).inv_freq[:, 0]
+    return np.max(2 * np.pi / np.where(inv_freq > 0, inv_freq, np.inf), axis=-1)

@@ -72,6 +72,21 @@ def test_an_interrupted_sweep_resumes_where_it_stopped(run):
     assert rows(cut) == resumed
 
 
+def test_equal_texts_under_two_names_are_warned_of(run, tmp_path):
+    for name, words in (("a", "one "), ("b", "one "), ("c", "two "), ("d", "one ")):
+        (tmp_path / f"{name}.txt").write_text(words * 40)
+    data = {"type": "text", "files": [str(tmp_path / "[abc].txt")]}
+    _, said = swept(run, name="equal", data=data)
+    said = " ".join(said.split())
+    names = f"{tmp_path / 'a.txt'} and {tmp_path / 'b.txt'}"
+    assert f"data: {names} are the same text, but count as two in the intervals" in said
+    assert "more)" not in said
+    _, said = swept(run, name="three", data=data | {"files": [str(tmp_path / "*.txt")]})
+    assert "too narrow (and 1 more); remove one" in " ".join(said.split())
+    _, said = swept(run, name="none", data=data | {"files": [str(tmp_path / "[bc].txt")]})
+    assert "same text" not in said
+
+
 def test_measurements_of_other_code_are_not_reused(run, monkeypatch):
     one = {"name": "edited", "lengths": [16], "scalings": ["trained"]}
     swept(run, **one)

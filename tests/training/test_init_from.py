@@ -187,6 +187,25 @@ def test_other_texts_than_the_sources_are_warned_of(source: RunDirectory, tmp_pa
     assert said[0].startswith(f"init_from: {source.path} was trained on another corpus: what it")
 
 
+def test_a_weaker_scaling_than_the_sources_is_warned_of(source: RunDirectory) -> None:
+    """The source has PI by 2, four pairs and base 10,000: the slowest turns in 2π · 1000 · 2."""
+
+    def warned(**scaling: Any) -> list[str]:
+        said: list[str] = []
+        stage = {"steps": 3, "seq_len": 64, "batch_size": 2, "scaling": scaling}
+        begun(extended(source, stages=[stage]), said.append)
+        return said
+
+    (line,) = warned(type="pi", factor=1.5)
+    assert line.startswith("stages.0: scaling pi is weaker than pi, with which")
+    assert "the slowest pair turns once in 9,425 instead of 12,566 tokens" in line
+    (line,) = warned(type="none")
+    assert "6,283 instead of 12,566" in line
+    assert warned(type="pi", factor=2) == warned(type="ntk", factor=4) == []
+    # at 64 tokens, four times L, it scales by four
+    assert warned(type="dynamic_ntk") == []
+
+
 def test_seeds_of_an_extension_are_one_experiment(source: RunDirectory) -> None:
     """Runs that start from demo-s0 and demo-s1, and differ in their seed, are compared as seeds."""
     from rope_jax.comparison.read import _experiment
