@@ -78,7 +78,7 @@ docs: $(VENV)/.docs ## build the documentation site in docs/_build/html; a broke
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
 	@echo 'The site: docs/_build/html/index.html'
 
-tensorboard: $(VENV)/.runtime ## show curves of all runs, or of one: RUNS=runs/demo
+tensorboard: $(BIN)/tensorboard ## show curves of all runs, or of one: RUNS=runs/demo
 	@echo 'Open http://localhost:6006/?smoothing=0'
 	@echo 'All scalings on one chart: http://localhost:6006/?smoothing=0#custom_scalars&_smoothingWeight=0'
 	@echo 'TensorBoard unticks all runs where there are more than 40: tick those to see, or name the'
@@ -135,6 +135,12 @@ $(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml $(KERNELS)
 	@ls rope_jax/kernels/kernels-*.so > /dev/null 2>&1 || \
 		echo 'No C++ compiler, or it failed: without the kernels for CPUs, which would be faster'
 	@rm $(VENV)/.partial
+	@touch $@
+
+# Alone of the development packages, in the version of their lock.
+$(BIN)/tensorboard: $(VENV)/.runtime requirements-dev.lock
+	@echo 'Installing TensorBoard'
+	@$(PIP_INSTALL) --constraint requirements-dev.lock tensorboard
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock

@@ -3,12 +3,17 @@
 Every command exists twice: as a script of the repository, and as a part of `rope-jax`.
 """
 
+import contextlib
+import importlib.util
 import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from rope_jax.errors import UserError
 
 INSTALLED = "rope-jax"
 
@@ -64,7 +69,34 @@ def tensorboard_line(folder: str) -> str:
     """Return a line of shell that shows a folder's event files; the Makefile's in its folder."""
     if repository() == Path.cwd() and shlex.quote(folder) == folder:
         return f"make tensorboard RUNS={folder}"
-    return f"{_tool('tensorboard')} --logdir {shlex.quote(folder)}"
+    line = f"{_tool('tensorboard')} --logdir {shlex.quote(folder)}"
+    return line if is_installed("tensorboard") else f"{install_line('tensorboard')} && {line}"
+
+
+def is_installed(module: str) -> bool:
+    with contextlib.suppress(ModuleNotFoundError):  # of the package around it
+        return importlib.util.find_spec(module) is not None
+    return False
+
+
+def install_line(extra: str) -> str:
+    """Return a line of shell that installs an optional extra of this package."""
+    return f"{_tool('python')} -m pip install '{INSTALLED}[{extra}]'"
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str, purpose: str) -> Iterator[None]:
+    """In this block, where packages of an extra are imported, a missing one is a UserError.
+
+    purpose: the message's beginning, what needs the package: "launcher: slurm".
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        raise UserError(
+            f"{purpose} needs the package {package}; install it with {install_line(extra)}"
+        ) from None
 
 
 def repository() -> Path | None:

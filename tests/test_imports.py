@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,8 @@ PACKAGE = ROOT / "rope_jax"
 
 # From the bottom to the top. A part may import those of the layers below it, and itself.
 LAYERS = (
-    ("errors", "invocation", "user_cache"),
+    ("errors", "user_cache"),
+    ("invocation",),
     ("stopping",),
     ("rope",),
     ("sealed",),
@@ -136,6 +138,25 @@ def test_only_checkpoints_imports_orbax() -> None:
     own = "rope_jax/training/checkpoints.py"
     wrong = (i for i in imports() if i.name.startswith("orbax") and i.file != own)
     assert_none(wrong, f"orbax belongs to {own}")
+
+
+def test_files_that_import_a_package_of_an_extra_say_which() -> None:
+    """Without `needs_extra`, the base package would end with a traceback."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    optional = project["optional-dependencies"]
+    extras = {"pyarrow": "datasets"}  # a dependency of the package datasets
+    for extra in re.findall(r"\w+", optional["all"][0].partition("[")[2]):
+        extras[re.split(r"\W", optional[extra][0])[0]] = extra
+    own = "rope_jax/checkpoints/gguf/"  # imported in `needs_extra` as a whole
+    found = {(i.file, extras.get(i.name.partition(".")[0])) for i in imports()}
+    needed = {(file, extra) for file, extra in found if extra and not file.startswith(own)}
+    assert {extra for _, extra in needed} == {*extras.values()} - {"gguf", "tensorboard"}
+    wrong = (
+        f"{file} imports a package of {extra}"
+        for file, extra in needed
+        if f'needs_extra("{extra}"' not in (ROOT / file).read_text(encoding="utf-8")
+    )
+    assert_none(wrong, "a package of an extra has to be imported in `with needs_extra(...)`")
 
 
 def test_only_mesh_names_mesh_axes() -> None:

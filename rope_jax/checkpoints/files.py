@@ -21,6 +21,7 @@ from rope_jax.checkpoints.quantized import dequantized, logical_shape, partner, 
 from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.data.tokenizers import read_content
 from rope_jax.errors import UserError, errors_from, file_errors, library_errors
+from rope_jax.invocation import needs_extra
 from rope_jax.rope.files import read_limited
 
 if TYPE_CHECKING:
@@ -223,7 +224,8 @@ def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:
     if is_gguf(model):
         if revision is not None:
             raise UserError(f"revision: {model} is a local file, which has no revisions")
-        from rope_jax.checkpoints.gguf.files import GgufFiles
+        with needs_extra("gguf", f"{model}: GGUF"):
+            from rope_jax.checkpoints.gguf.files import GgufFiles
 
         return GgufFiles(Path(model).expanduser())
     folder = find_folder(model, revision)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rope_jax.errors import UserError, file_errors, library_errors
+from rope_jax.invocation import needs_extra
 from rope_jax.rope.files import read_limited
 
 if TYPE_CHECKING:
@@ -33,13 +34,8 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
 
     settings: of tokenizer_config.json, which says whether a text begins with the start token.
     """
-    try:
+    with needs_extra("sentencepiece", f"{path}: a tokenizer of SentencePiece"):
         from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
-    except ImportError:
-        raise UserError(
-            f"{path}: is a tokenizer of SentencePiece; to read it, pip install "
-            "'rope-jax[sentencepiece]', or save a tokenizer.json beside it"
-        ) from None
     model = ModelProto()
     with file_errors(path):
         content = read_limited(path, _MOST_BYTES)

@@ -8,7 +8,6 @@ from rope_jax.errors import printable
 
 def main(argv: list[str]) -> None:
     from rope_jax.config.presentation import CompareConfig
-    from rope_jax.invocation import browser_line
 
     parser = cli.parser("RUN [RUN ...]", __doc__, CompareConfig)
     parser.add_argument(
@@ -23,7 +22,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.comparison.read import find_sweeps, read_sweep
     from rope_jax.console import plain_console
     from rope_jax.devices.memory import shortage_as
-    from rope_jax.report.comparison import FILES, check_output, write_comparison
+    from rope_jax.report.comparison import check_output, page_line, write_comparison
     from rope_jax.report.terminal import print_comparison
 
     stopping.check()
@@ -40,8 +39,8 @@ def main(argv: list[str]) -> None:
         shortage_as("RUN: there is not enough memory; end other programs, or compare fewer runs"),
     ):
         comparison = compare(sweeps, mismatches, config)
-    write_comparison(output, comparison)
+    files = write_comparison(output, comparison)
     print_comparison(console, comparison)
-    written = ", ".join(printable(str(output / name)) for name in FILES)
+    written = ", ".join(printable(str(output / name)) for name in files)
     console.print(f"{'replaced ' * is_replaced}{written}", soft_wrap=True)
-    cli.print_next(browser_line(output / "comparison.html"))
+    cli.print_next(page_line(output))

@@ -18,7 +18,8 @@ def main(argv: list[str]) -> None:
     from rope_jax.console import plain_console, print_message
     from rope_jax.grids.expand import expand
     from rope_jax.grids.run import done_jobs, run_jobs, shell_lines, submit
-    from rope_jax.invocation import browser_line, repository
+    from rope_jax.invocation import repository
+    from rope_jax.report.comparison import page_line
 
     stopping.check()
     jobs, logs = expand(grid), Path(grid.runs_dir) / "grids" / grid.name
@@ -36,4 +37,4 @@ def main(argv: list[str]) -> None:
         if run_jobs(jobs, root, logs, console):
             sys.exit(1)
         if grid.compare is not None:
-            cli.print_next(browser_line(Path(grid.compare.output) / "comparison.html"))
+            cli.print_next(page_line(Path(grid.compare.output)))

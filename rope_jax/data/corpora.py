@@ -15,6 +15,7 @@ from rope_jax.data.files import FileData, Record, matching_files, read_documents
 from rope_jax.data.splits import SPLITS, Document, Split, assign, by_position, cut, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
 from rope_jax.errors import UserError, library_errors
+from rope_jax.invocation import needs_extra
 
 # What is in memory and tokenized at once, unless one document is longer: the library `tokenizers`
 # takes about 130 bytes for each character.
@@ -84,7 +85,8 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
 
 def _hub_splits(data: HubData, skipped: dict[str, None]) -> dict[str, Split]:
     """Return the splits of a data set, whose code is never run. skipped: see `with_text`."""
-    from datasets import load_dataset
+    with needs_extra("datasets", "data.type: hub"):
+        from datasets import load_dataset
 
     # load_dataset would read a bare name as one of its loaders, and an existing path as local data
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", data.id) or Path(data.id).exists():

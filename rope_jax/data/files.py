@@ -21,6 +21,7 @@ from rope_jax import stopping
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
 from rope_jax.data.splits import Document
 from rope_jax.errors import UserError, library_errors, printable
+from rope_jax.invocation import needs_extra
 from rope_jax.rope.messages import shorten
 
 FileData = TextData | JsonLinesData | ParquetData
@@ -30,7 +31,8 @@ _ARCHIVES = {".tar", ".tgz", ".zip", ".7z"}
 
 
 def _open_zstd(file: Path, mode: str) -> Any:
-    import pyarrow  # Python itself has no zstd before 3.14
+    with needs_extra("datasets", f"data.files: {file}"):
+        import pyarrow  # Python itself has no zstd before 3.14
 
     stream: Any = pyarrow.CompressedInputStream(file.open(mode), "zstd")
     return io.BufferedReader(stream)
@@ -186,8 +188,9 @@ def _json_lines(lines: Iterable[bytes], name: str) -> Iterator[Record]:
 
 
 def _parquet_rows(file: Path, name: str, column: str) -> Iterator[Record]:
-    import pyarrow
-    from pyarrow import parquet
+    with needs_extra("datasets", f"data.files: {file}"):
+        import pyarrow
+        from pyarrow import parquet
 
     with (
         library_errors(f"data.files: {file} is not readable as Parquet", pyarrow.ArrowException),

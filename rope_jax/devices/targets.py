@@ -3,8 +3,6 @@
 Their compilers are those of the extras `tpu` and `cuda12`. Imported before jax.
 """
 
-import contextlib
-import importlib.util
 import math
 import os
 import re
@@ -13,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rope_jax.errors import UserError
+from rope_jax.invocation import install_line, is_installed
 from rope_jax.rope.messages import explain_type
 
 # The part of a GPU's memory that JAX reserves and computes in, unless this variable says otherwise.
@@ -112,9 +111,9 @@ class Target:
         from jax.experimental import topologies
 
         extra, *modules = ("tpu", "libtpu") if self.chip.gpu is None else _GPU_COMPILERS
-        if not any(map(_is_installed, modules)):
-            advice = f"pip install 'jax[{extra}]', or this package with the extra {extra}"
-            raise UserError(f"target: {self.text}: its compiler is not installed; {advice}")
+        if not any(map(is_installed, modules)):
+            advice = f"install it with {install_line(extra)}"
+            raise UserError(f"target: {self.text} needs its compiler; {advice}")
         platform, how = "tpu", dict[str, Any]()
         if self.chip.gpu is not None:
             gpu = _GPU.format(*self.chip.gpu, kind=self.chip.kinds[0], memory=self.chip.memory)
@@ -133,12 +132,6 @@ class Target:
 
 
 _GPU_COMPILERS = "cuda12", "jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"
-
-
-def _is_installed(module: str) -> bool:
-    with contextlib.suppress(ModuleNotFoundError):  # of the package around it
-        return importlib.util.find_spec(module) is not None
-    return False
 
 
 def parse_target(text: str) -> Target:

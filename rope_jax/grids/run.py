@@ -24,6 +24,7 @@ from rope_jax.config.grid import SlurmConfig
 from rope_jax.console import print_message
 from rope_jax.errors import Stopped, UserError, printable
 from rope_jax.grids.jobs import Job
+from rope_jax.invocation import needs_extra
 from rope_jax.sealed import locked
 
 _TAIL_BYTES = 4096
@@ -216,15 +217,10 @@ def run_submitted(job: Job, root: Path | None, logs: Path) -> None:
 
 
 def _executor(folder: Path, cluster: str) -> Any:
-    try:
+    with needs_extra("slurm", "launcher: slurm"):
         import submitit
-
+    try:
         return submitit.AutoExecutor(folder=folder, cluster=cluster)
-    except ModuleNotFoundError:
-        raise UserError(
-            "launcher: slurm needs the package submitit; install it with "
-            "python -m pip install -e '.[slurm]'"
-        ) from None
     except RuntimeError:
         raise UserError(
             "launcher: slurm needs the commands of Slurm (sbatch, srun), and they are not on this "

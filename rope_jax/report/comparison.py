@@ -10,11 +10,12 @@ from typing import Any
 from rope_jax.comparison.curves import DIFFERENCES, Comparison, Curve, Point
 from rope_jax.comparison.groups import Sweep, describe_settings
 from rope_jax.errors import UserError
+from rope_jax.invocation import browser_line, install_line, is_installed
 from rope_jax.plots.saving import write_figure
 from rope_jax.report import measured
 from rope_jax.report.figure import draw_comparison
 from rope_jax.report.measured import measured_table
-from rope_jax.report.page import format_page
+from rope_jax.report.page import PAGE, format_page
 from rope_jax.report.table import escape_markdown, format_latex, format_markdown, markdown_lines
 from rope_jax.report.tasks import effective_tables, task_tables
 from rope_jax.results.summary import CheckpointSummary
@@ -27,7 +28,7 @@ SOURCES = "comparison.json"
 _FIGURES = ("comparison.png", "comparison.pdf", "comparison.svg")
 FILES = (
     *_FIGURES,
-    *("comparison.html", "comparison.md", "comparison.tex", "comparison.csv", SOURCES),
+    *(PAGE, "comparison.md", "comparison.tex", "comparison.csv", SOURCES),
 )
 _MOST_BYTES = 2**24
 _COLUMNS = (
@@ -121,24 +122,38 @@ def _sources(folder: Path, sweeps: Sequence[Sweep]) -> list[str]:
     return [os.path.relpath(os.path.realpath(sweep.folder), start) for sweep in sweeps]
 
 
-def write_comparison(folder: Path, comparison: Comparison) -> None:
-    """Write all of `FILES`, or none if one cannot be written."""
+def write_comparison(folder: Path, comparison: Comparison) -> list[str]:
+    """Write and return all of `FILES`, or none if one cannot be written.
+
+    Without the extra `page`, all but the page, of which an old one is removed.
+    """
     texts = {
         "comparison.csv": comparison_csv(comparison),
         "comparison.md": comparison_markdown(comparison),
         "comparison.tex": comparison_latex(comparison),
-        "comparison.html": format_page(comparison),
         SOURCES: json.dumps({"sweeps": _sources(folder, comparison.sweeps)}, indent=2) + "\n",
     }
+    if is_installed("plotly"):
+        texts[PAGE] = format_page(comparison)
+    names = [name for name in FILES if name in texts or name in _FIGURES]
     figure = draw_comparison(comparison)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            temporary = {name: stack.enter_context(replacing(folder / name)) for name in FILES}
+            temporary = {name: stack.enter_context(replacing(folder / name)) for name in names}
             for name, text in texts.items():
                 temporary[name].write_text(text, encoding="utf-8")
             for name in _FIGURES:
                 write_figure(figure, temporary[name])
+        if PAGE not in names:
+            (folder / PAGE).unlink(missing_ok=True)
     except OSError as error:
         place = error.filename2 or folder
         raise UserError(f"output: {place} cannot be written ({error.strerror})") from None
+    return names
+
+
+def page_line(folder: Path) -> str:
+    """Return a line of shell that shows a comparison's page, or installs what writes it."""
+    page = folder / PAGE
+    return browser_line(page) if page.exists() else f"{install_line('page')}  # to write {PAGE}"

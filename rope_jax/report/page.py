@@ -5,20 +5,27 @@ import json
 from importlib import resources
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
 from rope_jax.comparison.curves import Comparison, Curve
 from rope_jax.comparison.groups import Group, describe_settings
 from rope_jax.errors import printable
+from rope_jax.invocation import needs_extra
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report import measured
 from rope_jax.report.figure import assign_curve_styles, assign_group_styles
 from rope_jax.report.tasks import task_maps
 from rope_jax.runs.logs import finite
 
+PAGE = "comparison.html"
+
 
 def format_page(comparison: Comparison) -> str:
-    """Return a self-contained HTML page, which includes plotly.js and the data."""
+    """Return a self-contained HTML page, which includes plotly.js and the data.
+
+    UserError: the package with plotly.js is not installed.
+    """
+    with needs_extra("page", PAGE):
+        from plotly.offline import get_plotlyjs
+
     template = resources.files("rope_jax.report").joinpath("page.html").read_text("utf-8")
     data = json.dumps(finite(_page_data(comparison)), allow_nan=False).replace("<", "\\u003c")
     title = html.escape(printable(measured.describe_groups(comparison)))

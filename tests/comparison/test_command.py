@@ -38,7 +38,9 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_the_same_sweeps_replace_their_comparison_and_say_so(sweep_of, run_command, tmp_path):
+def test_the_same_sweeps_replace_their_comparison_and_say_so(
+    sweep_of, run_command, tmp_path, monkeypatch
+):
     sweep_of("one")
     sweep_of("two", seed=1)
     code, out, err = run_command("one", "two/evals/demo", "output=new/place")
@@ -70,7 +72,11 @@ def test_the_same_sweeps_replace_their_comparison_and_say_so(sweep_of, run_comma
         assert run_command("one", "two", "output=new/place")[::2] == (2, err)
         sources.write_bytes(before["comparison.json"])
         assert contents(place) == before
+    # without the extra `page` no old page stays beside the new files
+    monkeypatch.setattr("rope_jax.report.comparison.is_installed", lambda package: False)
     code, out, err = run_command("one", "output=new/place", "replace=true")
+    assert set(contents(place)) == {*FILES, "mine.txt"} - {"comparison.html"}
+    assert out.endswith(" -m pip install 'rope-jax[page]'  # to write comparison.html\n")
     assert (code, err) == (0, "")
     assert len(json.loads(sources.read_text())["sweeps"]) == 1
     # what was moved together is recognized
