@@ -42,8 +42,8 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
     loaded = load_model(Session(run, training, CONSOLE))
     step, params = newest_params(run.checkpoints, loaded.memory.like, CONSOLE.print)
     stage = training.stages[training.stage_at(step)]
-    tokenizer, bos = loaded.corpus.tokenizer, loaded.corpus.tokenizer.bos_id
-    start = [] if bos is None else [bos]
+    tokenizer = loaded.corpus.tokenizer
+    start = tokenizer.bos_ids
     document = max(loaded.corpus.test.texts(), key=len)
     stream = np.concatenate([start, document]).astype(np.int32)
     tokens = stream[: 2 * stage.length]

@@ -46,7 +46,7 @@ def write(model: Path, text: str, lengths: list[int], out: Path, runs: Path) -> 
     like = placement.shard_state(jax.eval_shape(lambda: decoder.init(0)))
     params = params_at(run.checkpoints, 0, like)
     of_last = nll_of_last(decoder, placement)
-    start = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+    start = tokenizer.bos_ids
     tokens = np.array([*start, *tokenizer.encode(text)], np.int32)
     arrays: dict[str, Any] = {"tokens": tokens}
     for length in lengths:

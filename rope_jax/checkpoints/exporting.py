@@ -141,12 +141,14 @@ def _write_texts(
     original: dict[str, Any],
 ) -> None:
     """Write all files but the weights. keys: of config.json."""
-    bos, bos_id = training.tokenizer.start, tokenizer.bos_id
+    bos, bos_id = training.tokenizer.start, None
+    if isinstance(bos, str):  # transformers has no name for several
+        (bos_id,) = tokenizer.bos_ids
     ids = {"bos_token_id": bos_id, "eos_token_id": None, "pad_token_id": None}
     ids |= {key: value for key, value in original.get(CONFIG, {}).items() if key in ids}
     dtype = training.model.param_dtype
     settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    settings |= {} if bos is None else {"bos_token": bos}
+    settings |= {"bos_token": bos} if isinstance(bos, str) else {}
     settings = original.get(TOKENIZER_CONFIG, settings) | {"model_max_length": length}
     settings.pop("auto_map", None)  # code that is not exported
     contents: dict[str, Any] = {GENERATION: {"bos_token_id": bos_id}} | original

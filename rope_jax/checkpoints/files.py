@@ -171,8 +171,12 @@ class CheckpointFiles:
         file = self.tokenizer
         if file.name == TOKENIZER:
             return read_content(file)
-        settings = file.with_name(TOKENIZER_CONFIG)
-        return converted(file, read_json(settings) if settings.is_file() else {})
+        return converted(file, self.tokenizer_settings())
+
+    def tokenizer_settings(self) -> dict[str, Any]:
+        """Return the tokenizer_config.json beside the tokenizer, if there is one."""
+        file = self.tokenizer.with_name(TOKENIZER_CONFIG)
+        return read_json(file) if file.is_file() else {}
 
     def accompanying(self) -> dict[str, bytes]:
         """Return the small files that an import keeps, by name."""

@@ -14,13 +14,13 @@ from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.explain import validate
 from rope_jax.config.keys import different_keys
 from rope_jax.config.load import dump
+from rope_jax.config.tokenizer import Start
 from rope_jax.config.training import Config
 from rope_jax.console import print_message, print_overview
 from rope_jax.data.tokenizers import (
     JsonTokenizer,
-    Tokenizer,
+    added_start,
     describe_tokenizer,
-    start_token,
 )
 from rope_jax.devices.memory import check_fits, device_bytes, in_gib, shortage_as
 from rope_jax.devices.mesh import Placement
@@ -64,9 +64,9 @@ def _training_config(
     config: ImportConfig,
     files: CheckpointFiles,
     description: Description,
-) -> tuple[Config, Tokenizer]:
+) -> tuple[Config, JsonTokenizer]:
     file, content = files.tokenizer, files.read_tokenizer()
-    bos = start_token(content, str(file)) if config.bos == "auto" else config.bos
+    bos = _published_start(files, content) if config.bos == "auto" else config.bos
     known = description.model["vocab_size"]
     tokenizer = JsonTokenizer(content, bos, str(file), known)
     if tokenizer.vocab_size > known:
@@ -99,6 +99,17 @@ def _training_config(
     return validate(Config, raw, str(files.config_file)), tokenizer
 
 
+def _published_start(files: CheckpointFiles, content: str) -> Start:
+    """Return what the publisher's tokenizer puts before a text. content: of its tokenizer.json.
+
+    DeepSeek's has no post-processor that does, but `add_bos_token`, which transformers 4 follows.
+    """
+    settings = files.tokenizer_settings() if files.tokenizer.name == TOKENIZER else {}
+    token = settings.get("bos_token") if settings.get("add_bos_token") is True else None
+    given = token.get("content") if isinstance(token, dict) else token
+    return added_start(content, str(files.tokenizer)) or given
+
+
 def _is_imported(run: RunDirectory, training: Config) -> bool:
     """Whether the run already holds this import. UserError if it holds something else."""
     finish_replacing(run.path)
@@ -127,7 +138,7 @@ def _import(
     training: Config,
     files: CheckpointFiles,
     description: Description,
-    tokenizer: Tokenizer,
+    tokenizer: JsonTokenizer,
     console: Console,
 ) -> None:
     placement = Placement(training.mesh)
@@ -141,6 +152,8 @@ def _import(
         *(bytes_per_device(like), device_bytes()),
         "split them over more devices, or give param_dtype=bfloat16",
     )
+    is_added = tokenizer.adds_start or not tokenizer.bos_ids
+    by_config = "" if is_added else ", which the tokenizer's own post-processor does not add"
     unread = {"ignored keys": ", ".join(description.unread)} if description.unread else {}
     print_overview(
         console,
@@ -152,7 +165,7 @@ def _import(
             f"{'; '.join([training.model.param_dtype, *files.remarks])}",
             "positions": f"base {training.rope.base:g}, scaling {training.rope.scaling.type}, "
             f"L {training.geometry.train_length:,}, window {training.stages[0].seq_len:,} tokens",
-            "tokenizer": describe_tokenizer(training.tokenizer, tokenizer),
+            "tokenizer": describe_tokenizer(training.tokenizer, tokenizer) + by_config,
             "run": str(run.path),
         },
     )

@@ -6,6 +6,7 @@ from rope_jax.attention import AttentionName
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import FloatName, LayersName
+from rope_jax.config.tokenizer import Start
 from rope_jax.config.types import FolderName, Frozen, Length, ListOf, NonNegativeInt
 
 
@@ -32,9 +33,8 @@ class ImportConfig(Frozen):
         "auto", description="backend; auto: cpu where it can run, else blockwise (linear memory)"
     )
     layers: LayersName = Field("scanned", description="unrolled runs, scanned compiles faster")
-    bos: str | None = Field(
-        "auto", min_length=1, description="before each document; auto: post-processor; null: none"
-    )
+    bos: Start = Field("auto", description="before each document; auto: as published; null: none")
+    base: str | None = Field(None, description="of an adapter; null: what adapter_config.json says")
     ignored_keys: ListOf[str] = Field((), description="keys of config.json to leave out")
     data: DataConfig = Field(StdlibData(), description="texts of the run; a sweep may read others")
     mesh: MeshConfig = MeshConfig()

@@ -4,17 +4,25 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rope_jax.config.types import Frozen
+from rope_jax.config.types import Frozen, ListOf
 from rope_jax.rope.numbers import Whole
 
 START_TOKEN = "<|begin_of_text|>"
 """Text of the document-start token of the tokenizers made here: that of bytes, and bpe."""
 
+_Token = Annotated[str, Field(min_length=1)]
+Start = _Token | Annotated[ListOf[_Token], Field(min_length=2)] | None
+"""The text of the token before each document; several in a list (GLM-4 has two); None: none."""
+
+
+def start_tokens(start: Start) -> tuple[str, ...]:
+    """Return the texts of the tokens before each document, however many there are."""
+    return (start,) if isinstance(start, str) else start or ()
+
 
 class _TokenizerConfig(Frozen):
     @property
-    def start(self) -> str | None:
-        """Text of the token that starts a document; None: documents have no start."""
+    def start(self) -> Start:
         return START_TOKEN
 
 
@@ -29,10 +37,10 @@ class FileTokenizerConfig(_TokenizerConfig):
 
     type: Literal["file"] = "file"
     path: str = Field(description="the tokenizer.json, of which a run keeps a copy")
-    bos: str | None = Field(None, min_length=1, description="before each document; null: none")
+    bos: Start = Field(None, description="token or tokens before each document; null: none")
 
     @property
-    def start(self) -> str | None:
+    def start(self) -> Start:
         return self.bos
 
 

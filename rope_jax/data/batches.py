@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     """From 0 at the start of the window and of each document, unless the stage's `positions` or
     `documents` say otherwise."""
     weights: Array
-    """float32 [B, T]: 0 where the target starts another document, else 1."""
+    """float32 [B, T]: 0 where the target is of another document's start, else 1."""
 
 
 class ShortRows(NamedTuple):
@@ -113,9 +113,10 @@ def _with_samples(
     begins = mix.replace(windows, rows, *seed)[:, None]
     index = np.arange(batch.tokens.shape[1], dtype=np.int32)[None]
     is_sample = index >= begins
-    # what precedes a sample does not predict its first token
+    # what precedes a sample does not predict its start
     weights = np.where(is_sample, np.float32(1), batch.weights)
-    weights = np.where(index == begins - 1, np.float32(0), weights)
+    is_start = (index + 1 >= begins) & (index + 1 < begins + _unpredicted(mix.words.bos_ids))
+    weights = np.where(is_start, np.float32(0), weights)
     segment_ids, positions = batch.segment_ids, batch.positions
     if documents.mask == "document":
         last = np.take_along_axis(segment_ids, np.clip(begins - 1, 0, index.size - 1), axis=1)
@@ -178,12 +179,16 @@ def _windows(
     split: TokenSplit, offsets: NDArray[np.int64], seq_len: int, documents: DocumentsConfig
 ) -> Batch:
     window = np.empty((len(offsets), seq_len + 1), np.int32)
-    is_start = np.zeros(window.shape, bool)
+    count = _unpredicted(split.bos_ids)
+    earlier = count - 1  # how far before a window a start may begin that reaches into it
+    begins = np.zeros((len(offsets), earlier + seq_len + 1), bool)
     for row, offset in enumerate(offsets.tolist()):
         window[row] = split.read(offset, offset + seq_len + 1)
-        first, last = np.searchsorted(split.starts, [offset, offset + seq_len + 1])
-        is_start[row, split.starts[first:last] - offset] = True
-    weights = 1 - is_start[:, 1:].astype(np.float32)
+        first, last = np.searchsorted(split.starts, [offset - earlier, offset + seq_len + 1])
+        begins[row, split.starts[first:last] - offset + earlier] = True
+    before = np.lib.stride_tricks.sliding_window_view(begins[:, 1:], count, axis=1)
+    weights = 1 - before.any(-1).astype(np.float32)
+    is_start = begins[:, earlier:]
     is_start[:, 0] = True
     index = np.arange(seq_len, dtype=np.int32)
     begun = np.where(is_start[:, :-1], index, 0)
@@ -199,6 +204,11 @@ def _windows(
     if documents.positions == "continue":
         batch = batch._replace(positions=np.tile(index, (len(offsets), 1)))
     return batch
+
+
+def _unpredicted(bos_ids: Sequence[int]) -> int:
+    """Return how many tokens at the start of a document are no targets, with or without a start."""
+    return max(len(bos_ids), 1)
 
 
 # Positions that jump: a row has an increasing function f from [0, T) to [0, n), n = `length`. Where

@@ -81,4 +81,4 @@ def mix_of(tasks: tuple[MixedTask, ...], tokenizer: Tokenizer) -> Mix | None:
 def words_of(tokenizer: Tokenizer) -> Words:
     """Return how a tokenizer makes the tokens of a task's samples."""
     has_words = tokenizer.name != "bytes"
-    return Words(tokenizer.encode, tokenizer.vocab_size, tokenizer.bos_id, has_words)
+    return Words(tokenizer.encode, tokenizer.vocab_size, tokenizer.bos_ids, has_words)

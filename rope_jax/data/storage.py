@@ -1,7 +1,7 @@
 """A corpus as tokens: written once, then opened as one memory map.
 
-A split is one stream of tokens, in which every document begins with the tokenizer's `bos_id`, if it
-has one. Shapes: D documents, N tokens in all of them, document starts included.
+A split is one stream of tokens, in which every document begins with the tokenizer's `bos_ids`.
+Shapes: D documents, N tokens in all of them, document starts included.
 """
 
 import contextlib
@@ -44,8 +44,8 @@ class TokenSplit:
     """Its state then."""
     vocab_size: int
     """Every token is below it."""
-    bos_id: int | None
-    """The token that every document starts with; None: documents have no start token."""
+    bos_ids: tuple[int, ...]
+    """The tokens that every document starts with."""
     bytes_per_token: float | None
     """Bytes of UTF-8 per token, document starts left out; None if there are no such tokens."""
 
@@ -71,16 +71,16 @@ class TokenSplit:
         return tokens
 
     def document(self, index: int) -> NDArray[np.unsignedinteger[Any]]:
-        """Return a copy of the tokens of document `index`, its start token, if any, first."""
+        """Return a copy of the tokens of document `index`, its start tokens first."""
         return self.read(int(self.starts[index]), int(self.starts[index + 1]))
 
     def texts(self) -> list[NDArray[np.unsignedinteger[Any]]]:
         """Return the tokens of every document, without start tokens."""
-        first = 0 if self.bos_id is None else 1
+        first = len(self.bos_ids)
         return [self.document(index)[first:] for index in range(len(self))]
 
     def lengths(self) -> NDArray[np.int64]:
-        """Return the number of tokens in each document, any start token included: [D]."""
+        """Return the number of tokens in each document, start tokens included: [D]."""
         return np.diff(self.starts)
 
     def _changed(self, how: str) -> UserError:
@@ -143,7 +143,7 @@ def open_corpus(
             path=path,
             opened=opened,
             vocab_size=tokenizer.vocab_size,
-            bos_id=tokenizer.bos_id,
+            bos_ids=tokenizer.bos_ids,
             bytes_per_token=split["bytes_per_token"],
         )
     fingerprint, report = about["fingerprint"], tuple(about["report"])
@@ -153,7 +153,7 @@ def open_corpus(
 def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new: Path) -> None:
     digest = hashlib.sha256(tokenizer.name.encode())
     dtype = token_dtype(tokenizer.vocab_size)
-    start = np.array([] if tokenizer.bos_id is None else [tokenizer.bos_id], dtype)
+    start = np.array(tokenizer.bos_ids, dtype)
     splits: dict[str, dict[str, Any]] = {}
     report = list[str]()
     with TemporaryDirectory(dir=new) as scratch, (new / _TOKENS).open("xb") as file:
@@ -171,7 +171,7 @@ def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new:
                     text_bytes += len(text.encode())
                     file.write(block.tobytes())
                     digest.update(block.tobytes())
-            if tokenizer.bos_id is None:  # then the tokens do not show where documents begin
+            if not tokenizer.bos_ids:  # then the tokens do not show where documents begin
                 digest.update(np.cumsum([0, *lengths], dtype="<i8").tobytes())
             total = sum(lengths)
             without_starts = total - start.size * len(ids)

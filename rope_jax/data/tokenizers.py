@@ -23,7 +23,9 @@ from rope_jax.config.tokenizer import (
     START_TOKEN,
     BPETokenizerConfig,
     FileTokenizerConfig,
+    Start,
     TokenizerConfig,
+    start_tokens,
 )
 from rope_jax.data.cache import cache_folder, make_once
 from rope_jax.data.corpora import document_batches, load_documents
@@ -53,7 +55,7 @@ class ByteTokenizer:
 
     name = "bytes"
     vocab_size = 257
-    bos_id: int | None = 256
+    bos_ids: tuple[int, ...] = (256,)
     token_bytes = np.append(np.ones(256, np.int64), 0)
 
     def encode(self, text: str) -> Tokens:
@@ -63,7 +65,7 @@ class ByteTokenizer:
         return [self.encode(text) for text in texts]
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
-        kept = tokens[tokens != self.bos_id]
+        kept = tokens[~np.isin(tokens, self.bos_ids)]
         return kept.astype(np.uint8).tobytes().decode("utf-8", "replace")
 
     def json(self) -> str:
@@ -89,11 +91,12 @@ class JsonTokenizer:
 
     name: equal names give equal tokens for every text.
     vocab_size: every token is below it.
-    bos_id: the token that starts a document; None: documents begin with their first token.
+    bos_ids: the tokens before each document.
+    adds_start: whether the file's post-processor puts any there.
     """
 
-    def __init__(self, content: str, bos: str | None, where: str, known: int | None = None) -> None:
-        """content: of a tokenizer.json. bos: text of the token that starts a document, if any.
+    def __init__(self, content: str, bos: Start, where: str, known: int | None = None) -> None:
+        """content: of a tokenizer.json. bos: what is before each document.
 
         where: the file, as errors name it.
         known: size of the model's vocabulary. Only texts with added tokens beyond it are refused.
@@ -106,7 +109,7 @@ class JsonTokenizer:
         self._library.no_padding()
         self._library.encode_special_tokens = True  # like text, that is
         self._content, self._where = content, where
-        self.bos_id = None if bos is None else self._id_of(bos)
+        self.bos_ids = tuple(map(self._id_of, start_tokens(bos)))
         self.vocab_size = self._count_tokens(known)
         self._check_post_processor(bos)
         digest = hashlib.sha256(content.encode()).hexdigest()
@@ -131,7 +134,7 @@ class JsonTokenizer:
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
         """Return the text of tokens without document starts; a truncated character becomes �."""
-        kept = tokens if self.bos_id is None else tokens[tokens != self.bos_id]
+        kept = tokens[~np.isin(tokens, self.bos_ids)]
         return self._library.decode(kept.tolist(), skip_special_tokens=False)
 
     @functools.cached_property
@@ -189,7 +192,7 @@ class JsonTokenizer:
         tokens += [t for t, a in added if not a.special and (known is None or t < known)]
         if not tokens:
             raise UserError(f"tokenizer.path: {self._where} has no tokens")
-        return max(*tokens, -1 if self.bos_id is None else self.bos_id) + 1
+        return max([*tokens, *self.bos_ids]) + 1
 
     def _id_of(self, bos: str) -> int:
         token = self._library.token_to_id(bos)
@@ -202,19 +205,22 @@ class JsonTokenizer:
             raise UserError(f"tokenizer.bos: {self._where} has no token {bos!r}; {advice}")
         return token
 
-    def _check_post_processor(self, bos: str | None) -> None:
+    def _check_post_processor(self, bos: Start) -> None:
         """UserError if it adds more than `bos`: models trained so would miss these tokens."""
         before, after = _added_tokens(self._library, self._where)
-        if not after and before in ([], [bos]):
+        start, self.adds_start = list(start_tokens(bos)), bool(before)
+        if not after and before in ([], start):
             return
         shown = " and ".join(
             f"{' '.join(map(repr, tokens))} {where} it"
             for tokens, where in ((before, "before"), (after, "after"))
             if tokens
         )
-        put = "no token" if bos is None else repr(bos)
-        is_one = len(before) == 1 and not after
-        what = f"give tokenizer.bos={before[0]}, or remove it" if is_one else "remove them"
+        put = " ".join(map(repr, start)) or "no token"
+        what = "remove them"
+        if not after:
+            own = before[0] if len(before) == 1 else json.dumps(before, ensure_ascii=False)
+            what = f"give tokenizer.bos={own}, or remove {'it' if len(before) == 1 else 'them'}"
         raise UserError(
             f"tokenizer.bos: puts {put} before a document, but the post-processor of {self._where} "
             f"would add {shown}; {what} from the file's post_processor"
@@ -258,7 +264,7 @@ def open_tokenizer(
     return read_tokenizer(folder / _FILE, START_TOKEN)
 
 
-def read_tokenizer(path: Path, bos: str | None, known: int | None = None) -> JsonTokenizer:
+def read_tokenizer(path: Path, bos: Start, known: int | None = None) -> JsonTokenizer:
     """Return the tokenizer of a tokenizer.json; see `JsonTokenizer`."""
     return JsonTokenizer(read_content(path), bos, str(path), known)
 
@@ -275,18 +281,19 @@ def read_content(path: Path) -> str:
 
 def describe_tokenizer(config: TokenizerConfig, tokenizer: Tokenizer) -> str:
     """Return one line on a tokenizer, and on what precedes a document."""
-    bos_id = tokenizer.bos_id
-    start = "none" if bos_id is None else f"{config.start} (token {bos_id})"
+    ids = ", ".join(map(str, tokenizer.bos_ids))
+    plural = "s" * (len(tokenizer.bos_ids) > 1)
+    start = f"{' '.join(start_tokens(config.start))} (token{plural} {ids})" if ids else "none"
     return f"{config.type}, {tokenizer.vocab_size:,} tokens; document start: {start}"
 
 
-def start_token(content: str, where: str) -> str | None:
-    """Return the one token that a tokenizer.json's post-processor puts before a text, if any.
+def added_start(content: str, where: str) -> Start:
+    """Return what a tokenizer.json's post-processor puts before a text.
 
     where: the file, as errors name it. UserError: the content is damaged.
     """
     before, _ = _added_tokens(_library_of(content, where), where)
-    return before[0] if len(before) == 1 else None
+    return tuple(before) if len(before) > 1 else before[0] if before else None
 
 
 def train_bpe(texts: Iterable[Sequence[str]], vocab_size: int) -> str:

@@ -85,8 +85,7 @@ class SampledTaskMetric(TaskMetric):
     def _text(self, number: int) -> NDArray[np.int32]:
         """Return the `longest` tokens that fill a sample: the same ones at every length."""
         text = self.streams.tokens[number % len(self.streams.tokens)]
-        if self.words.bos_id is not None:
-            text = text[1:]
+        text = text[len(self.streams.bos_ids) :]
         begin = Draws(self.seed, number, purpose=_FOR_TEXT).below(len(text) - self.longest + 1)
         return text[begin : begin + self.longest]
 
@@ -110,16 +109,15 @@ class KeyTokenMetric(TaskMetric):
 
         ValueError: the mask is not of these documents, or there are too few key tokens.
         """
-        bos, bos_id = streams.bos, streams.bos_id
         self.name, self.settings = settings.label, settings
         blocks = self._chosen(documents, longest, width, seed)
         read = sorted({document for document, _ in blocks})
-        self.streams = streams_of(documents, read, "blocks", bos, bos_id)
+        self.streams = streams_of(documents, read, "blocks", streams.bos, streams.bos_ids)
         self._document = np.searchsorted(read, [document for document, _ in blocks])
         self._tokens = [tokens for _, tokens in blocks]
         # the places of each block's first and last key token in its stream
         places = np.array([(tokens[0], tokens[-1]) for tokens in self._tokens])
-        self._first, self._last = (places + (bos != "none")).T
+        self._first, self._last = (places + len(streams.bos_ids)).T
         few = len(read) < RELIABLE_UNITS
         part = self._last // longest if few else np.zeros(len(places), np.int64)
         pairs = np.stack([self._document, part], axis=1)

@@ -188,7 +188,7 @@ class Plan:
         layers: RotaryLayers,
         trained: Trained,
         documents: Sequence[NDArray[np.integer]],
-        bos_id: int | None,
+        bos_ids: Sequence[int],
         config: SweepConfig,
         *,
         takes_maps: bool = True,
@@ -213,14 +213,14 @@ class Plan:
             check_targets(targets, tuple(self.lengths))
             if any(PROTOCOLS[name].uses_stride for name in config.protocols):
                 check_stride(stride, tuple(self.lengths))
-        if config.bos != "none" and bos_id is None:
+        if config.bos != "none" and not bos_ids:
             raise UserError("bos: there is no document-start token; give bos_id, or bos: none")
         streams = make_streams(
             documents,
             longest=self.lengths[-1],
             max_documents=config.max_documents,
             bos=config.bos,
-            bos_id=bos_id,
+            bos_ids=bos_ids,
             seed=config.seed,
         )
         self.documents, self.units = len(streams.tokens), streams.units
@@ -292,7 +292,7 @@ class Plan:
                 f"{task.task} is for models with a tokenizer, and this one reads bytes; choose "
                 "passkey or multikey"
             )
-        words = words._replace(bos_id=None if streams.bos == "none" else streams.bos_id)
+        words = words._replace(bos_ids=streams.bos_ids)
         metrics = [
             SampledTaskMetric(task, words, streams, depth=depth, ablated=ablated, **shared)
             for depth, ablated in (*((depth, False) for depth in task.places), (None, True))

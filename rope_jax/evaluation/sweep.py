@@ -43,7 +43,7 @@ def sweep(
     trained_map: PositionMap | None = None,
     takes_maps: bool = False,
     longest: int | None = None,
-    bos_id: int | None = None,
+    bos_id: int | Sequence[int] | None = None,
     nll_of_last: LastNLLFunction | None = None,
     words: Words | None = None,
     token_bytes: NDArray[Any] | None = None,
@@ -74,15 +74,16 @@ def sweep(
     takes_maps: whether nll_fn reads `rotary.bands` (see `rope_jax.positions.bands`); otherwise an
         entry with a map is refused.
     longest: the most tokens the model can read (default: any number); longer lengths are left out.
-    words: how the model's tokens are made, which tasks need; its bos_id counts for their samples.
+    words: how the model's tokens are made, which tasks need.
     token_bytes: bytes of text of each token [vocabulary], for results in bits per byte.
 
     What is measured:
     scalings: entries as in a sweep file: "trained", {"type": "ntk", "factor": "auto"}, …
     lengths: context lengths in tokens, ascending; None: the window times 1/2, 1, 2, 4, 8 and 16.
         The window is added if it lies between them: everything else is compared with it.
-    documents: token arrays without document-start tokens; bos_id is added where `bos` asks for it.
-        Every length reads the same documents.
+    documents: token arrays without document-start tokens. Every length reads the same ones.
+    bos_id: the token, or tokens, before a document; added where `bos` asks for it, to documents
+        and to the samples of tasks.
     settings: other keys of a sweep file (protocols, max_blocks, seed, memory_gib, …).
 
     How it is run:
@@ -108,7 +109,7 @@ def sweep(
         layers,
         as_trained,
         documents,
-        bos_id,
+        () if bos_id is None else np.atleast_1d(bos_id).tolist(),
         config,
         takes_maps=takes_maps,
         longest=longest,

@@ -299,11 +299,11 @@ def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list
         layers=training.rotary_layers,
         trained=trained,
         documents=[np.zeros(longest + 1, np.int32)],
-        bos_id=None,
+        bos_ids=(),
         config=config.model_copy(update={"bos": "none", "tasks": tasks}),
         longest=training.encoding.longest,
         words=Words(  # only their number matters here
-            lambda text: np.frombuffer(text.encode(), np.uint8), 256, bos_id=None, has_words=True
+            lambda text: np.frombuffer(text.encode(), np.uint8), 256, bos_ids=(), has_words=True
         ),
     )
     by_program: dict[str, list[Job]] = {}

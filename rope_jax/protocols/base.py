@@ -104,6 +104,9 @@ class TilingProtocol(Protocol):
         for index, stream in enumerate(self.streams.tokens):
             for begin, covered in self._parts(len(stream)):
                 starts, firsts = self.tile(length, covered)
+                lead = len(self.streams.bos_ids)  # start tokens are no targets
+                is_led = (begin + starts == 0) | (self.streams.bos == "every_window")
+                firsts = np.where(is_led, np.maximum(firsts, lead), firsts)
                 document, unit = (np.full(len(starts), i, np.int64) for i in (index, len(parts)))
                 parts.append(Windows(document, begin + starts, firsts, unit))
         columns = zip(*(part[:4] for part in parts), strict=True)  # all but `answers`

@@ -1,6 +1,6 @@
 """The documents of a sweep, and windows of them; numpy only, no model.
 
-A *stream* is one document's tokens, preceded by the document-start token unless `bos` is "none".
+A *stream* is one document's tokens, preceded by the document-start tokens unless `bos` is "none".
 A window of length n is n + 1 consecutive tokens of a stream: n inputs and their n targets. The
 *position* of a target is the number of tokens of context before it: positions run from 1 to n.
 
@@ -71,14 +71,15 @@ class Streams(NamedTuple):
     units: UnitKind
     """What intervals resample."""
     bos: Bos
-    bos_id: int | None
+    bos_ids: tuple[int, ...]
+    """The tokens before each document; () with bos "none"."""
 
     def cut(self, windows: Windows, length: int) -> Int32[np.ndarray, "W n_plus_1"]:
         """Return the tokens of windows of `length`."""
         places = zip(windows.document, windows.start, strict=True)
         tokens = np.stack([self.tokens[d][start : start + length + 1] for d, start in places])
         if self.bos == "every_window":
-            tokens[:, 0] = self.bos_id
+            tokens[:, : len(self.bos_ids)] = self.bos_ids
         return tokens
 
     def scored_bytes(
@@ -93,7 +94,7 @@ class Streams(NamedTuple):
     def fingerprint(self, windows: Windows, length: int) -> str:
         """Return a hash of the texts, and of which of their tokens are scored."""
         digest = hashlib.sha256()
-        prefix = 0 if self.bos == "none" else 1
+        prefix = len(self.bos_ids)
         for index, stream in enumerate(self.tokens):
             is_here = windows.document == index
             starts = windows.start[is_here]
@@ -108,12 +109,12 @@ def streams_of(
     indices: Sequence[int],
     units: UnitKind,
     bos: Bos,
-    bos_id: int | None,
+    bos_ids: Sequence[int],
 ) -> Streams:
-    """Return the documents at `indices`, each preceded by the document-start token if asked for."""
-    prefix = [] if bos == "none" else [bos_id]
+    """Return the documents at `indices`, each preceded by its start tokens if asked for."""
+    prefix = () if bos == "none" else tuple(bos_ids)
     tokens = [np.concatenate([prefix, documents[i]]).astype(np.int32) for i in indices]
-    return Streams(list(indices), tokens, units, bos, bos_id)
+    return Streams(list(indices), tokens, units, bos, prefix)
 
 
 def make_streams(
@@ -122,14 +123,14 @@ def make_streams(
     longest: int,
     max_documents: int,
     bos: Bos,
-    bos_id: int | None,
+    bos_ids: Sequence[int],
     seed: int,
 ) -> Streams:
     """Choose documents long enough for the longest window; UserError if there are none.
 
     The choice is the same for every length and scaling.
     """
-    prefix = 0 if bos == "none" else 1
+    prefix = 0 if bos == "none" else 1  # only one, so that there is text for the samples of tasks
     lengths = np.array([len(document) + prefix for document in documents], np.int64)
     eligible = np.flatnonzero(lengths > longest)
     if not eligible.size:
@@ -140,4 +141,4 @@ def make_streams(
         )
     chosen = np.sort(np.random.default_rng([seed, 0]).permutation(eligible)[:max_documents])
     units: UnitKind = "documents" if eligible.size >= RELIABLE_UNITS else "blocks"
-    return streams_of(documents, chosen.tolist(), units, bos, bos_id)
+    return streams_of(documents, chosen.tolist(), units, bos, bos_ids)

@@ -78,13 +78,13 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
         print_message(console, f"{path}: already written")
         return path
     loaded.memory.check([window])
-    bos_id = loaded.corpus.tokenizer.bos_id
+    bos_ids = loaded.corpus.tokenizer.bos_ids
     streams = make_streams(
         split.texts(),
         longest=config.short + config.s,
         max_documents=config.max_documents,
-        bos="none" if bos_id is None else "document",
-        bos_id=bos_id,
+        bos="document" if bos_ids else "none",
+        bos_ids=bos_ids,
         seed=config.seed,
     )
     print_overview(
@@ -101,11 +101,10 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
         },
     )
     whole, near = _read(loaded, params, config, step, streams.tokens)
-    start = 0 if bos_id is None else 1  # tokens of a document's start
     documents = []
     for index, log_p, near_log_p in zip(streams.indices, whole, near, strict=True):
         (places,) = np.nonzero(is_key(log_p, near_log_p, config.alpha, config.beta))
-        tokens = tuple((places - start).tolist())
+        tokens = tuple((places - len(bos_ids)).tolist())
         documents.append(DocumentKeys(index=index, id=split.ids[index], tokens=tokens))
     result = KeyTokens(
         **settings,

@@ -90,7 +90,7 @@ class LoadedModel:
             layers=self.training.rotary_layers,
             trained=self.training.trained_at(step),
             documents=texts,
-            bos_id=self.corpus.tokenizer.bos_id,
+            bos_ids=self.corpus.tokenizer.bos_ids,
             config=config,
             longest=self.training.encoding.longest,
             words=words_of(self.corpus.tokenizer),

@@ -23,7 +23,7 @@ class Words(NamedTuple):
 
     encode: Callable[[str], NDArray[np.integer]]
     vocab_size: int
-    bos_id: int | None
+    bos_ids: Sequence[int]
     has_words: bool
 
     def joined(self, *pieces: str) -> NDArray[np.integer]:
@@ -32,7 +32,7 @@ class Words(NamedTuple):
 
     def start(self) -> NDArray[np.integer]:
         """Return what a sample begins with: the document start, if any."""
-        return np.array([] if self.bos_id is None else [self.bos_id], np.int32)
+        return np.array(self.bos_ids, np.int32)
 
     def ordinary(self, most: int = 2**31) -> Int32[np.ndarray, " V"]:
         """Return the tokens below `most` that random ones are drawn from: no document start.
@@ -41,7 +41,7 @@ class Words(NamedTuple):
         """
         count = min(self.vocab_size, most if self.has_words else min(256, most))
         tokens = np.arange(count, dtype=np.int32)
-        return tokens[tokens != self.bos_id]
+        return tokens[~np.isin(tokens, self.bos_ids)]
 
     def random(self, draws: Draws, count: int) -> Int32[np.ndarray, " count"]:
         tokens = self.ordinary()

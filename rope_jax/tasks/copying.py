@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Int32
+from numpy.typing import NDArray
 from pydantic import Field
 
 from rope_jax.rope.numbers import Whole
@@ -37,9 +37,9 @@ class Induction(Task):
                 f"task: induction needs a window of 4 tokens, not {length}; take a longer one"
             )
         copy, others = words.random(draws.part(), n), words.random(draws.part(), n)
-        opening = _opening(words, draws, length + 1 - 2 * n)
-        tokens = np.concatenate([opening, others if request.ablated else copy, copy])
-        return answered_at_end(tokens, np.arange(n - 1))
+        twice = np.concatenate([others if request.ablated else copy, copy])
+        tokens, lost = _opened(words, draws, twice, length)
+        return answered_at_end(tokens, np.arange(n - 1 - lost))
 
 
 class Repeat(Task):
@@ -73,11 +73,20 @@ class Repeat(Task):
         last = text[len(text) - length :]
         if not request.ablated:
             last = np.concatenate([text[len(text) - self.stretch :], last[self.stretch :]])
-        tokens = np.concatenate([_opening(request.words, request.draws, 1), last])
-        return answered_at_end(tokens, np.arange(self.stretch - 1))
+        tokens, lost = _opened(request.words, request.draws, last, length)
+        return answered_at_end(tokens, np.arange(self.stretch - 1 - lost))
 
 
-def _opening(words: Words, draws: Draws, count: int) -> Int32[np.ndarray, " count"]:
-    """The start of a sample, and random tokens up to `count`."""
-    start = words.start().astype(np.int32)
-    return np.concatenate([start, words.random(draws, count - len(start))])
+def _opened(
+    words: Words, draws: Draws, rest: NDArray[np.integer], length: int
+) -> tuple[NDArray[np.integer], int]:
+    """Put the start, and random tokens that fill the window, before the rest of a sample.
+
+    Returns the tokens, and how many of the rest's first ones a start of several tokens replaces;
+    as many answers cannot be found then.
+    """
+    start = words.start()
+    free = length + 1 - len(start) - len(rest)
+    filler = words.random(draws, max(free, 0))
+    lost = max(-free, 0)
+    return np.concatenate([start, filler, rest[lost:]]), lost

@@ -48,12 +48,12 @@ class TrainingSweep:
     def _plan_stages(self, corpus: Corpus, settings: TrainingSweepConfig) -> list[Plan]:
         if settings.targets is not None:
             check_targets(settings.targets, self.lengths)
-        bos_id = corpus.tokenizer.bos_id
+        bos_ids = corpus.tokenizer.bos_ids
         raw = settings.model_dump(exclude={*_OWN, "scalings"}) | {
             "lengths": self.lengths,
             "scalings": settings.scalings,
             "split": "validation",
-            "bos": "none" if bos_id is None else "document",
+            "bos": "document" if bos_ids else "none",
         }
         asked, config = validate(SweepConfig, raw, "sweep"), self._program.config
         texts = corpus.validation.texts()
@@ -62,7 +62,7 @@ class TrainingSweep:
                 layers=config.rotary_layers,
                 trained=config.trained(stage)._replace(window=config.sweep_window),
                 documents=texts,
-                bos_id=bos_id,
+                bos_ids=bos_ids,
                 config=asked,
                 longest=config.encoding.longest,
             )

@@ -200,7 +200,7 @@ def test_a_byte_level_tokenizer_is_imported(tmp_path: Path) -> None:
     tokenizer = run.open_tokenizer(config)
     ids = tokenizer.encode("in the 12 <x>").tolist()
     assert [names[i] for i in ids] == ["in", "Ġthe", "Ġ", "1", "2", "Ġ", "<x>"]
-    assert names[tokenizer.bos_id or 0] == "<|end|>"
+    assert [names[i] for i in tokenizer.bos_ids] == ["<|end|>"]
     text = "Größe\n\n don't  <|end|>"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert imported(path).path == run.path  # already there
@@ -289,7 +289,7 @@ def test_pieces_with_scores_are_split_like_sentencepiece(tmp_path: Path, prefix:
                       **{f"tokenizer__ggml__{key}": v for key, v in metadata.items()})  # fmt: skip
     run = imported(path)
     tokenizer = run.open_tokenizer(run.load_config())
-    assert tokenizer.bos_id == theirs.bos_id()
+    assert tokenizer.bos_ids == (theirs.bos_id(),)
     more = () if prefix else ("a   b", "a" + " " * 9 + "the\n\n\n <pad> the")
     for text in (*TEXTS, *more):
         assert tokenizer.encode(text).tolist() == theirs.encode(text), text

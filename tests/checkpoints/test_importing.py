@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from rope_jax.checkpoints import importing
+from rope_jax.checkpoints.exporting import export_run
 from rope_jax.cli import open_directory
+from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.inherit import load_training, training_config
@@ -19,6 +23,7 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
+from rope_jax.data.storage import open_corpus
 from rope_jax.fitting.run import fit_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.run import sweep_run
@@ -262,6 +267,61 @@ def test_a_sweep_of_a_checkpoint_imports_it_once(
         "scalings: auto is length / window, and the window is 4 times L = 8: pi-auto, ntk-auto, "
         "yarn-auto change nothing up to the window; give factors of length / L"
     ) in printed.getvalue()
+
+
+def with_tokenizer(folder: Path, template: str | None, **settings: Any) -> Path:
+    """Give a checkpoint two more special tokens, the start of a template, and settings."""
+    path = folder / "tokenizer.json"
+    library = Tokenizer.from_file(str(path))
+    library.add_special_tokens(["[gMASK]", "<sop>"])
+    content = json.loads(library.to_str()) | {"post_processor": None}
+    path.write_text(json.dumps(content))
+    if template is not None:
+        ids = [(token, library.token_to_id(token)) for token in template.split()[:-1]]
+        library.post_processor = TemplateProcessing(single=template, special_tokens=ids)
+        library.save(str(path))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_a_start_that_the_post_processor_does_not_add(folder: Path) -> None:
+    """DeepSeek: `add_bos_token`, and a post-processor without a template, or none."""
+    token = {"__type": "AddedToken", "content": "<sop>"}
+    for settings, start in (
+        ({"add_bos_token": True, "bos_token": token}, "<sop>"),
+        ({"add_bos_token": True, "bos_token": "<sop>"}, "<sop>"),
+        ({"add_bos_token": True, "bos_token": None}, None),
+        ({"add_bos_token": False, "bos_token": "<sop>"}, None),
+    ):
+        said = io.StringIO()
+        name = f"run{len(list(folder.parent.glob('runs/*')))}"
+        given = with_tokenizer(byte_checkpoint(folder), None, **settings)
+        run = imported(given, plain_console(file=said, width=1000), name=name)
+        assert run.load_config().tokenizer.start == start
+        shown = "document start: none"
+        if start is not None:
+            shown = (
+                f"document start: {start} (token 258), which the tokenizer's own post-processor "
+                "does not add"
+            )
+        assert f"{shown}\n" in said.getvalue()
+
+
+def test_a_start_of_two_tokens_is_read_swept_and_exported(folder: Path, tmp_path: Path) -> None:
+    """GLM-4's: [gMASK] <sop>."""
+    said = io.StringIO()
+    with_tokenizer(folder, "[gMASK] <sop> $A")
+    run = imported(folder, plain_console(file=said, width=1000), data=texts_of_run(folder.parent))
+    assert "document start: [gMASK] <sop> (tokens 257, 258)\n" in said.getvalue()
+    training = run.load_config()
+    assert training.tokenizer.start == ("[gMASK]", "<sop>")
+    document = open_corpus(training.data, run.open_tokenizer(training)).test.document(0)
+    assert document[:2].tolist() == [257, 258]
+    raw = {"lengths": [8, 16], "scalings": ["trained"], "max_blocks": 1, "resamples": 20}
+    sweep_run(run, training, validate(SweepConfig, raw, "test"), QUIET)
+    assert (run.evals / "sweep" / "results.csv").is_file()
+    export_run(run, ExportConfig(), tmp_path / "out", QUIET)
+    assert imported(tmp_path / "out").load_config().tokenizer.start == ("[gMASK]", "<sop>")
 
 
 def test_default_lengths_beyond_the_texts_are_refused(folder: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_checkpoint_with_a_tokenizer_model_alone_is_imported(tmp_path: Path) -
     tokenizer = run.open_tokenizer(run.load_config())
     theirs = sentencepiece.SentencePieceProcessor(str(path))
     assert tokenizer.encode(WORDS[:300]).tolist() == theirs.encode(WORDS[:300])
-    assert tokenizer.bos_id == theirs.bos_id()
+    assert tokenizer.bos_ids == (theirs.bos_id(),)
     assert json.loads(run.tokenizer_file.read_text())["model"]["type"] == "BPE"
 
 

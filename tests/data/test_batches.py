@@ -1,6 +1,7 @@
 """Windows: their offsets, documents and positions, and which distances they train."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from rope_jax.errors import UserError
 BOS = 256
 
 
-def split_of_stream(stream, starts, vocab_size, bos_id):
+def split_of_stream(stream, starts, vocab_size, bos_ids):
     return TokenSplit(
         tokens=np.array(stream, np.uint16),
         starts=np.array(starts),
@@ -32,7 +33,7 @@ def split_of_stream(stream, starts, vocab_size, bos_id):
         path=Path("not in a file"),
         opened=os.stat_result([0] * 10),
         vocab_size=vocab_size,
-        bos_id=bos_id,
+        bos_ids=bos_ids,
         bytes_per_token=1.0,
     )
 
@@ -41,12 +42,12 @@ def split_of(*documents):
     """Return a split of these documents, each a list of tokens without its start token."""
     stream = [token for document in documents for token in (BOS, *document)]
     lengths = [len(document) + 1 for document in documents]
-    return split_of_stream(stream, np.cumsum([0, *lengths]), 257, BOS)
+    return split_of_stream(stream, np.cumsum([0, *lengths]), 257, (BOS,))
 
 
 def numbered(count):
     """Return a split whose tokens are their own offsets, so that a window shows where it began."""
-    return split_of_stream(range(count), [0, count], count, None)
+    return split_of_stream(range(count), [0, count], count, ())
 
 
 def draw(split, step=0, seed=0, stage=0, seq_len=8, batch_size=8, **windows):
@@ -97,6 +98,22 @@ def test_a_batch_depends_on_its_arguments_alone_and_hosts_share_its_rows(setting
         assert leaf.dtype == (np.float32 if name == "weights" else np.int32)
     for other in ({"step": 5}, {"seed": 1}, {"stage": 1}):
         assert not np.array_equal(draw(split, **given | other).tokens, whole.tokens)
+
+
+@pytest.mark.parametrize(
+    ("offset", "weights"),
+    [(0, [0, 0, 1, 1, 0, 0]), (1, [0, 1, 1, 0, 0, 0]), (2, [1, 1, 0, 0, 0, 0])],
+)
+def test_no_token_of_a_start_of_several_is_a_target(offset, weights):
+    """Also where the window begins within one: documents of 2, 0 and 1 tokens."""
+    stream = [7, 8, 9, 1, 2, 7, 8, 9, 7, 8, 9, 3]
+    split = split_of_stream(stream, [0, 5, 8, 12], 10, (7, 8, 9))
+    (batch,) = validation_batches(
+        replace(split, tokens=split.tokens[: offset + 7]), seq_len=6, batch_size=2, batches=1
+    )
+    assert batch.tokens[1].tolist() == stream[offset : offset + 6]
+    assert batch.weights[1].tolist() == weights
+    assert split.texts()[0].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("mask", ["document", "none"])

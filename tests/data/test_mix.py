@@ -10,7 +10,7 @@ from rope_jax.config.sections import DocumentsConfig, PosePositions
 from rope_jax.config.tasks import MIXED_TASKS
 from rope_jax.config.tokenizer import START_TOKEN
 from rope_jax.data.batches import ShortRows
-from rope_jax.data.mix import mix_of, words_of
+from rope_jax.data.mix import Mix, mix_of, words_of
 from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer
 from rope_jax.errors import UserError
 from tests.data.test_batches import BOS, draw, split_of
@@ -63,6 +63,14 @@ def test_a_sample_is_one_document_that_is_trained_as_a_whole():
     assert np.array_equal(batch.tokens[:, 1:], batch.targets[:, :-1])
     depths = [text.index("<<") for text in texts(batch)]
     assert len(set(depths)) > 8
+
+
+def test_no_start_token_of_a_sample_is_a_target():
+    words = SHORTER.words._replace(bos_ids=(BOS, 300))
+    two = Mix((MIXED_TASKS["passkey"](share=1.0, shortest=40),), words)
+    batch = draw(SPLIT, seq_len=T, batch_size=200, mix=two)
+    assert (batch.weights == ~np.isin(batch.targets, (BOS, 300))).all()
+    assert ((batch.tokens == 300).sum(1) == 1).all()
 
 
 def test_shorter_samples_follow_text_as_documents_of_their_own():

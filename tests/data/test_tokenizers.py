@@ -21,6 +21,7 @@ from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import (
     ByteTokenizer,
     JsonTokenizer,
+    describe_tokenizer,
     open_tokenizer,
     read_tokenizer,
     token_dtype,
@@ -116,7 +117,7 @@ def test_a_tokenizer_json_is_run_as_it_is_but_without_special_tokens():
     text = " ".join(word for word in TEXT.split() if word.islower())
     tokens = tokenizer.encode(text.upper())
     assert tokens.tolist() == [made.token_to_id(word) for word in text.split()]
-    assert tokenizer.bos_id == 0
+    assert tokenizer.bos_ids == (0,)
     assert tokenizer.decode(np.array([0, *tokens, 0])) == text
     assert [t.tolist() for t in tokenizer.encode_batch([text, ""])] == [tokens.tolist(), []]
     assert tokenizer.json() == made.to_str()
@@ -128,6 +129,16 @@ def test_the_name_depends_on_the_file_and_the_document_start():
     names.add(tokenizer_of(library(normalizer=normalizers.Lowercase())).name)
     assert len(names) == 4
     assert tokenizer_of(made, "<s>").name == tokenizer_of(library(), "<s>").name
+
+
+def test_a_document_may_start_with_several_tokens():
+    """GLM-4: [gMASK] <sop>."""
+    config = FileTokenizerConfig(path="T", bos=("</s>", "<s>"))
+    tokenizer = tokenizer_of(library(post_processor=template("</s> <s> $A")), config.bos)
+    assert tokenizer.bos_ids == (1, 0)
+    assert tokenizer.decode(np.array([1, 0, *tokenizer.encode("a b")])) == "a b"
+    described = describe_tokenizer(config, tokenizer)
+    assert described.endswith(" tokens; document start: </s> <s> (tokens 1, 0)")
 
 
 def words_up_to(count):
@@ -168,6 +179,8 @@ def test_special_tokens_that_no_text_can_become_do_not_count():
     [
         ("<s> $A", None, "puts no token before a document, but the post-processor of {} would add "
          "'<s>' before it; give tokenizer.bos=<s>, or remove it from the file's post_processor"),
+        ("<s> </s> $A", "<s>", "puts '<s>' before a document, but the post-processor of {} would "
+         """add '<s>' '</s>' before it; give tokenizer.bos=["<s>", "</s>"], or remove them from"""),
         ("<s> $A </s>", "<s>", "puts '<s>' before a document, but the post-processor of {} would "
          "add '<s>' before it and '</s>' after it; remove them from the file's post_processor"),
         ("$A </s>", None, "puts no token before a document, but the post-processor of {} would add "
@@ -238,7 +251,7 @@ def test_the_bytes_of_tokens_add_up_to_those_of_the_text(bpe, text):
     """Also where a token ends within a character, and of spaces written as "▁"."""
     for tokenizer in (ByteTokenizer(), bpe, PIECES):
         sizes = tokenizer.token_bytes
-        assert (sizes.shape, sizes[tokenizer.bos_id]) == ((tokenizer.vocab_size,), 0)
+        assert (sizes.shape, sizes[tokenizer.bos_ids[0]]) == ((tokenizer.vocab_size,), 0)
         assert sizes[tokenizer.encode(text)].sum() == len(text.encode())
 
 
@@ -253,11 +266,11 @@ def test_the_bytes_of_a_token_are_those_it_stands_for(bpe):
 
 def test_bpe_recovers_awkward_text_and_merges_what_it_was_trained_on(bpe):
     assert bpe.decode(bpe.encode(AWKWARD)) == AWKWARD
-    assert bpe.bos_id not in bpe.encode(AWKWARD)
+    assert bpe.bos_ids[0] not in bpe.encode(AWKWARD)
     assert len(bpe.encode(TEXT)) < 0.6 * len(TEXT.encode())
     assert (bpe.vocab_size, bpe.encode(TEXT).dtype) == (400, np.uint16)
     # outside of this package, it adds its document start by itself
-    assert Tokenizer.from_str(bpe.json()).encode("a").ids[0] == bpe.bos_id
+    assert Tokenizer.from_str(bpe.json()).encode("a").ids[0] == bpe.bos_ids[0]
 
 
 def test_bpe_merges_the_most_frequent_pair_first():
@@ -333,7 +346,7 @@ def test_a_corpus_has_the_documents_in_the_tokenizers_own_tokens(data):
     corpus = open_corpus(data, tokenizer)
     train = corpus.train
     encoded = tokenizer.encode(TEXT)
-    assert train.tokens.tolist() == [tokenizer.bos_id, *encoded, tokenizer.bos_id]
+    assert train.tokens.tolist() == [*tokenizer.bos_ids, *encoded, *tokenizer.bos_ids]
     assert [tokenizer.decode(text) for text in train.texts()] == [TEXT, ""]
     assert train.bytes_per_token == len(TEXT.encode()) / len(encoded)
     assert corpus.test.bytes_per_token == len(AWKWARD.encode()) / len(tokenizer.encode(AWKWARD))

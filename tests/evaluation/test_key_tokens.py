@@ -113,12 +113,12 @@ def mask(folder, keys=KEYS, **changed):
     return {"task": "longppl", "mask": str(path)} | changed
 
 
-def jobs_of(task, **settings):
+def jobs_of(task, start=(BOS,), **settings):
     """Return the jobs that concern key tokens, by length."""
     raw = {"tasks": [task], "lengths": LENGTHS, "scalings": ["trained"]} | settings
     config = SweepConfig.model_validate(raw)
     trained = Trained(16, NoScaling(), None)
-    plan = Plan(RotaryLayers(GEOMETRY), trained, DOCUMENTS, BOS, config)
+    plan = Plan(RotaryLayers(GEOMETRY), trained, DOCUMENTS, start, config)
     return [job for job in plan.jobs() if job.metric.name == "longppl"]
 
 
@@ -130,16 +130,18 @@ def scores(params, tokens, rotary):
     return Scores(nll, targets % 3 == 0)
 
 
+@pytest.mark.parametrize("start", [(BOS,), (BOS, 5)], ids=["one", "two"])
 @pytest.mark.parametrize("bos", ["document", "every_window", "none"])
-def test_the_same_key_tokens_are_scored_at_every_length(tmp_path, bos):
+def test_the_same_key_tokens_are_scored_at_every_length(tmp_path, bos, start):
+    count = len(start) * (bos != "none")
     far = [tokens[tokens >= LENGTHS[-1]] for tokens in KEYS]
     read = [index for index, tokens in enumerate(far) if tokens.size]
     right = np.concatenate([text[tokens] for text, tokens in zip(DOCUMENTS, far, strict=True)])
     assert len(right) > 200
-    for job in jobs_of(mask(tmp_path, samples=1000), bos=bos):
+    for job in jobs_of(mask(tmp_path, samples=1000), start, bos=bos):
         tokens, windows = job.batch.tokens(), job.windows
         assert tokens.shape == (len(windows.start), job.length + 1)
-        assert (tokens[:, 0] == BOS).all() == (bos == "every_window")
+        assert (tokens[:, : len(start)] == start).all() == (bos == "every_window")
         answers = job.answers(job.length)
         assert (answers[:, -1] >= 0).all()  # a window ends with a key token
         # of half the shortest length, so that context is at least as long
@@ -148,9 +150,9 @@ def test_the_same_key_tokens_are_scored_at_every_length(tmp_path, bos):
         assert job.last == job.length - targets.min()
         np.testing.assert_array_equal(tokens[rows, targets + 1], right)
         assert len(set(windows.unit.tolist())) == len(read)
-        for row, document, start in zip(tokens, windows.document, windows.start, strict=True):
-            text = DOCUMENTS[read[document]][start - (bos != "none") + 1 :]
-            np.testing.assert_array_equal(row[1:], text[: job.length])
+        for row, document, begin in zip(tokens, windows.document, windows.start, strict=True):
+            text = DOCUMENTS[read[document]][begin - count + 2 :]
+            np.testing.assert_array_equal(row[2:], text[: job.length - 1])
 
 
 def test_a_sweep_returns_the_mean_over_key_tokens(tmp_path):

@@ -24,7 +24,7 @@ GEOMETRY = RotaryGeometry(rotary_dim=8, base=100.0, train_length=64)
 DOCUMENTS = [
     np.random.default_rng(size).integers(ord("a"), ord("z"), size) for size in range(220, 245)
 ]
-WORDS = Words(lambda text: np.frombuffer(text.encode(), np.uint8), 257, BOS, has_words=False)
+WORDS = Words(lambda text: np.frombuffer(text.encode(), np.uint8), 257, (BOS,), has_words=False)
 ORIGIN = Origin(run="toy", step=5, seed=0, corpus="none")
 PASSKEY = {"task": "passkey", "samples": 20, "depths": [0, 0.5, 1]}
 
@@ -80,7 +80,7 @@ def test_samples_have_the_same_keys_and_nested_texts_at_every_length_and_depth()
     plan = Plan(
         RotaryLayers(GEOMETRY),
         Trained(64, NoScaling(), None),
-        *(DOCUMENTS, BOS, SweepConfig.model_validate(raw)),
+        *(DOCUMENTS, (BOS,), SweepConfig.model_validate(raw)),
         words=WORDS,
     )
     for job in plan.jobs():

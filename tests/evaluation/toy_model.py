@@ -101,7 +101,7 @@ def of_last(nll):
 def windows_of(protocol, length, lengths=tuple(LENGTHS), bos="document"):
     """Return each window's document, its tokens [W, n + 1], and which targets [W, n] are scored."""
     streams = make_streams(
-        DOCUMENTS, longest=lengths[-1], max_documents=64, bos=bos, bos_id=BOS, seed=0
+        DOCUMENTS, longest=lengths[-1], max_documents=64, bos=bos, bos_ids=(BOS,), seed=0
     )
     settings = {"targets": lengths[0] // 2, "max_blocks": 2, "stride": 5, "seed": 0}
     windows = PROTOCOLS[protocol](streams, lengths=lengths, **settings).windows(length)

@@ -20,8 +20,10 @@ def documents(seed, count=12, shortest=65, longest=400):
     return [1000 * (d + 1) + np.arange(size) for d, size in enumerate(sizes)]
 
 
-def streams_of(docs, bos="document", longest=LENGTHS[-1], seed=0, most=100):
-    return make_streams(docs, longest=longest, max_documents=most, bos=bos, bos_id=BOS, seed=seed)
+def streams_of(docs, bos="document", longest=LENGTHS[-1], seed=0, most=100, start=(BOS,)):
+    return make_streams(
+        docs, longest=longest, max_documents=most, bos=bos, bos_ids=start, seed=seed
+    )
 
 
 def protocol_of(streams, protocol, lengths=LENGTHS, targets=None, blocks=3, stride=4, seed=0):
@@ -195,6 +197,25 @@ def test_the_document_start_token_stands_where_bos_says(protocol, bos):
             np.testing.assert_array_equal(row[1:], text[first : first + length])
     for old, new in zip(before, streams.tokens, strict=True):
         np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("bos", ["document", "every_window", "none"])
+def test_a_start_of_several_tokens_stands_together_and_is_never_scored(protocol, bos):
+    """As GLM-4's two do. Each other target is what it is after one start token, or after none."""
+    start, docs = (BOS, 8), documents(5)
+    streams = streams_of(docs, bos, start=start)
+    for length in LENGTHS:
+        windows = windows_of(streams, protocol, length)
+        tokens = streams.cut(windows, length)
+        led = (bos == "every_window") | ((windows.start == 0) & (bos == "document"))
+        assert ((tokens[:, :2] == start).all(1) == led).all()
+        assert (tokens[:, 2:] > 9).all()
+        for row, index, begin, first in zip(tokens, *windows[:3], strict=True):
+            text = np.append([0] * (bos != "none") * 2, docs[streams.indices[index]])
+            np.testing.assert_array_equal(row[first:], text[begin + first : begin + length + 1])
+        own = windows_of(streams_of(docs, bos), protocol, length)
+        assert windows.first.tolist() == np.where(led & (own.first == 1), 2, own.first).tolist()
 
 
 # The fingerprint

@@ -80,7 +80,7 @@ def test_a_run_keeps_its_tokenizer_and_reads_with_it(bpe):
     assert run.recorded_corpus() == corpus.fingerprint
     rows, printed = swept(bpe)
     streams = make_streams(
-        corpus.test.texts(), longest=16, max_documents=64, bos="document", bos_id=0, seed=0
+        corpus.test.texts(), longest=16, max_documents=64, bos="document", bos_ids=(0,), seed=0
     )
     library = Tokenizer.from_str(tokenizer.json())
     for row in rows:
@@ -107,14 +107,14 @@ def test_a_run_keeps_its_tokenizer_and_reads_with_it(bpe):
 def test_without_a_document_start_windows_begin_with_text(without_bos):
     run, config = without_bos
     tokenizer = run.open_tokenizer(config)  # from the run's copy
-    assert (tokenizer.bos_id, tokenizer.vocab_size) == (None, 270)
+    assert (tokenizer.bos_ids, tokenizer.vocab_size) == ((), 270)
     rows, printed = swept(without_bos, name="plain")
     assert {row.bos for row in rows} == {"none"}
     assert "document start: none" in printed
     assert load(SweepConfig, run.evals / "plain" / "sweep.yaml").bos == "none"
     split = open_corpus(config.data, tokenizer).test
     streams = make_streams(
-        split.texts(), longest=16, max_documents=64, bos="none", bos_id=None, seed=0
+        split.texts(), longest=16, max_documents=64, bos="none", bos_ids=(), seed=0
     )
     windows = same_tokens(streams).windows(16)
     assert rows[-1].targets == streams.fingerprint(windows, 16)

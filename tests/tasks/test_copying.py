@@ -66,6 +66,17 @@ def test_a_repeat_is_the_end_of_the_text_and_taken_out_the_text_alone(words):
     assert (made.tokens[0] == 256) == (without.tokens[0] == 256) == (words is BYTES)
 
 
+@pytest.mark.parametrize(
+    ("task", "length", "lost"), [("induction", 100, 1), ("induction", 101, 0), ("repeat", 100, 1)]
+)
+def test_a_start_of_two_tokens_takes_the_place_of_what_is_copied_first(task, length, lost):
+    one = sample(task, length)
+    two = sample(task, length, words=BYTES._replace(bos_ids=(258, 257)))
+    assert two.tokens[:2].tolist() == [258, 257]
+    np.testing.assert_array_equal(two.tokens[2:], one.tokens[2:])
+    np.testing.assert_array_equal(two.answers, np.maximum(one.answers - lost, -1))
+
+
 def test_other_tasks_have_no_distance():
     found = {name for name, task in TASKS.items() if task().distance(500) is not None}
     assert found == {"repeat", "induction"}

@@ -6,7 +6,7 @@ import pytest
 from rope_jax.tasks import Words
 from tests.tasks.samples import BYTES, NO_START, answered, sample
 
-MANY = Words(BYTES.encode, 50_000, 3, has_words=True)
+MANY = Words(BYTES.encode, 50_000, (3,), has_words=True)
 
 
 def parts(made, k, start=1):
