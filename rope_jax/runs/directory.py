@@ -16,6 +16,7 @@ from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
 from rope_jax.errors import UserError
+from rope_jax.invocation import is_installed
 from rope_jax.rope.files import read_limited
 from rope_jax.sealed import finish_replacing, locked, write_text
 
@@ -25,7 +26,8 @@ RUN_CONFIG = "run.yaml"
 _BEFORE_CONFIG = {".lock", ".config.tmp.yaml"}
 _PACKAGES = (
     *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint"),
-    *("datasets", "tokenizers", "numpy", "scipy"),
+    *("tokenizers", "numpy", "scipy"),
+    *(["datasets"] * is_installed("datasets")),  # an extra
 )
 
 
