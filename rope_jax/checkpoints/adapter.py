@@ -2,12 +2,16 @@
 
     W' = W + s·B·A,    s = lora_alpha/r, or lora_alpha/√r with use_rslora
 
+r is the rank of a module's own factors, and alpha_pattern may give modules an alpha of their own.
+
 Source: Hu et al., arXiv 2106.09685; the files are those of the library PEFT.
 
 Shapes: A [r, inputs], B [outputs, r], W [outputs, inputs].
 """
 
 import math
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +34,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "init_lora_weights": (True, False, None, "gaussian"),
 }
 _READ_OR_IGNORED = {
-    *("base_model_name_or_path", "revision", "lora_alpha", "r", "rank_pattern", "lora_dropout"),
+    *("base_model_name_or_path", "revision", "lora_alpha", "alpha_pattern", "lora_dropout"),
+    *("r", "rank_pattern"),
     *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "task_type"),
     *("auto_mapping", "inference_mode", "megatron_config", "megatron_core", "parent_library"),
     *("peft_version", "qalora_group_size"),
@@ -40,41 +45,54 @@ _ADVICE = (
     "the model"
 )
 
-Factors = dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""A and B by the name of the weight that they change."""
+# PEFT leaves out the adapter's name; with an adapter of the output matrix it saves that, too.
+_NAME = re.compile(
+    r"(?:base_model\.model\.)?(.+)\.(lora_A|lora_B|base_layer)(?:\.default)?\.weight"
+)
+
+
+class Change(NamedTuple):
+    """A, B and s of a weight; base: what the adapter has in place of W."""
+
+    a: NDArray[np.float32]
+    b: NDArray[np.float32]
+    scale: float
+    base: NDArray[np.float32] | None
 
 
 class Adapter(NamedTuple):
     """A folder with adapter_config.json and adapter_model.safetensors.
 
     base:    the model that it changes: a folder, or an id on the hub with a `revision`.
-    by_root: whether alpha is divided by √r instead of r.
+    changes: what changes, by the name of the weight.
     """
 
     folder: Path
     base: str
     revision: str | None
-    alpha: float
-    by_root: bool
-    factors: Factors
+    changes: Mapping[str, Change]
 
     def merged(self, name: str, weight: NDArray[Any]) -> NDArray[Any]:
         """Return a tensor of the base model with what the adapter adds to it, in float32."""
-        if name not in self.factors:
+        if name not in self.changes:
             return weight
-        a, b = self.factors[name]
-        rank = a.shape[0]
-        if a.ndim != 2 or b.shape != (weight.shape[0], rank) or a.shape[1:] != weight.shape[1:]:
+        a, b, scale, base = self.changes[name]
+        base = weight if base is None else base
+        fits = (
+            a.ndim == 2 and b.shape == (weight.shape[0], len(a)) and a.shape[1:] == base.shape[1:]
+        )
+        if not fits or base.shape != weight.shape:
             raise UserError(
                 f"{self.folder / WEIGHTS}: lora_A {list(a.shape)} and lora_B {list(b.shape)} do "
                 f"not fit {name} {list(weight.shape)} of {self.base}"
             )
-        scale = self.alpha / (math.sqrt(rank) if self.by_root else rank)
-        return weight.astype(np.float32) + np.float32(scale) * (b @ a)
+        return base.astype(np.float32) + np.float32(scale) * (b @ a)
 
 
-def read_adapter(folder: Path) -> Adapter | None:
+def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
     """Return the adapter in a folder, if it holds one.
+
+    base: in place of the one that its config names.
 
     UserError: it is not plain LoRA, or the folder holds a model as well.
     """
@@ -94,30 +112,45 @@ def read_adapter(folder: Path) -> Adapter | None:
             value == x and type(value) is type(x) for x in plain
         ):
             raise UserError(f"{path}: {key}: is {show_value(value)}, and {_ADVICE}")
-    base, alpha = config.get("base_model_name_or_path"), config.get("lora_alpha")
+    patterns = config.get("alpha_pattern") or {}
+    named = {f"alpha_pattern: {key}": alpha for key, alpha in patterns.items()}
+    for key, alpha in {"lora_alpha": config.get("lora_alpha"), **named}.items():
+        if type(alpha) not in (int, float) or not math.isfinite(alpha):
+            raise UserError(f"{path}: {key}: should be a number, not {show_value(alpha)}")
+    changes = _changes(folder / WEIGHTS, config, patterns)
+    if base is not None:
+        return Adapter(folder, base, None, changes)
+    base = config.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise UserError(
             f"{path}: base_model_name_or_path: should name the base model, not {show_value(base)}"
         )
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise UserError(f"{path}: lora_alpha: should be a number, not {show_value(alpha)}")
-    by_root, factors = bool(config.get("use_rslora")), _factors(folder / WEIGHTS)
-    return Adapter(folder, base, config.get("revision"), float(alpha), by_root, factors)
+    return Adapter(folder, base, config.get("revision"), changes)
 
 
-def _factors(path: Path) -> Factors:
+def _changes(
+    path: Path, config: Mapping[str, Any], patterns: Mapping[str, float]
+) -> dict[str, Change]:
+    """Return what an adapter changes. patterns: the alphas of the modules that match each."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; save the adapter as safetensors")
     parts: dict[str, dict[str, NDArray[np.float32]]] = {}
     with opened(path) as file:
         for name in file.keys():  # noqa: SIM118  not a mapping
-            module, _, kind = name.removeprefix("base_model.model.").rpartition(".lora_")
-            module = without_prefix(module)
-            if kind not in ("A.weight", "B.weight"):
+            match = _NAME.fullmatch(name)
+            if match is None:
                 raise UserError(f"{path}: {name}: is neither lora_A nor lora_B, and {_ADVICE}")
-            factor = np.asarray(file.get_tensor(name)).astype(np.float32)
-            parts.setdefault(f"{module}.weight", {})[kind[0]] = factor
-    for name, factors in parts.items():
-        if len(factors) < 2:
+            tensor = np.asarray(file.get_tensor(name)).astype(np.float32)
+            parts.setdefault(match[1], {})[match[2]] = tensor
+    changes = {}
+    for module, own in parts.items():
+        name = f"{without_prefix(module)}.weight"
+        if not own.keys() >= {"lora_A", "lora_B"}:
             raise UserError(f"{path}: {name} has only one of lora_A and lora_B")
-    return {name: (factors["A"], factors["B"]) for name, factors in parts.items()}
+        # as PEFT matches them: the first that is the end of the module's name
+        alphas = (x for key, x in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
+        rank = len(own["lora_A"])
+        divisor = math.sqrt(rank) if config.get("use_rslora") else rank
+        scale = next(alphas, config["lora_alpha"]) / divisor
+        changes[name] = Change(own["lora_A"], own["lora_B"], scale, own.get("base_layer"))
+    return changes

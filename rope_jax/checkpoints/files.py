@@ -53,6 +53,7 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 _LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|multi_modal_projector)\..*")
 """Names of the weights in other parts of a multimodal model, which are left out."""
+_OUTPUT = "lm_head.weight"
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
@@ -100,7 +101,13 @@ class CheckpointFiles:
                     dtype = part.get_dtype()
                     self.tensors[name] = TensorInfo(path, stored, tuple(part.get_shape()), dtype)
         self._join_scales()
-        if adapter and (absent := sorted(adapter.factors.keys() - self.tensors.keys())):
+        # only the output matrix is changed then, not the embedding
+        is_tied = _OUTPUT not in self.tensors and self.config.get("tie_word_embeddings", True)
+        self._is_untied = bool(adapter and _OUTPUT in adapter.changes and is_tied)
+        if self._is_untied and (embedding := self.tensors.get("model.embed_tokens.weight")):
+            self.tensors[_OUTPUT] = embedding
+            self.config["tie_word_embeddings"] = False
+        if adapter and (absent := sorted(adapter.changes.keys() - self.tensors.keys())):
             raise UserError(f"{adapter.folder}: changes {absent[0]}, which {folder} lacks")
 
     def _other_part(self, name: str) -> str | None:
@@ -150,8 +157,10 @@ class CheckpointFiles:
         if self._left_out:
             remarks.append(f"without {' and '.join(sorted(self._left_out))}")
         if self.adapter:
-            number = len(self.adapter.factors)
+            number = len(self.adapter.changes)
             remarks.append(f"{number:,} of them changed by {self.adapter.folder}")
+        if self._is_untied:
+            remarks.append("the output matrix no longer tied to the embedding")
         return remarks
 
     @property
@@ -223,8 +232,11 @@ class CheckpointFiles:
             raise UserError(f"{info.file}: {info.stored} has {error}") from None
 
 
-def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:
-    """Open a checkpoint: a local folder, an id on the hub, an adapter and its base; a GGUF file."""
+def open_checkpoint(model: str, revision: str | None, base: str | None = None) -> CheckpointFiles:
+    """Open a checkpoint: a local folder, an id on the hub, an adapter and its base; a GGUF file.
+
+    base: of an adapter, in place of the one that it names.
+    """
     if is_gguf(model):
         if revision is not None:
             raise UserError(f"revision: {model} is a local file, which has no revisions")
@@ -233,13 +245,23 @@ def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:
 
         return GgufFiles(Path(model).expanduser())
     folder = find_folder(model, revision)
-    changes = read_adapter(folder)
+    changes = read_adapter(folder, base)
     if changes is None:
+        if base is not None:
+            raise UserError(f"base: {model} is no adapter, and has no base")
         return CheckpointFiles(folder)
-    with errors_from(f"{folder / adapter.CONFIG}: base_model_name_or_path"):
-        is_folder = os.path.isdir(os.path.expanduser(changes.base))
-        base = find_folder(changes.base, None if is_folder else changes.revision)
-    return CheckpointFiles(base, changes)
+    if base is not None:
+        with errors_from("base"):
+            return CheckpointFiles(find_folder(base, None), changes)
+    is_folder = os.path.isdir(os.path.expanduser(changes.base))
+    try:
+        found = find_folder(changes.base, None if is_folder else changes.revision)
+    except UserError as error:
+        raise UserError(
+            f"{folder / adapter.CONFIG}: base_model_name_or_path: {error}; if the base is "
+            f"elsewhere, give it: scripts/import_hf.py {model} base=FOLDER"
+        ) from None
+    return CheckpointFiles(found, changes)
 
 
 def find_folder(model: str, revision: str | None) -> Path:

@@ -41,7 +41,7 @@ def import_checkpoint(model: str, config: ImportConfig, console: Console) -> Run
     The run's only checkpoint is that of step 0. The same call does nothing for one that is already
     imported. Raises UserError; no run is left then.
     """
-    files = open_checkpoint(model, config.revision)
+    files = open_checkpoint(model, config.revision, config.base)
     description = read_description(files.config, str(files.config_file), config.ignored_keys)
     path = Path(model).expanduser()
     name = config.name or (path.resolve() if path.exists() else path).name.removesuffix(GGUF)

@@ -1,5 +1,6 @@
 """LoRA adapters: merged into the base model as it is read, or refused by name."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rope_jax.checkpoints.files import is_checkpoint, open_checkpoint
-from tests.checkpoints.folders import assert_same, byte_checkpoint, edit_tensors, imported, says
+from rope_jax.console import plain_console
+from tests.checkpoints.folders import (
+    assert_same,
+    byte_checkpoint,
+    edit_config,
+    edit_tensors,
+    imported,
+    says,
+)
 
 MODULES = ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj")
 WEIGHTS = "adapter_model.safetensors"
@@ -46,14 +55,33 @@ def write_config(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(before | changes))
 
 
-def merged(folder: Path) -> dict[str, Any]:
-    files = open_checkpoint(str(folder), None)
+def merged(folder: Path, base: str | None = None) -> dict[str, Any]:
+    files = open_checkpoint(str(folder), None, base)
     return dict(files.read(files.tensors))
 
 
-@pytest.mark.parametrize(("by_root", "scale"), [(False, 12 / 3), (True, 12 / np.sqrt(3))])
-def test_the_product_is_added_to_each_matrix(folder: Path, by_root: bool, scale: float) -> None:
-    write_config(folder, use_rslora=by_root)
+# as PEFT 0.21 reads them: the first that matches the end of a module's name
+PATTERNS = {"^model.layers.1.mlp.down_proj": 6, r"layers\.0\..*_proj": 9, "q_proj": 1, "proj": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "alphas"),
+    [
+        ({}, (12, 12)),
+        ({"use_rslora": True}, (12, 12)),
+        ({"alpha_pattern": PATTERNS}, (9, 6)),
+        (
+            {"alpha_pattern": PATTERNS, "use_rslora": True, "r": 8, "rank_pattern": {"proj": 3}},
+            (9, 6),
+        ),
+        ({"alpha_pattern": {"down_proj": 2.5, "1.mlp": 7}}, (12, 2.5)),
+    ],
+)
+def test_the_product_is_added_to_each_matrix(
+    folder: Path, changes: dict[str, Any], alphas: tuple[float, float]
+) -> None:
+    write_config(folder, **changes)
+    divisor = np.sqrt(3) if changes.get("use_rslora") else 3
     base, factors = load_file(folder.parent / "base/model.safetensors"), load_file(folder / WEIGHTS)
     found = merged(folder)
     assert found.keys() == base.keys()
@@ -62,6 +90,7 @@ def test_the_product_is_added_to_each_matrix(folder: Path, by_root: bool, scale:
         expected = weight.astype(np.float64)
         if module in MODULES:
             a, b = (factors[f"base_model.model.{module}.lora_{kind}.weight"] for kind in "AB")
+            scale = alphas[MODULES.index(module)] / divisor
             expected = expected + scale * (b.astype(np.float64) @ a.astype(np.float64))
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-5)
 
@@ -77,7 +106,7 @@ def test_an_adapter_is_imported_with_its_base_model(folder: Path) -> None:
     ("key", "value"),
     [
         *[("use_dora", True), ("fan_in_fan_out", True), ("bias", "all"), ("peft_type", "IA3")],
-        *[("modules_to_save", ["lm_head"]), ("alpha_pattern", {"q_proj": 4})],
+        *[("modules_to_save", ["lm_head"]), ("layer_replication", [[0, 2]])],
         # these change the base model's weights, or are of a kind that is not known here
         *[("init_lora_weights", "pissa"), ("init_lora_weights", "loftq"), ("use_qalora", True)],
         *[("trainable_token_indices", [1]), ("use_rslora", "false"), ("anything_new", 3)],
@@ -94,14 +123,55 @@ def test_other_adapters_are_refused(folder: Path, key: str, value: Any) -> None:
     ("key", "value", "message"),
     [
         ("lora_alpha", float("nan"), "should be a number, not nan"),
+        ("alpha_pattern", {"q_proj": "4"}, "q_proj: should be a number, not '4'"),
         ("base_model_name_or_path", None, "should name the base model, not null"),
         ("base_model_name_or_path", "gone", "gone: is neither a folder with a config.json nor the"),
+        ("base_model_name_or_path", "/mnt/m", "/mnt/m: is neither a folder with a config.json nor "
+         "the id (owner/name) of a model on the Hugging Face hub; if the base is elsewhere, give "
+         "it: scripts/import_hf.py {} base=FOLDER"),
     ],
-)
+)  # fmt: skip
 def test_values_that_are_refused(folder: Path, key: str, value: Any, message: str) -> None:
     write_config(folder, **{key: value})
     said = says(open_checkpoint, str(folder), None)
-    assert said.startswith(f"{folder}/adapter_config.json: {key}: {message}")
+    assert said.startswith(f"{folder}/adapter_config.json: {key}: {message.format(folder)}")
+
+
+def test_a_base_that_is_elsewhere(folder: Path) -> None:
+    plain, base = merged(folder), str(folder.parent / "base")
+    write_config(folder, base_model_name_or_path="/mnt/models/base", revision="main")
+    assert_same(merged(folder, base), plain)
+    assert imported(folder, base=base).path.name == "adapter"
+    assert says(merged, folder, "gone").startswith("base: gone: is neither a folder with a ")
+    assert says(merged, Path(base), base) == f"base: {base} is no adapter, and has no base"
+
+
+def test_an_output_matrix_is_changed_without_its_embedding(folder: Path) -> None:
+    """Of a tied model, as PEFT computes it unmerged; its file has the matrix, too."""
+    path, base, lm_head = folder / WEIGHTS, folder.parent / "base", "base_model.model.lm_head"
+    edit_config(base, tie_word_embeddings=True)
+    tensors = edit_tensors(base, lambda n, x: (n, None if n == "lm_head.weight" else x))
+    embedding = tensors["model.embed_tokens.weight"]
+    rng = np.random.default_rng(1)
+    a, b = (rng.normal(size=x).astype(np.float32) for x in ((3, embedding.shape[1]), (264, 3)))
+    for own in (None, embedding, embedding + 1):
+        more = {} if own is None else {f"{lm_head}.base_layer.weight": own}
+        save_file({f"{lm_head}.lora_A.weight": a, f"{lm_head}.lora_B.weight": b} | more, path)
+        found = merged(folder)
+        expected = (embedding if own is None else own) + 4 * (b @ a)
+        np.testing.assert_allclose(found["lm_head.weight"], expected, rtol=1e-5, atol=1e-5)
+        assert np.array_equal(found["model.embed_tokens.weight"], embedding)
+    said = io.StringIO()
+    run = imported(folder, plain_console(file=said, width=1000))
+    assert not run.load_config().model.tie_word_embeddings
+    assert "the output matrix no longer tied to the embedding" in said.getvalue()
+
+
+def test_names_with_the_name_of_the_adapter(folder: Path) -> None:
+    plain, path = merged(folder), folder / WEIGHTS
+    factors = load_file(path)
+    save_file({n.replace(".weight", ".default.weight"): f for n, f in factors.items()}, path)
+    assert_same(merged(folder), plain)
 
 
 def test_an_adapter_beside_a_model_is_ambiguous(folder: Path) -> None:
