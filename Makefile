@@ -32,7 +32,7 @@ demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores
 	$(BIN)/python eval_ppl.py runs/demo --sweep configs/sweeps/demo.yaml
 	@echo 'Figure: runs/demo/evals/demo/curve.png. Training curves: make tensorboard RUNS=runs/demo'
 
-extend: $(VENV)/.runtime ## extend a model to which far text is worth something, in three ways (five minutes)
+extend: $(VENV)/.runtime ## extend a model to which far text is worth something, in three ways (5 to 14 minutes)
 	$(BIN)/python scripts/grid.py configs/grids/copying.yaml
 	@echo 'Figure: comparisons/copying/comparison.png'
 

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rope_jax import stopping
+from rope_jax import __version__, stopping
 from rope_jax.errors import Stopped, UserError, printable
-from rope_jax.invocation import program
+from rope_jax.invocation import INSTALLED, program
 
 if TYPE_CHECKING:  # slow imports: until `run` listens to signals, Ctrl-C gives a traceback
     from pydantic import BaseModel
@@ -44,6 +44,8 @@ def parser(
         add_help=schema is None,
         allow_abbrev=False,
     )
+    version = f"{INSTALLED} {__version__}"
+    made.add_argument("--version", action="version", version=version, help="print the version")
     if schema is not None:
         about = "print the resolved config and exit"
         made.add_argument("--print-config", action="store_true", help=about)

@@ -1,14 +1,17 @@
 """Terminal output: text as it is, lines broken between words, tables whose numbers stay whole."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.segment import Segment
 from rich.status import Status
+from rich.table import Column as TableColumn
 from rich.text import Text
 
 from rope_jax.errors import printable
@@ -75,16 +78,42 @@ def describe_duration(seconds: float) -> str:
     return f"about {round(seconds / 86400):,} days"
 
 
-def progress_bar(console: Console, *counters: ProgressColumn) -> Progress:
-    """Return a bar: the task's description, the bar, `counters`, the time left, the field `now`."""
+class _TimeLeftColumn(ProgressColumn):
+    """Rich's estimate of the time left, counted down until more is done and there is another."""
+
+    _estimated: tuple[float, float] | None = None  # what was done then, and when
+
+    def render(self, task: Task) -> Text:
+        if self._estimated is None or self._estimated[0] != task.completed:
+            self._estimated = task.completed, task.get_time()
+        if task.time_remaining is None:
+            return Text("-:--:--", "progress.remaining")
+        left = max(0, task.time_remaining - (task.get_time() - self._estimated[1]))
+        return Text(str(timedelta(seconds=math.ceil(left))), "progress.remaining")
+
+
+def progress_bar(console: Console, counter: type[ProgressColumn]) -> Progress:
+    """Return a bar: the task's description, the bar, `counter`, the time left, the field `now`.
+
+    Only a terminal shows it, because it cannot be redrawn elsewhere. The speed is the mean since
+    the first update, however far apart updates are; what came before that one is not counted.
+    """
     return Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        *counters,
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[now]}", markup=False),
+        BarColumn(max(8, min(40, console.width - 72))),
+        counter(table_column=TableColumn(no_wrap=True)),
+        _TimeLeftColumn(TableColumn(no_wrap=True)),
+        TextColumn("{task.fields[now]}", markup=False, table_column=TableColumn()),
         console=console,
+        speed_estimate_period=math.inf,
+        disable=not console.is_terminal,
     )
+
+
+def time_left(task: Task) -> str:
+    """Return ", about 3 minutes left", or nothing before there is an estimate and at the end."""
+    left = task.time_remaining
+    return f", {describe_duration(float(left))} left" if left else ""
 
 
 def wrap(text: str, width: int, indent: int = 0) -> list[str]:

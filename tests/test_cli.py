@@ -50,6 +50,11 @@ def test_help_lists_the_keys_and_says_all_about_one(command):
     assert "\n  yarn: YaRN: θ for fast pairs" in out
 
 
+def test_a_command_names_its_version(command):
+    for main, name in ((train.main, "train.py"), (eval_ppl.main, "eval_ppl.py")):
+        assert command(main, name, "--version") == f"rope-jax {__version__}\n"
+
+
 def test_the_printed_config_gives_the_same_run_or_sweep(command, tmp_path):
     given = ["seed=5", "name=b=c"]
     run = command(train.main, "train.py", "configs/demo.yaml", *given, "--print-config")

@@ -12,6 +12,7 @@ from matplotlib.image import imread
 
 import eval_ppl
 import train
+from rope_jax.commands import exporting
 
 ROOT = Path(__file__).parents[1]
 TINY = """\
@@ -31,7 +32,7 @@ def next_lines(out: str) -> list[str]:
     return [line.strip().partition(" ")[2] for line in lines.splitlines()]
 
 
-def test_a_run_is_trained_and_swept(call, tmp_path, monkeypatch):
+def test_a_run_is_trained_and_swept_and_exported(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts").mkdir()
     rng = np.random.default_rng(0)
@@ -72,3 +73,7 @@ def test_a_run_is_trained_and_swept(call, tmp_path, monkeypatch):
     assert imread(evals / "curve.png").shape[1] > 1000
     for name in names:
         assert len(list((evals / name).glob("events.*.tfevents.*"))) == 1
+    words = "runs/tiny", "runs/tiny-hf"
+    status, out, err = call(exporting.main, str(ROOT / "scripts/export_hf.py"), *words)
+    assert (status, err) == (0, "")
+    assert next_lines(out) == [f"{ROOT / 'eval_ppl.py'} runs/tiny-hf"]

@@ -3,7 +3,7 @@
 import io
 import re
 
-from rich.progress import Progress, TextColumn
+from rich.progress import MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +17,7 @@ from rope_jax.console import (
     print_warning,
     print_wrapped,
     progress_bar,
+    time_left,
     wrap,
 )
 
@@ -111,7 +112,7 @@ def test_markup_is_no_markup_wherever_text_is_printed():
     print_wrapped(console, name)
     print_overview(console, name, {name: [name, name]})
     print_columns(console, [Column(name, [Text(name)]), Column(name, [Text(name)])])
-    with console.status(name), progress_bar(console) as bar:
+    with console.status(name), progress_bar(console, TaskProgressColumn) as bar:
         bar.add_task(name, total=1, now=name)
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
     assert plain.count(name) >= 12
@@ -139,3 +140,65 @@ def test_durations_are_rounded_to_what_an_estimate_can_say():
         1e9: "about 11,574 days",
     }.items():
         assert describe_duration(float(seconds)) == text
+
+
+class Clock:
+    """The time that a test says it is."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def shown_bar(width=120, **fields):
+    """Return a bar of 100 units, its task, its clock, and a function that draws it as text."""
+    clock = Clock()
+    how = {"width": width, "force_terminal": True, "no_color": True, "get_time": clock}
+    console = plain_console(file=io.StringIO(), **how)
+    bar = progress_bar(console, MofNCompleteColumn)
+    task = bar.add_task("training", total=100, now="first step", **fields)
+
+    def drawn():
+        with console.capture() as captured:
+            console.print(bar.get_renderable())
+        return captured.get()
+
+    return bar, task, clock, drawn
+
+
+def test_time_left_counts_down_however_far_apart_updates_are():
+    bar, task, clock, drawn = shown_bar()
+    for seconds, done in ((5000, 0), (9000, 10), (9900, 20)):  # compiling is part of the first 10
+        assert "-:--:--" in drawn()
+        assert time_left(bar.tasks[task]) == ""
+        clock.now = seconds
+        bar.update(task, completed=done)
+    assert "2:00:00" in drawn()  # 80 more, at 10 in 900 s
+    assert time_left(bar.tasks[task]) == ", about 2 hours left"
+    clock.now += 600
+    assert "1:50:00" in drawn()
+    clock.now += 300
+    bar.update(task, completed=30)
+    assert "1:45:00" in drawn()
+    bar.update(task, completed=100)
+    assert "0:00:00" in drawn()
+    assert time_left(bar.tasks[task]) == ""
+
+
+def test_a_bar_becomes_narrow_before_any_figure_is_cut():
+    now = "loss 4.567, 14.3k tokens/s, validation 5.678"
+    for width, bar_width in ((80, 8), (100, 28), (120, 40)):
+        bar, task, _, drawn = shown_bar(width)
+        bar.update(task, total=1000, completed=620, now=now)
+        (line,) = drawn().splitlines()
+        assert re.fullmatch(rf"training .{{{bar_width}}}  620/1000 -:--:-- {now}\s*", line), line
+    bar.update(task, now=f"{now}, {now}, {now}")
+    assert " 620/1000 " in drawn()  # the text is folded, not the count
+
+
+def test_a_file_gets_no_bar():
+    console = plain_console(file=io.StringIO())
+    with progress_bar(console, TaskProgressColumn) as bar:
+        bar.update(bar.add_task("reading", total=1, now=""), completed=1)
+    assert console.file.getvalue() == ""

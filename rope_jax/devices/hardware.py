@@ -46,9 +46,10 @@ def peak_flops(devices: Sequence[Any] | None = None) -> tuple[float, str]:
     return 2 * size**3 / seconds * len(devices), f"measured, {size}³ float32 matmul"
 
 
-def reached_flops(peak: float) -> float:
-    """Return the FLOP/s that a model reaches, roughly, of all devices' `peak_flops`."""
-    is_known = chip_of(jax.devices()[0].device_kind) is not None
+def reached_flops(peak: float, devices: Sequence[Any] | None = None) -> float:
+    """Return the FLOP/s that a model reaches, roughly, of `peak_flops` of these devices."""
+    devices = jax.devices() if devices is None else devices
+    is_known = chip_of(devices[0].device_kind) is not None
     return peak * (_REACHED_OF_DATA_SHEET if is_known else _REACHED_OF_MEASURED)
 
 

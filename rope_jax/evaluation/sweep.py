@@ -93,8 +93,9 @@ def sweep(
         again; new ones are added as soon as they are made.
     programs: a dict shared by sweeps with the same nll_fn and shapes of params (such as several
         checkpoints), so that each shape is compiled once.
-    progress(what, done, total): called before each length and after each step, with the length and
-        the mean NLL so far, and the tokens read so far and in all; at the end with "done".
+    progress(what, done, total): called before each program is compiled and each length is read, and
+        after each step, with the length and the mean NLL so far, and the tokens read so far and in
+        all; at the end with "done".
     resuming(reused, total): called once if the journal holds `reused` measurements of this sweep.
 
     Raises UserError for bad input.

@@ -21,7 +21,7 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import flow_yaml
 from rope_jax.config.strategy import Strategy
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.console import describe_duration
+from rope_jax.console import time_left
 from rope_jax.errors import Stopped, UserError
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.plan import Plan
@@ -105,10 +105,8 @@ class FitProgress(StepProgress):
         """Print one line for a check on the validation split."""
         values = ", ".join(f"{value:.4f} at {length:,}" for length, value in nll.items())
         best = "  (best so far)" if is_best and step else ""
-        left = self.bar.tasks[self._task].time_remaining if self.bar.disable else None
-        # in a few lines a minute it would be noise
-        time_left = f"  {describe_duration(float(left))} left" if left and left >= 60 else ""
-        self._console.print(f"step {step:>4}/{self._total}  validation {values}{best}{time_left}")
+        left = time_left(self.bar.tasks[self._task]) if self.bar.disable else ""
+        self._console.print(f"step {step:>4}/{self._total}  validation {values}{best}{left}")
 
 
 def run_steps(

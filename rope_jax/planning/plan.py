@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from rope_jax.config.tokenizer import BPETokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.console import Column, describe_duration, print_columns, print_overview, print_wrapped
 from rope_jax.data.tokenizers import open_tokenizer
-from rope_jax.devices.hardware import device_line, peak_flops
+from rope_jax.devices.hardware import device_line, peak_flops, reached_flops
 from rope_jax.devices.memory import (
     check_fits,
     device_bytes,
@@ -39,7 +39,7 @@ from rope_jax.model.memory import MemoryPlan, bytes_per_device, parameter_count
 from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.compatibility import checked_sweep
-from rope_jax.sweeps.model import mesh_for
+from rope_jax.sweeps.model import mesh_for, sweep_flops
 from rope_jax.tasks import Words
 from rope_jax.training.memory import (
     StageBytes,
@@ -49,6 +49,7 @@ from rope_jax.training.memory import (
     stage_bound,
 )
 from rope_jax.training.program import Program
+from rope_jax.training.run import flops_after
 
 
 @dataclass(frozen=True)
@@ -79,18 +80,14 @@ def plan_training(
     program = Program(config, vocab_size, placement)
     parameters = parameter_count(program.model)
     tokens = [span.stage.steps * span.tokens_per_step for span in config.spans]
-    flops = sum(
-        count * flops_per_token(config.model, program.vocab_size, stage.seq_len)
-        for count, stage in zip(tokens, config.stages, strict=True)
-    )
+    flops = flops_after(0, config, program.vocab_size)
     devices = list(placement.mesh.devices.flat)
-    peak, source = peak_flops(devices)
     facts = {
         "model": f"{parameters:,} parameters, a vocabulary of {program.vocab_size:,}",
         "training": f"{sum(tokens):,} tokens in {config.last_step:,} steps, "
         f"{sum(tokens) / parameters:.3g} per parameter",
-        "compute": f"{flops:.3g} FLOPs: {describe_duration(flops / peak)} at the peak of "
-        f"{peak / 1e9:,.0f} GFLOP/s ({source})",
+        "compute": f"{flops:.3g} FLOPs",
+        "time": _describe_time(flops, devices, "compiling and validation not counted"),
         "devices": device_line(describe_precision(config.model), devices),
     }
     if placement.mesh.size > 1:
@@ -108,6 +105,13 @@ def plan_training(
     for plan in plans:
         if plan.refusal is not None:
             raise plan.refusal
+
+
+def _describe_time(flops: float, devices: Sequence[Any] | None, without: str) -> str:
+    peak, source = peak_flops(devices)
+    reached = reached_flops(peak, devices)
+    speed = f"{reached / 1e9:,.0f} of the peak's {peak / 1e9:,.0f} GFLOP/s ({source})"
+    return f"{describe_duration(flops / reached)}, {without}; at {speed}"
 
 
 def plan_stage(program: Program, number: int, *, validates: bool) -> StagePlan:
@@ -206,9 +210,6 @@ def plan_sweep(
         memory_gib=config.memory_gib,
     )
     entries = [entry.label for entry in config.scalings]
-    # each length of each entry reads the block with the text in front of it once
-    tokens = len(entries) * sum(read)
-    flops = len(entries) * sum(window_flops(training.model, vocab_size, n, n) for n in read)
     measurements = len(entries) * len(config.protocols) * len(read)
     facts = {
         "window": f"{window:,} tokens",
@@ -217,7 +218,6 @@ def plan_sweep(
         "protocols": ", ".join(config.protocols),
         "measurements": f"{measurements:,} per checkpoint: every scaling at every length, "
         "by protocol",
-        "compute": f"{tokens:,} tokens and {flops:.3g} FLOPs per scored block, with same_tokens",
         "blocks": f"max_blocks {config.max_blocks}, in each of at most {config.max_documents} "
         "documents",
         "devices": device_line(describe_precision(training.model), devices),
@@ -227,6 +227,15 @@ def plan_sweep(
     facts["memory"] = memory.describe(read[-1])
     print_overview(console, f"plan of the sweep {config.name} of {training.name}", facts)
     memory.check(read)
+    # as often as there are documents, and tasks, which are not of documents, once
+    without_tasks = config.model_copy(update={"tasks": ()})
+    first, other = (
+        sweep_flops(_plan_one_document(training, each), model.config, model.vocab_size)
+        for each in (config, without_tasks)
+    )
+    flops = first + (config.max_documents - 1) * other
+    print_wrapped(console, f"compute: {flops:.3g} FLOPs for one block of each document")
+    print_wrapped(console, f"time: {_describe_time(flops, devices, 'compiling not counted')}")
     if target is not None:
         shared = memory.sharing(read[-1]).placement
         with console.status("compiling"):
@@ -289,13 +298,13 @@ def plan_readings(
     return plans
 
 
-def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list[list[Job]]:
-    """Return the sweep's jobs at the longest length, by the program that they need."""
+def _plan_one_document(training: Config, config: SweepConfig) -> Plan:
+    """Plan a sweep of a run's last stage, of zeros that are one block of text."""
     trained = training.trained(len(training.stages) - 1)
     longest = sweep_lengths(config, trained.window)[-1]  # the model may be unable to read it
     # a mask of key tokens is of other documents than these zeros, and is read as same_tokens is
     tasks = tuple(task for task in config.tasks if not isinstance(task, LongPPL))
-    plan = Plan(
+    return Plan(
         layers=training.rotary_layers,
         trained=trained,
         documents=[np.zeros(longest + 1, np.int32)],
@@ -306,8 +315,12 @@ def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list
             lambda text: np.frombuffer(text.encode(), np.uint8), 256, bos_ids=(), has_words=True
         ),
     )
+
+
+def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list[list[Job]]:
+    """Return the sweep's jobs at the longest length, by the program that they need."""
     by_program: dict[str, list[Job]] = {}
-    for job in plan.jobs():
+    for job in _plan_one_document(training, config).jobs():
         if job.batch.length == length:
             by_program.setdefault(job.batch.structure, []).append(job)
     return list(by_program.values())

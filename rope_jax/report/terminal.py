@@ -1,7 +1,6 @@
 """What a terminal shows of comparisons and sweeps: progress, tables, and what explains them."""
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from rope_jax.comparison.curves import Comparison
 from rope_jax.comparison.groups import describe_settings
-from rope_jax.console import describe_duration, print_warning, print_wrapped, progress_bar
+from rope_jax.console import print_warning, print_wrapped, progress_bar, time_left
 from rope_jax.errors import printable
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report import measured
@@ -30,10 +29,10 @@ class SweepProgress(AbstractContextManager["SweepProgress"]):
     """A progress bar with the time left, over all checkpoints of a sweep."""
 
     def __init__(self, console: Console, steps: Sequence[int]) -> None:
-        self._bar = progress_bar(console, TaskProgressColumn())
+        self._bar = progress_bar(console, TaskProgressColumn)
         self._task = self._bar.add_task("sweeping", total=None, now="")
         self._console, self._steps = console, steps
-        self._began, self._next_line = time.perf_counter(), float(_SECONDS_TO_FIRST_LINE)
+        self._next_line = float(_SECONDS_TO_FIRST_LINE)
 
     def __exit__(self, *error: object) -> None:
         if error[0] is None:  # fill the bar even if the last checkpoint was skipped
@@ -48,18 +47,17 @@ class SweepProgress(AbstractContextManager["SweepProgress"]):
 
         def update(now: str, done: float, total: float) -> None:
             # assume that the remaining checkpoints take as long as this one
-            whole, read = before + total * left, before + done
             label = f"step {step}, {now}" if len(self._steps) > 1 else now
-            elapsed = time.perf_counter() - self._began
-            # lines where the bar cannot be redrawn, such as in a file: after 10 s, then each minute
-            is_time = elapsed >= self._next_line
-            if not self._console.is_terminal and 0 < done < total and is_time:
-                self._next_line = elapsed + _SECONDS_BETWEEN_LINES
-                seconds = describe_duration(elapsed * (whole - read) / read)
-                self._console.print(f"{label}; {read / whole:.0%} done, {seconds} left")
             if done < total and not self._bar.live.is_started:
                 self._bar.start()
-            self._bar.update(self._task, completed=read, total=whole, now=label)
+            whole = before + total * left
+            self._bar.update(self._task, completed=before + done, total=whole, now=label)
+            # lines where the bar is not drawn, such as in a file: after 10 s, then each minute
+            task = self._bar.tasks[self._task]
+            elapsed = task.elapsed or 0.0
+            if self._bar.disable and done < total and elapsed >= self._next_line:
+                self._next_line = elapsed + _SECONDS_BETWEEN_LINES
+                self._console.print(f"{label}; {task.percentage:.0f}% done{time_left(task)}")
 
         return update
 

@@ -161,7 +161,7 @@ def _read(
         loaded.memory.window,
         row_multiple=lambda n: loaded.placement_at(n).row_shards,
     )
-    bar = progress_bar(loaded.session.console, TaskProgressColumn())
+    bar = progress_bar(loaded.session.console, TaskProgressColumn)
     total = sum(length * len(windows) for windows, length, _ in passes)
     task = bar.add_task("reading", total=total, now="")
     log_p = []

@@ -38,7 +38,7 @@ from rope_jax.training.checkpoints import DamagedCheckpoint, newest_params, para
 from rope_jax.training.provenance import check_provenance
 
 LONGEST_DEFAULT = 3600.0
-"""Seconds that the default lengths, documents and blocks may take on a machine like this one."""
+"""Seconds that the default lengths, documents and blocks may take at the nominal speed."""
 Checkpoint = tuple[int, Params]
 """A training step, and the parameters after it."""
 Steps = Sequence[int] | Literal["all"] | None
@@ -236,16 +236,15 @@ class SweepPlans:
         training, newest = loaded.training, steps[-1]
         if config.lengths is not None:  # before arrays of these lengths are made
             self.check_memory(readable(self._lengths_of({}), training.encoding.longest))
-        chosen, plan, self.seconds_of_defaults = affordable(
+        self.chosen, plan, self.flops_of_defaults = shrink_defaults(
             config,
             training.trained_at(newest).window,
             lambda chosen: self._plan(chosen, newest),
             lambda plan: self._flops(plan) * len(steps),
         )
-        self.chosen = {key: x for key, x in chosen.items() if x != getattr(config, key)}
-        self.lengths = self._lengths_of(chosen)
+        self.lengths = self._lengths_of(self.chosen)
         self.readable = readable(self.lengths, training.encoding.longest)
-        self.config = resolve_sweep(config, training, **chosen)
+        self.config = resolve_sweep(config, training, **self.chosen)
         # those of a stage's checkpoints are equal
         self._plans = {training.stage_at(newest): plan}
 
@@ -309,7 +308,7 @@ def sweep_flops(
     return sum(flops, 0.0)
 
 
-def affordable(
+def shrink_defaults(
     config: SweepConfig,
     window: int,
     plan_of: Callable[[dict[str, Any]], Plan],
@@ -317,24 +316,25 @@ def affordable(
 ) -> tuple[dict[str, Any], Plan, float]:
     """Choose shorter lengths, one block per document and fewer documents if an hour is too short.
 
-    Return the values chosen for keys of the config, the plan with them, and the seconds that all
-    defaults would have taken. What the config gives stays as it is; without a choice that takes an
-    hour at most, the cheapest one is returned. Lengths for which the texts are too short are not
-    among the choices. The speed is a nominal one, so that the same command always chooses alike.
+    Return the values chosen in place of the config's defaults, the plan with them, and the FLOPs of
+    all defaults. Without a choice that takes an hour at most, the cheapest one is returned. Lengths
+    for which the texts are too short are not among the choices. The speed is a nominal one, so that
+    the same command always chooses alike; how long it takes is another question.
 
     UserError: the texts are too short for every choice.
     """
     choice: tuple[dict[str, Any], Plan, float] | None = None
     errors: list[UserError] = []
-    for chosen in _candidates(config, window):
+    for candidate in _candidates(config, window):
         try:
-            plan = plan_of(chosen)
+            plan = plan_of(candidate)
         except UserError as error:
             errors.append(error)
             continue
-        seconds = flops_of(plan) / nominal_flops()
-        choice = chosen, plan, choice[2] if choice else seconds
-        if seconds <= LONGEST_DEFAULT:
+        chosen = {key: x for key, x in candidate.items() if x != getattr(config, key)}
+        flops = flops_of(plan)
+        choice = chosen, plan, choice[2] if choice else flops
+        if flops <= LONGEST_DEFAULT * nominal_flops():
             break
     if choice is None:
         raise errors[0]

@@ -13,6 +13,7 @@ from rope_jax.console import (
     print_overview,
     print_warning,
     progress_bar,
+    time_left,
 )
 from rope_jax.rope.layers import describe_scaling
 from rope_jax.runs.logs import Scalars
@@ -92,8 +93,7 @@ class StepProgress:
 
     def __init__(self, console: Console, total: int, done: int, title: str, now: str = "") -> None:
         self._console, self._total = console, total
-        self.bar = progress_bar(console, MofNCompleteColumn())
-        self.bar.disable = not console.is_terminal  # it cannot be redrawn there
+        self.bar = progress_bar(console, MofNCompleteColumn)
         self._task = self.bar.add_task(title, total=total, completed=done, now=now)
 
 
@@ -130,9 +130,8 @@ class TrainingProgress(StepProgress):
         now = ", ".join(filter(None, (self._training, self._validation)))
         self.bar.update(self._task, completed=step, now=now)
         if self.bar.disable:  # print lines
-            left = self.bar.tasks[self._task].time_remaining
-            if left and step < self._total and news is self._training:
-                news += f", {describe_duration(float(left))} left"
+            if news is self._training:
+                news += time_left(self.bar.tasks[self._task])
             self._console.print(f"step {step}/{self._total}  {news}")
 
 

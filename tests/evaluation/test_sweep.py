@@ -134,7 +134,9 @@ def test_progress_counts_tokens_and_shows_the_mean_so_far_from_the_shortest_leng
     documents = [*DOCUMENTS[:6], *(document[:15] for document in DOCUMENTS[6:])]
     settings = {"lengths": [8, 16], "memory_gib": gib(96), "documents": documents}
     result = run(scalings, progress=lambda *call: calls.append(call), **settings)
-    labels, done, totals = zip(*calls, strict=True)
+    assert [what for what, *_ in calls[:2]] == [f"compiling for length {n}" for n in (16, 8)]
+    assert [done for _, done, _ in calls[:2]] == [0, 0]
+    labels, done, totals = zip(*calls[2:], strict=True)
     assert done == (0, 96, 192, 192, 288, 384, 480, 576, 576)
     assert set(totals) == {576}
     means = {(m.entry, m.length): m.sums.mean() for m in result.measurements}

@@ -56,11 +56,11 @@ def test_only_the_last_targets_are_asked_for_if_no_others_are_scored():
         return cheap_nll(params, tokens, rotary)
 
     run(nll=whole, nll_of_last=last_alone, targets=3)
-    assert asked == [(64, 3), (8, 3), (16, 3), (24, 3)]  # whether the longest fits, shows at once
+    assert asked == [(64, 3), (24, 3), (16, 3), (8, 3)]  # whether the longest fits, shows at once
     asked.clear()
     # the first of the sliding windows is scored whole
     run(nll=whole, nll_of_last=last_alone, protocols=["same_tokens", "sliding"], stride=4)
-    assert asked == [(64, None), (8, None), (16, None), (24, None)]
+    assert asked == [(64, None), (24, None), (16, None), (8, None)]
 
 
 def test_an_infinite_token_stays_in_its_own_document():
@@ -94,17 +94,17 @@ def test_one_compilation_per_length():
     ("entries", "protocol", "curves"),
     [
         # up to the window of 16 every automatic factor is 1; at 64 "auto" is 4
-        (["trained", "none", *AUTO, {"type": "pi", "factor": 4}], "same_tokens", [4, 2, 2, 5]),
+        (["trained", "none", *AUTO, {"type": "pi", "factor": 4}], "same_tokens", [4, 5, 2, 2]),
         # all at 64; below, those whose frequencies differ from those at 64, which are equal up to
         # the window
-        (["trained", NTK, AUTO[0], "dynamic_ntk", LOGN], "per_position", [5, 1, 1, 2]),
+        (["trained", NTK, AUTO[0], "dynamic_ntk", LOGN], "per_position", [5, 2, 1, 1]),
     ],
 )
 def test_equal_readings_run_once(entries, protocol, curves):
     nll, shapes = recording()
     result = run(entries, nll=nll, protocols=[protocol], memory_gib=1.0)  # a length in one batch
     windows = len(windows_of(protocol, 64)[0])
-    counts = zip(curves, [LENGTHS[-1], *LENGTHS[:-1]], strict=True)
+    counts = zip(curves, LENGTHS[::-1], strict=True)
     assert shapes == [(windows * count, n + 1) for count, n in counts]
     # and every curve has its measurements
     assert len(result.measurements) == len(entries) * len(LENGTHS)

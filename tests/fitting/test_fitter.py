@@ -65,7 +65,7 @@ def test_the_best_check_is_kept(fit):
     np.testing.assert_allclose(state.best["query_scale_s"], 0.4, rtol=1e-6)
     np.testing.assert_allclose(state.free["query_scale_s"], 1.2, rtol=1e-6)
     assert [check["step"] for check in state.checks] == [0, 2, 4, 6, 8, 10, 12]
-    assert "step    4/12  validation 3.0000 at 64  (best so far)\n" in said
+    assert "step    4/12  validation 3.0000 at 64  (best so far)" in said
     assert said.count("(best so far)") == 2
 
 

@@ -1,5 +1,6 @@
 """What a plan says: counts that can be checked by hand, and what training would refuse."""
 
+import shlex
 import sys
 
 import jax
@@ -8,13 +9,16 @@ import pytest
 from rope_jax.commands import plan
 from rope_jax.config.load import load
 from rope_jax.config.training import Config
+from rope_jax.console import describe_duration
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
+from rope_jax.model.cost import window_flops
 from rope_jax.model.resolve import resolve_run
 from rope_jax.planning.plan import plan_stage, planned_vocabulary
 from rope_jax.training.memory import stage_bound
 from rope_jax.training.program import Program
+from rope_jax.training.run import flops_after
 
 RUN = """\
 name: small
@@ -31,7 +35,7 @@ def planned(tmp_path, monkeypatch, capsys):
     """Return a function that plans, in a folder with run.yaml, and returns what is printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("rope_jax.planning.plan.peak_flops", lambda _: (1e9, "assumed"))
+    monkeypatch.setattr("rope_jax.planning.plan.peak_flops", lambda *_: (1e9, "assumed"))
     monkeypatch.setattr("rope_jax.planning.plan.device_bytes", lambda _: 2**30)
     (tmp_path / "run.yaml").write_text(RUN)
 
@@ -77,22 +81,34 @@ def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path
     assert not (tmp_path / "runs").exists()
 
 
+def time_of(flops):
+    return describe_duration(flops / (0.9 * 1e9))  # the part of the assumed peak that is reached
+
+
 def test_a_plan_of_a_sweep_counts_measurements(planned, tmp_path):
     (tmp_path / "s.yaml").write_text(
-        "scalings: [trained, {type: pi, factor: auto}]\nlengths: [16]\n"
+        "scalings: [trained, {type: pi, factor: auto}]\nlengths: [16]\ntargets: 8\n"
     )
-    out = planned("run.yaml", "--sweep", "s.yaml")
+    steps = "stages.0.steps=500000"
+    out = planned("run.yaml", steps, "--sweep", "s.yaml")
+    config = load(Config, tmp_path / "run.yaml", [steps])
+    training = time_of(flops_after(0, config, 257))
+    assert f"  time      {training}, compiling and validation not counted" in out
     assert "plan of the sweep sweep of small" in out
     assert "measurements  2 per checkpoint" in out
-    assert "32 tokens and" in out
     run = tmp_path / "runs/small"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(RUN)
-    out = planned("runs/small", "--sweep", "s.yaml", "lengths=[16,32,64]")
+    given = "lengths=[16,64,128]", "max_documents=20000"
+    out = planned("runs/small", "--sweep", "s.yaml", *given)
     assert "measurements  6 per checkpoint" in out
-    assert f"{2 * (16 + 32 + 64)} tokens and" in out
-    last = out.splitlines()[-1]
-    assert last == "next: /env/bin/rope-jax sweep runs/small --sweep s.yaml 'lengths=[16,32,64]'"
+    # up to the window of 64 tokens, the automatic factor is 1, and both curves are one reading
+    short, window, long = (window_flops(config.model, 257, n, 8) for n in (16, 64, 128))
+    flops = 20000 * (short + window + 2 * long)
+    assert f"{flops:.3g} FLOPs for one block of each document" in out
+    assert f"\ntime: {time_of(flops)}, compiling not counted; at 1 of the peak's 1 GFLOP/s" in out
+    line = f"next: /env/bin/rope-jax sweep runs/small --sweep s.yaml {shlex.join(given)}"
+    assert out.splitlines()[-1] == line
 
 
 def test_what_does_not_fit_is_refused_as_training_refuses_it(planned, capsys):

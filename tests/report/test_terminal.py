@@ -140,6 +140,22 @@ def test_names_are_printed_as_they_are():
     assert f"length {name}" in console.file.getvalue()
 
 
+def test_lines_in_a_file_give_the_time_left_without_what_came_before_the_first_step():
+    now = [0.0]
+    console = Console(file=io.StringIO(), width=100, get_time=lambda: now[0])
+    with SweepProgress(console, [1]) as bar:
+        update = bar.of_checkpoint(1)
+        update("compiling", 0.0, 100.0)
+        for seconds, done in ((500, 0), (501, 1), (502, 2), (531, 31), (561, 61), (592, 92)):
+            now[0] = float(seconds)
+            update("length 64", float(done), 100.0)
+        update("done", 100.0, 100.0)
+    assert console.file.getvalue().splitlines() == [
+        "length 64; 0% done",
+        "length 64; 61% done, about 39 seconds left",
+    ]
+
+
 def test_earlier_checkpoints_have_a_line_each():
     nlls = ((100, 3.0, 4.0), (300, 2.5, 3.0), (500, 2.0, 2.5))
     table = [

@@ -11,7 +11,7 @@ from rope_jax.evaluation.plan import Plan
 from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 from rope_jax.sweeps import model
-from rope_jax.sweeps.model import affordable, sweep_flops
+from rope_jax.sweeps.model import shrink_defaults, sweep_flops
 
 MODEL, VOCABULARY, WINDOW = ModelConfig(), 257, 64
 LAYERS = RotaryLayers(RotaryGeometry(32, 10000.0, WINDOW))
@@ -58,7 +58,7 @@ def chosen(monkeypatch, share, config, **texts):
     plan = plan_of(**texts)
     of_all = flops(plan_of()(config))
     monkeypatch.setattr(model, "nominal_flops", lambda: share * of_all / 3600)
-    values, made, _ = affordable(
+    values, made, _ = shrink_defaults(
         config, WINDOW, lambda values: plan(config.model_copy(update=values)), flops
     )
     used = config.model_copy(update=values)
