@@ -23,7 +23,7 @@ def plan_of(count=30, length=1100):
 
     def plan(config):
         trained = Trained(WINDOW, parse_scaling({"type": "none"}), None)
-        return Plan(LAYERS, trained, documents, 256, config)
+        return Plan(LAYERS, trained, documents, (256,), config)
 
     return plan
 
