@@ -18,7 +18,16 @@ class _Data(Frozen):
         default_factory=tuple,
         description="tasks in place of some training windows, as {task: passkey, share: 0.02}",
     )
+    split_special_tokens: bool = Field(
+        True, description="texts such as <|im_start|>: true: like all text; false: control tokens"
+    )
+    eos: str | None = Field(None, min_length=1, description="token after a document; null: none")
     cache_dir: str | None = Field(None, description="tokens' folder; null: the user's cache")
+
+    @property
+    def has_special_tokens(self) -> bool:
+        """Whether documents may hold control tokens, besides those that start them."""
+        return not self.split_special_tokens or self.eos is not None
 
     @model_validator(mode="after")
     def _shares_are_of_one_whole(self) -> "_Data":
@@ -60,17 +69,17 @@ class TextData(_FileData):
 
 
 class JsonLinesData(_FileData):
-    """JSON lines, one document per line; may be compressed: .gz, .bz2, .xz or .zst."""
+    """JSON, one document per line or per element of a list; may be compressed, as text."""
 
     type: Literal["jsonl"] = "jsonl"
-    column: str = Field("text", description="field that contains the text")
+    column: str = Field("text", description="field that contains the text, or messages")
 
 
 class ParquetData(_FileData):
     """Parquet files, one document per row."""
 
     type: Literal["parquet"] = "parquet"
-    column: str = Field("text", description="column that contains the text")
+    column: str = Field("text", description="column that contains the text, or messages")
 
 
 class HubData(_Data):
@@ -80,7 +89,7 @@ class HubData(_Data):
     id: str = Field(description="id of the data set, for instance emozilla/pg19")
     subset: str | None = Field(None, description="configuration of the data set, if it has several")
     revision: str | None = Field(None, description="branch, tag or commit; null: the newest")
-    column: str = Field("text", description="column that contains the text")
+    column: str = Field("text", description="column that contains the text, or messages")
     streaming: bool = Field(False, description="read only what is used; false: download all first")
 
 

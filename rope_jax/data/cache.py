@@ -44,7 +44,9 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
                 state = path.stat()
                 about = (os.path.abspath(path), state.st_size, state.st_mtime_ns)
                 files.append((split, str(path), *about))
-    settings = data.model_dump(exclude={"cache_dir", "streaming", "mix", "files"})
+    added = {"split_special_tokens", "eos"}  # by a later version, which finds what is cached
+    settings = data.model_dump(exclude={"cache_dir", "streaming", "mix", "files"} | added)
+    settings |= data.model_dump(include=added, exclude_defaults=True)
     identity = dict(recipe=RECIPE, data=settings, tokenizer=tokenizer, files=files, only=only)
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     try:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
+from rope_jax.data.chat import Render, render_plainly
 from rope_jax.data.files import FileData, Record, matching_files, read_documents, with_text
 from rope_jax.data.splits import SPLITS, Document, Split, assign, by_position, cut, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
@@ -41,7 +42,9 @@ class Documents(NamedTuple):
         return [*self.about, f"skipped {records} whose text is null, the first at {first}"]
 
 
-def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> Documents:
+def load_documents(
+    data: DataConfig, scratch: Path, only: str | None = None, render: Render = render_plainly
+) -> Documents:
     """Find the documents of a source. A split that it lacks is taken from train, by a hash.
 
     Where train has too few documents for that, each is split by position; a source without train
@@ -51,6 +54,7 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
     scratch: a folder for what a stream gives only once, to be kept while the splits are in use.
     only: read this split alone, of texts on which nothing is trained. A source that has just one
         split, under any name, gives all of its documents. The other splits are empty.
+    render: makes a conversation a text.
 
     UserError: the source is unreadable or has no documents; in part only when a split is read.
     """
@@ -61,10 +65,12 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
         sources, notes = stdlib_splits(data, stdlib_root())
         given = {n: partial(iter, texts[: data.max_documents]) for n, texts in sources.items()}
     elif isinstance(data, HubData):
-        given = _hub_splits(data, skipped)
+        given = _hub_splits(data, skipped, render)
     else:
         found = matching_files(data).items()
-        given = {name: partial(read_documents, files, data, skipped) for name, files in found}
+        given = {
+            name: partial(read_documents, files, data, skipped, render) for name, files in found
+        }
     if only in given:
         given = {only: given[only]}
     elif only is not None and len(given) == 1:
@@ -83,7 +89,7 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
     return Documents({name: given.get(name, empty) for name in SPLITS}, notes, skipped)
 
 
-def _hub_splits(data: HubData, skipped: dict[str, None]) -> dict[str, Split]:
+def _hub_splits(data: HubData, skipped: dict[str, None], render: Render) -> dict[str, Split]:
     """Return the splits of a data set, whose code is never run. skipped: see `with_text`."""
     with needs_extra("datasets", "data.type: hub"):
         from datasets import load_dataset
@@ -103,7 +109,7 @@ def _hub_splits(data: HubData, skipped: dict[str, None]) -> dict[str, Split]:
         source = f"the {name} split of {data.id}"
         sources = [(source, _records(dataset[name], name, data))]
         none = f"data.id: {source} has no documents"
-        return with_text(sources, data, skipped, none, prefix=f"{data.id}, ")
+        return with_text(sources, data, skipped, none, render, prefix=f"{data.id}, ")
 
     names = [name for name in dataset if name in SPLITS] or list(dataset)
     return {name: partial(split, name) for name in names}

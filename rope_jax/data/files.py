@@ -5,6 +5,7 @@ decompression where the file's name asks for it.
 """
 
 import bz2
+import codecs
 import glob
 import gzip
 import io
@@ -19,6 +20,8 @@ from typing import Any
 
 from rope_jax import stopping
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
+from rope_jax.config.types import errors_in
+from rope_jax.data.chat import Render, is_chat, render_plainly
 from rope_jax.data.splits import Document
 from rope_jax.errors import UserError, library_errors, printable
 from rope_jax.invocation import needs_extra
@@ -92,12 +95,12 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def read_documents(
-    files: list[Path], data: FileData, skipped: dict[str, None]
+    files: list[Path], data: FileData, skipped: dict[str, None], render: Render = render_plainly
 ) -> Iterator[Document]:
     """Yield the documents of files, see `with_text`. UserError: a file cannot be read."""
     sources = ((str(file), _records(file, data)) for file in files)
     none = f"data.files: no documents in {', '.join(map(str, files))}"
-    return with_text(sources, data, skipped, none)
+    return with_text(sources, data, skipped, none, render)
 
 
 def with_text(
@@ -105,12 +108,13 @@ def with_text(
     data: FileData | HubData,
     skipped: dict[str, None],
     none: str,
+    render: Render,
     prefix: str = "",
 ) -> Iterator[Document]:
     """Yield the first `data.max_documents` documents that have text, or all.
 
     sources: each with its name. skipped: gets the names of the records without text, as keys.
-    prefix: of a record's name in errors.
+    render: makes a conversation a text. prefix: of a record's name in errors.
 
     UserError: no record of a source has text; or, with the message `none`, there are no records.
     """
@@ -122,7 +126,7 @@ def with_text(
             if isinstance(record, str):
                 text: str | None = record
             else:
-                text = _checked_text(record, column, prefix + document)
+                text = _checked_text(record, column, prefix + document, render)
             if text is None:
                 nulls += 1
                 skipped[document] = None
@@ -152,7 +156,7 @@ def _records(file: Path, data: FileData) -> Iterator[Record]:
             raise UserError(f"data.files: {file} is an archive; unpack it, and name its files")
         with _DECOMPRESSING.get(suffix, Path.open)(file, "rb") as opened:
             if isinstance(data, JsonLinesData):
-                yield from _json_lines(opened, name)
+                yield from _json_records(opened, name)
             else:
                 yield name, opened.read().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -166,25 +170,37 @@ def _records(file: Path, data: FileData) -> Iterator[Record]:
         raise UserError(f"data.files: cannot read {file}: {why}") from error
 
 
-def _json_lines(lines: Iterable[bytes], name: str) -> Iterator[Record]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{name}:{number}"
-        try:
-            row = json.loads(line.decode("utf-8-sig"))
-        except UnicodeDecodeError as error:
-            raise UserError(f"data.files: {where} is not UTF-8; save it as UTF-8") from error
-        except (ValueError, RecursionError) as error:
-            why = str(error).partition(";")[0]  # of a number that is too long, or deep nesting
-            if isinstance(error, json.JSONDecodeError):
-                why = f"{error.msg}, character {error.pos}"
-            raise UserError(
-                f"data.files: {where} is not JSON ({why}); write one object per line"
-            ) from error
-        if not isinstance(row, dict):
-            raise UserError(f"data.files: {where} is not a JSON object; write one per line")
-        yield where, row
+def _json_records(lines: Iterable[bytes], name: str) -> Iterator[Record]:
+    """Yield the objects in lines, or the elements of one list, where a text may be an object."""
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    is_first = True
+    for number, line in numbered:
+        if is_first and line.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+            whole = b"".join([line, *(line for _, line in numbered)])
+            for index, item in enumerate(_parsed(whole, name, "a list of objects")):
+                row = {"text": item} if isinstance(item, str) else item
+                yield _object(row, f"{name}:{index}", "write a list of objects")
+            return
+        where, is_first = f"{name}:{number}", False
+        yield _object(_parsed(line, where, "one object per line"), where, "write one per line")
+
+
+def _object(row: Any, where: str, advice: str) -> Record:
+    if not isinstance(row, dict):
+        raise UserError(f"data.files: {where} is not a JSON object; {advice}")
+    return where, row
+
+
+def _parsed(content: bytes, where: str, wanted: str) -> Any:
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"data.files: {where} is not UTF-8; save it as UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        why = str(error).partition(";")[0]  # of a number that is too long, or deep nesting
+        if isinstance(error, json.JSONDecodeError):
+            why = f"{error.msg}, character {error.pos}"
+        raise UserError(f"data.files: {where} is not JSON ({why}); write {wanted}") from error
 
 
 def _parquet_rows(file: Path, name: str, column: str) -> Iterator[Record]:
@@ -210,12 +226,15 @@ def _require_column(column: str, columns: Iterable[str], where: str) -> None:
         raise UserError(f"data.column: {where} has no {column!r}; its columns: {names}")
 
 
-def _checked_text(record: Mapping[str, Any], column: str, where: str) -> str | None:
-    """Return the column with the text. UserError: there is none, or it is neither text nor null."""
+def _checked_text(record: Mapping[str, Any], column: str, where: str, render: Render) -> str | None:
+    """Return the text in the column. UserError: there is none, or it is no text, chat or null."""
     _require_column(column, record, where)
     value = record[column]
     if value is None:
         return None
+    if is_chat(value):
+        with errors_in(f"data.column: {column!r} of {where}: ", UserError):
+            value = render(value)
     if not isinstance(value, str):
         is_ids = isinstance(value, list) and any(isinstance(item, int) for item in value)
         what = "holds token ids" if is_ids else f"is of type {type(value).__name__}"

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rope_jax import stopping
 from rope_jax.config.data import DataConfig
 from rope_jax.data.cache import cache_errors, cache_folder, make_once
+from rope_jax.data.chat import ChatTemplate, Messages, Render, render_plainly
 from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.data.splits import SPLITS
 from rope_jax.data.tokenizers import Tokenizer, token_dtype
@@ -47,7 +48,9 @@ class TokenSplit:
     bos_ids: tuple[int, ...]
     """The tokens that every document starts with."""
     bytes_per_token: float | None
-    """Bytes of UTF-8 per token, document starts left out; None if there are no such tokens."""
+    """Bytes of UTF-8 per token, without document starts and ends; None if there are none."""
+    eos_id: int | None = None
+    """The token that every document ends with; None: documents have no end token."""
 
     def __len__(self) -> int:
         """Return D, the number of documents."""
@@ -75,9 +78,9 @@ class TokenSplit:
         return self.read(int(self.starts[index]), int(self.starts[index + 1]))
 
     def texts(self) -> list[NDArray[np.unsignedinteger[Any]]]:
-        """Return the tokens of every document, without start tokens."""
-        first = len(self.bos_ids)
-        return [self.document(index)[first:] for index in range(len(self))]
+        """Return the tokens of every document, without its start and end."""
+        first, last = len(self.bos_ids), None if self.eos_id is None else -1
+        return [self.document(index)[first:last] for index in range(len(self))]
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the number of tokens in each document, start tokens included: [D]."""
@@ -122,10 +125,12 @@ def open_corpus(
 
     UserError: a bad source, or a cache that cannot be read or written.
     """
-    folder = cache_folder(data, tokenizer.name, only)
+    chat, vocab_size = tokenizer.chat, tokenizer.size_for(data)
+    name = tokenizer.name if chat is None else f"{tokenizer.name}, chats by {chat.settings()}"
+    folder = cache_folder(data, name, only)
     stopping.check()
     make_once(folder, "tokens", lambda new: _write_corpus(data, tokenizer, only, new), warn)
-    path, dtype = folder / _TOKENS, token_dtype(tokenizer.vocab_size)
+    path, dtype = folder / _TOKENS, token_dtype(vocab_size)
     with cache_errors("tokens", "read", folder):
         about = json.loads((folder / _ABOUT).read_text("utf-8"))
         opened = path.stat()
@@ -142,8 +147,9 @@ def open_corpus(
             ids=split["ids"],
             path=path,
             opened=opened,
-            vocab_size=tokenizer.vocab_size,
+            vocab_size=vocab_size,
             bos_ids=tokenizer.bos_ids,
+            eos_id=about.get("eos_id"),
             bytes_per_token=split["bytes_per_token"],
         )
     fingerprint, report = about["fingerprint"], tuple(about["report"])
@@ -152,20 +158,28 @@ def open_corpus(
 
 def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new: Path) -> None:
     digest = hashlib.sha256(tokenizer.name.encode())
-    dtype = token_dtype(tokenizer.vocab_size)
-    start = np.array(tokenizer.bos_ids, dtype)
+    dtype = token_dtype(tokenizer.size_for(data))
+    eos_id = None if data.eos is None else tokenizer.token_id(data.eos, "data.eos")
+    start, end = (
+        np.array(tokenizer.bos_ids, dtype),
+        np.array([] if eos_id is None else [eos_id], dtype),
+    )
+    render = render_plainly if tokenizer.chat is None else _rendered(data, tokenizer.chat)
     splits: dict[str, dict[str, Any]] = {}
     report = list[str]()
     with TemporaryDirectory(dir=new) as scratch, (new / _TOKENS).open("xb") as file:
-        documents = load_documents(data, Path(scratch), only)
+        documents = load_documents(data, Path(scratch), only, render)
         for name in SPLITS:
             digest.update(name.encode())
             ids, lengths, text_bytes = list[str](), list[int](), 0
             for batch in document_batches(documents.splits[name]):
                 stopping.check()
-                encoded = tokenizer.encode_batch([text for _, text in batch])
+                texts = [text for _, text in batch]
+                encoded = tokenizer.encode_batch(texts, control=not data.split_special_tokens)
                 for (document, text), tokens in zip(batch, encoded, strict=True):
-                    block = np.concatenate([start, tokens.astype(dtype)])
+                    if not data.split_special_tokens:  # their authors may have put these there
+                        tokens = _without(tokens, start, end)
+                    block = np.concatenate([start, tokens.astype(dtype), end])
                     ids.append(document)
                     lengths.append(block.size)
                     text_bytes += len(text.encode())
@@ -174,11 +188,34 @@ def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new:
             if not tokenizer.bos_ids:  # then the tokens do not show where documents begin
                 digest.update(np.cumsum([0, *lengths], dtype="<i8").tobytes())
             total = sum(lengths)
-            without_starts = total - start.size * len(ids)
-            per_token = text_bytes / without_starts if without_starts else None
+            of_texts = total - (start.size + end.size) * len(ids)
+            per_token = text_bytes / of_texts if of_texts else None
             splits[name] = {"ids": ids, "lengths": lengths, "bytes_per_token": per_token}
             plural = "" if len(ids) == 1 else "s"
             report.append(f"{name}: {len(ids):,} document{plural}, {total:,} tokens")
     report += documents.notes
+    if eos_id is not None:
+        report.append(f"document end: {data.eos} (token {eos_id})")
     about = {"fingerprint": digest.hexdigest(), "report": report, "splits": splits}
-    (new / _ABOUT).write_text(json.dumps(about), "utf-8")
+    (new / _ABOUT).write_text(json.dumps(about | {"eos_id": eos_id}), "utf-8")
+
+
+def _without(tokens: NDArray[Any], start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+    """Return a document's tokens without one start and one end, if it has them."""
+    if start.size and np.array_equal(tokens[: start.size], start):
+        tokens = tokens[start.size :]
+    if end.size and np.array_equal(tokens[-1:], end):
+        tokens = tokens[:-1]
+    return tokens
+
+
+def _rendered(data: DataConfig, chat: ChatTemplate) -> Render:
+    """Return what makes a conversation a text, with control tokens."""
+
+    def refuse(_: Messages) -> str:
+        raise ValueError(
+            "the tokenizer's chat template writes control tokens; give data.split_special_tokens="
+            "false, so that they are read as such"
+        )
+
+    return refuse if data.split_special_tokens else chat.render

@@ -28,6 +28,7 @@ from rope_jax.config.tokenizer import (
     start_tokens,
 )
 from rope_jax.data.cache import cache_folder, make_once
+from rope_jax.data.chat import ChatTemplate, find_template
 from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.errors import UserError, errors_from, file_errors
 from rope_jax.rope.files import read_limited
@@ -57,12 +58,28 @@ class ByteTokenizer:
     vocab_size = 257
     bos_ids: tuple[int, ...] = (256,)
     token_bytes = np.append(np.ones(256, np.int64), 0)
+    chat: ChatTemplate | None = None
 
     def encode(self, text: str) -> Tokens:
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.uint16)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
-        return [self.encode(text) for text in texts]
+    def encode_batch(self, texts: Sequence[str], *, control: bool = False) -> list[Tokens]:
+        """See `JsonTokenizer.encode_batch`."""
+        if not control:
+            return [self.encode(text) for text in texts]
+        start = np.array(self.bos_ids, np.uint16)
+        parts = ([self.encode(part) for part in text.split(START_TOKEN)] for text in texts)
+        return [np.concatenate([x for part in own for x in (start, part)][1:]) for own in parts]
+
+    def token_id(self, text: str, key: str) -> int:
+        """See `JsonTokenizer.token_id`."""
+        if text != START_TOKEN:
+            raise UserError(f"{key}: bytes have no token {text!r}, only {START_TOKEN!r}")
+        return 256
+
+    def size_for(self, data: DataConfig) -> int:
+        """See `JsonTokenizer.size_for`."""
+        return self.vocab_size
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
         kept = tokens[~np.isin(tokens, self.bos_ids)]
@@ -93,13 +110,25 @@ class JsonTokenizer:
     vocab_size: every token is below it.
     bos_ids: the tokens before each document.
     adds_start: whether the file's post-processor puts any there.
+    chat: the template that makes a conversation a text, if there is one.
     """
 
-    def __init__(self, content: str, bos: Start, where: str, known: int | None = None) -> None:
+    chat: ChatTemplate | None = None
+
+    def __init__(
+        self,
+        content: str,
+        bos: Start,
+        where: str,
+        known: int | None = None,
+        *,
+        control: bool = False,
+    ) -> None:
         """content: of a tokenizer.json. bos: what is before each document.
 
         where: the file, as errors name it.
         known: size of the model's vocabulary. Only texts with added tokens beyond it are refused.
+        control: whether `vocab_size` is that of all control tokens, too.
 
         UserError: the content is damaged, `bos` is not a token, or the tokenizer's own
         post-processor would add anything else to a document than `bos` before it.
@@ -107,30 +136,32 @@ class JsonTokenizer:
         self._library = _library_of(content, where)
         self._library.no_truncation()
         self._library.no_padding()
-        self._library.encode_special_tokens = True  # like text, that is
         self._content, self._where = content, where
-        self.bos_ids = tuple(map(self._id_of, start_tokens(bos)))
-        self.vocab_size = self._count_tokens(known)
+        self.bos_ids = tuple(self.token_id(text, "tokenizer.bos") for text in start_tokens(bos))
+        self.vocab_size = self._count_tokens(known, control)
+        self._known = known or self.vocab_size
         self._check_post_processor(bos)
         digest = hashlib.sha256(content.encode()).hexdigest()
         self.name = f"tokenizer.json {digest[:32]} bos {bos!r}"
-        if self.vocab_size < self._count_tokens(None):  # texts with the other tokens are refused
-            self.name += f" below {self.vocab_size}"
+        if (size := self._count_tokens(known)) < self._count_tokens(None):
+            self.name += f" below {size}"  # texts with the other tokens are refused
 
     def encode(self, text: str) -> Tokens:
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
-        """Return each text's tokens, in `token_dtype(vocab_size)`, without document starts.
+    def encode_batch(self, texts: Sequence[str], *, control: bool = False) -> list[Tokens]:
+        """Return each text's tokens, without document starts.
 
-        Text that looks like a special token, such as "<s>" in a web page, is text.
+        control: whether text that looks like a special token, such as "<s>" in a web page, is one.
 
         UserError: the tokenizer has no token for something in a text.
         """
+        self._library.encode_special_tokens = not control  # like text, that is
+        limit = self._known if control else self.vocab_size
         # it fails at a word outside the vocabulary, if there is no token for unknown ones
         with _library_errors(self._where, "cannot tokenize the documents"):
             encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [self._as_tokens(encoding.ids) for encoding in encodings]
+        return [self._as_tokens(encoding.ids, limit) for encoding in encodings]
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
         """Return the text of tokens without document starts; a truncated character becomes �."""
@@ -158,12 +189,12 @@ class JsonTokenizer:
                 return 1
             return len(spelled.removeprefix(prefix).replace(_SPACE, " ").encode())
 
-        counts = np.zeros(self.vocab_size, np.int64)
+        counts = np.zeros(self._known, np.int64)
         for spelled, token in self._library.get_vocab(with_added_tokens=False).items():
-            if token < self.vocab_size:
+            if token < self._known:
                 counts[token] = count(spelled)
         for token, added in self._library.get_added_tokens_decoder().items():
-            if token < self.vocab_size:
+            if token < self._known:
                 text = added.content if is_byte_level else added.content.replace(_SPACE, " ")
                 counts[token] = 0 if added.special else len(text.encode())
         return counts
@@ -171,38 +202,48 @@ class JsonTokenizer:
     def json(self) -> str:
         return self._content
 
-    def _as_tokens(self, ids: list[int]) -> Tokens:
+    def size_for(self, data: DataConfig) -> int:
+        """Return a number above every token of documents, which may hold control tokens."""
+        return self._known if data.has_special_tokens else self.vocab_size
+
+    def _as_tokens(self, ids: list[int], limit: int) -> Tokens:
         tokens = np.array(ids, np.uint32)
-        if tokens.size and tokens.max() >= self.vocab_size:  # would wrap in 16 bits
+        if tokens.size and tokens.max() >= limit:  # would wrap in 16 bits
             token = int(tokens.max())
             raise UserError(
                 f"tokenizer.path: {self._where} gives token {token} "
                 f"({self._library.id_to_token(token)!r}) for a text, outside the vocabulary of "
-                f"{self.vocab_size}"
+                f"{limit}"
             )
-        return tokens.astype(token_dtype(self.vocab_size))
+        return tokens.astype(token_dtype(limit))
 
-    def _count_tokens(self, known: int | None) -> int:
+    def _count_tokens(self, known: int | None, control: bool = False) -> int:
         """Return a number above every token that a document can hold.
 
-        Other special tokens may lie beyond the model's vocabulary, as one of Gemma 3's does.
+        control: whether it can hold special tokens besides its start. Others may lie beyond the
+            model's vocabulary, as one of Gemma 3's does.
         """
         tokens = [*self._library.get_vocab(with_added_tokens=False).values()]
         added = self._library.get_added_tokens_decoder().items()
-        tokens += [t for t, a in added if not a.special and (known is None or t < known)]
+        tokens += [
+            token
+            for token, a in added
+            if (control or not a.special) and (known is None or token < known)
+        ]
         if not tokens:
             raise UserError(f"tokenizer.path: {self._where} has no tokens")
         return max([*tokens, *self.bos_ids]) + 1
 
-    def _id_of(self, bos: str) -> int:
-        token = self._library.token_to_id(bos)
+    def token_id(self, text: str, key: str) -> int:
+        """Return the number of a token. UserError, naming the key: there is no such token."""
+        token = self._library.token_to_id(text)
         if token is None:
             added = self._library.get_added_tokens_decoder().values()
             special = [repr(token.content) for token in added if token.special][:5]
             advice = "it has no special tokens; give null"
             if special:
                 advice = f"its special tokens begin with {', '.join(special)}"
-            raise UserError(f"tokenizer.bos: {self._where} has no token {bos!r}; {advice}")
+            raise UserError(f"{key}: {self._where} has no token {text!r}; {advice}")
         return token
 
     def _check_post_processor(self, bos: Start) -> None:
@@ -217,13 +258,13 @@ class JsonTokenizer:
             if tokens
         )
         put = " ".join(map(repr, start)) or "no token"
-        what = "remove them"
+        what, end = "remove them", f", and give data.eos={after[0]}" if len(after) == 1 else ""
         if not after:
             own = before[0] if len(before) == 1 else json.dumps(before, ensure_ascii=False)
             what = f"give tokenizer.bos={own}, or remove {'it' if len(before) == 1 else 'them'}"
         raise UserError(
             f"tokenizer.bos: puts {put} before a document, but the post-processor of {self._where} "
-            f"would add {shown}; {what} from the file's post_processor"
+            f"would add {shown}; {what} from the file's post_processor{end}"
         )
 
 
@@ -248,10 +289,12 @@ def open_tokenizer(
     """
     if not isinstance(config, FileTokenizerConfig | BPETokenizerConfig):
         return ByteTokenizer()
+    control = data.has_special_tokens
     if copy is not None and copy.exists():
-        return read_tokenizer(copy, config.start, known)
+        return read_tokenizer(copy, config.start, known, control=control)
     if isinstance(config, FileTokenizerConfig):
-        return read_tokenizer(Path(os.path.expanduser(config.path)), config.start, known)
+        path = Path(os.path.expanduser(config.path))
+        return read_tokenizer(path, config.start, known, control=control)
     folder = cache_folder(data, f"bpe {BPE_RECIPE} of {config.vocab_size} tokens")
 
     def train(new: Path) -> None:
@@ -264,9 +307,13 @@ def open_tokenizer(
     return read_tokenizer(folder / _FILE, START_TOKEN)
 
 
-def read_tokenizer(path: Path, bos: Start, known: int | None = None) -> JsonTokenizer:
+def read_tokenizer(
+    path: Path, bos: Start, known: int | None = None, *, control: bool = False
+) -> JsonTokenizer:
     """Return the tokenizer of a tokenizer.json; see `JsonTokenizer`."""
-    return JsonTokenizer(read_content(path), bos, str(path), known)
+    tokenizer = JsonTokenizer(read_content(path), bos, str(path), known, control=control)
+    tokenizer.chat = find_template(path.parent)
+    return tokenizer
 
 
 def read_content(path: Path) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from rope_jax.config.keys import different_keys
 from rope_jax.config.load import dump, load
 from rope_jax.config.training import Config
+from rope_jax.data import chat
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
 from rope_jax.errors import UserError
@@ -80,6 +81,8 @@ class RunDirectory:
             write_text(self.config_file, dump(config))
             if config.tokenizer.type != "bytes":
                 write_text(self.tokenizer_file, tokenizer.json())
+            if tokenizer.chat is not None:
+                write_text(self.path / chat.SETTINGS, tokenizer.chat.settings())
             yield
 
     @contextlib.contextmanager

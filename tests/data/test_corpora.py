@@ -78,6 +78,37 @@ def test_json_lines_are_read_exactly(tmp_path):
     assert [d for d, _ in rows][-2:] == [f"{tmp_path}/b.jsonl:1", f"{tmp_path}/b.jsonl:3"]
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_list_of_objects_is_read_exactly(tmp_path, indent):
+    rows = [{"id": number, "text": text} for number, text in enumerate(AWKWARD)]
+    path = tmp_path / "a.json"
+    path.write_text("\ufeff " + json.dumps([*rows, "a text"], indent=indent), "utf-8")
+    found = read(JsonLinesData(**whole(files=[str(path)])), tmp_path)["train"]
+    assert texts_of(found) == [*AWKWARD, "a text"]
+    assert [d for d, _ in found] == [f"{path}:{number}" for number in range(len(AWKWARD) + 1)]
+
+
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image"}]},
+    {"role": "assistant", "content": None},
+]
+
+
+@pytest.mark.parametrize("kind", [JsonLinesData, ParquetData])
+def test_conversations_are_read_in_a_plain_form(tmp_path, kind):
+    path = tmp_path / "chats"
+    if kind is ParquetData:
+        chat = [{"role": m["role"], "content": "Hi" if i else "Be brief."}
+                for i, m in enumerate(CHAT[:2])]  # fmt: skip
+        parquet.write_table(pyarrow.table({"messages": [chat, None]}), path)
+    else:
+        path.write_text(json.dumps({"messages": CHAT}))
+    data = kind(**whole(files=[str(path)], column="messages"))
+    (text,) = texts_of(read(data, tmp_path)["train"])
+    assert text == "system: Be brief.\n\nuser: Hi" + "\n\nassistant: " * (kind is JsonLinesData)
+
+
 def test_parquet_is_read_exactly(tmp_path):
     texts = AWKWARD + [str(i) for i in range(300)]  # more rows than are read at once
     data = ParquetData(**whole(files=[parquet_file(tmp_path / "a.parquet", texts)]))
@@ -299,7 +330,13 @@ LINE = '{"text": "fine"}\n'
     [
         (TextData, b"ab\xe9", "data.files: {} is not UTF-8 (byte 2); save it as UTF-8"),
         (JsonLinesData, LINE.encode() + b'{"text": "\xe9"}', "data.files: {}:2 is not UTF-8"),
-        (JsonLinesData, '["text"]', "data.files: {}:1 is not a JSON object"),
+        (
+            JsonLinesData,
+            LINE + '["a"]',
+            "data.files: {}:2 is not a JSON object; write one per line",
+        ),
+        (JsonLinesData, '[{"text": ""}, 1]', "data.files: {}:1 is not a JSON object; write a list"),
+        (JsonLinesData, '[{"text": ""}', "data.files: {} is not JSON (Expecting ',' delimiter, "),
         (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 is of type int, not text"),
         (JsonLinesData, '{"text": "\\ud800"}', "data.column: 'text' of {}:1 has a lone surrogate"),
     ],

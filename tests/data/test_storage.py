@@ -14,12 +14,13 @@ import pytest
 
 from rope_jax.config.data import HubData, JsonLinesData, TextData
 from rope_jax.config.tasks import MIXED_TASKS
+from rope_jax.config.tokenizer import START_TOKEN
 from rope_jax.data.cache import cache_folder
 from rope_jax.data.corpora import document_batches
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
-from tests.data.test_corpora import text_files
+from tests.data.test_corpora import text_files, whole
 
 TEXTS = {"train": ["dos\r\n\tété", "", "日本"], "validation": ["v"], "test": ["t\x00t", "u"]}
 
@@ -80,6 +81,25 @@ def test_the_stream_has_each_document_after_its_start_token(data):
     assert train.bytes_per_token == 1.0
     with pytest.raises(ValueError, match="read-only"):
         train.tokens[0] = 1
+
+
+def test_control_tokens_and_an_end_of_documents_are_kept_on_request(tmp_path):
+    data = in_files(tmp_path, {"train": ["a" + START_TOKEN + "b", START_TOKEN + "c", ""]})
+
+    def train(**changes):
+        return opened(data.model_copy(update=whole(**changes))).train
+
+    written = [*START_TOKEN.encode()]
+    as_text = train()
+    assert as_text.tokens.tolist() == [256, 97, *written, 98, 256, *written, 99, 256]
+    ended = train(split_special_tokens=False, eos=START_TOKEN)
+    assert ended.tokens.tolist() == [256, 97, 256, 98, 256, 256, 99, 256, 256, 256]
+    assert ended.starts.tolist() == [0, 5, 8, 10]
+    # sweeps read neither the start nor the end
+    assert [text.tolist() for text in ended.texts()] == [[97, 256, 98], [99], []]
+    assert ended.bytes_per_token == (2 + 1 + 2 * len(written)) / 4
+    with pytest.raises(UserError, match=r"^data\.eos: bytes have no token '</s>', only '<\|begin"):
+        train(eos="</s>")
 
 
 def test_the_fingerprint_depends_on_the_content_alone(data, tmp_path):
@@ -297,6 +317,7 @@ def test_the_name_depends_on_every_field_that_changes_the_tokens(tmp_path):
     (tmp_path / "a").write_text("{}")
     data, hub = JsonLinesData(files=[str(tmp_path / "a")]), HubData(id="a/b")
     own = {"column": "body", "test_fraction": 0.2, "validation_fraction": 0.2, "split_bytes": 2048}
+    own |= {"split_special_tokens": False, "eos": START_TOKEN}
     of_hub = dict.fromkeys(("id", "subset", "revision", "column"), "x") | {"max_documents": 3}
     changed = [data, hub]
     changed += [data.model_copy(update={key: value}) for key, value in own.items()]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
 from rope_jax.config.data import TextData
@@ -28,6 +28,7 @@ from rope_jax.data.tokenizers import (
     train_bpe,
 )
 from rope_jax.errors import UserError
+from tests.data.test_corpora import whole
 from tests.data.test_storage import in_files
 
 TEXT = (Path(__file__).parents[1] / "fixtures" / "text.txt").read_text("utf-8")
@@ -172,6 +173,30 @@ def test_special_tokens_that_no_text_can_become_do_not_count():
     assert tokenizer_of(made).vocab_size == 4  # "word" is 3
     gaps = Tokenizer(models.WordLevel({"a": 3, "b": 900}, unk_token="a"))
     assert tokenizer_of(gaps).vocab_size == 901
+
+
+def test_control_tokens_in_texts_are_tokens_on_request(tmp_path):
+    """As Qwen's: no start, and control tokens above all others."""
+    made = Tokenizer(models.WordLevel({"a": 0, "<": 1, "?": 2}, unk_token="?"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    made.add_special_tokens(["<end>", "<turn>"])
+    (tmp_path / "t.json").write_text(made.to_str())
+    config = FileTokenizerConfig(path=str(tmp_path / "t.json"))
+    data = in_files(tmp_path, {"train": ["a<turn>a"]}).model_copy(update=whole())
+    plain = open_tokenizer(config, data)
+    assert plain.vocab_size == 3
+    assert open_corpus(data, plain).train.tokens.tolist() == [0, 1, *[2] * 5, 0]
+    asked = data.model_copy(update={"split_special_tokens": False, "eos": "<end>"})
+    tokenizer = open_tokenizer(config, asked)
+    assert (tokenizer.vocab_size, tokenizer.name) == (5, plain.name)
+    train = open_corpus(asked, tokenizer).train
+    assert (train.tokens.tolist(), train.vocab_size) == ([0, 4, 0, 3], 5)
+    assert tokenizer.token_bytes.tolist() == [1, 1, 1, 0, 0]
+    # texts of a sweep's own: the model knows these tokens, or it does not
+    known = open_tokenizer(config, data, known=9)
+    assert open_corpus(asked, known).train.tokens.tolist() == [0, 4, 0, 3]
+    with pytest.raises(UserError, match=r"gives token 4 \('<turn>'\) for a text, outside the voca"):
+        open_corpus(asked.model_copy(update={"eos": None, "cache_dir": str(tmp_path)}), plain)
 
 
 @pytest.mark.parametrize(
