@@ -14,17 +14,23 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from docutils import nodes
 from math_core import LatexToMathML
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.pycode import ModuleAnalyzer
+from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
+logger = logging.getLogger(__name__)
 DOCS = Path(__file__).parent
 PAGES_ELSEWHERE = {"../README.md": "index.md", "../results/README.md": "results.md"}
-sys.path.insert(0, str(DOCS.parent))  # this repository's package
+sys.path[:0] = [str(DOCS.parent), str(DOCS)]  # this repository's package, and plain_math
+pieces = importlib.import_module("plain_math").pieces
 
 project = "rope-jax"
 author = "The rope-jax authors"
@@ -56,6 +62,8 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.connect("builder-inited", find_constants)
     app.connect("source-read", read_page)
+    app.connect("doctree-read", typeset)
+    app.connect("env-check-consistency", check_names)
     app.connect("autodoc-skip-member", skip_member)
     app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-process-docstring", process_docstring)
@@ -80,6 +88,41 @@ def read_page(app: Sphinx, page: str, source: list[str]) -> None:
         return f"[{text}]({path}{anchor or ''})"
 
     source[0] = re.sub(r"\[([^]]*)\]\(([\w./-]+\.\w+)(#[\w-]+)?\)", link, source[0])
+
+
+def typeset(app: Sphinx, doctree: nodes.document) -> None:
+    """Typeset mathematics in plain text, link papers of arXiv, and keep numbers on one line."""
+    verbatim = nodes.literal, nodes.FixedTextElement, nodes.title, nodes.math
+    for text in list(doctree.findall(nodes.Text)):
+        parents = [text.parent]
+        while parents[-1] is not None:
+            parents.append(parents[-1].parent)
+        if any(isinstance(each, (*verbatim, addnodes.desc_signature)) for each in parents):
+            continue
+        cell = next((each for each in parents if isinstance(each, nodes.entry)), None)
+        if cell is not None and re.fullmatch(r"[\d\s±+−%.,→[\]-]+", cell.astext()):
+            text.parent.replace(text, nodes.Text(re.sub(r"(?<!],) ", "\xa0", text)))
+            continue
+        found = list[nodes.Node]()
+        for part in re.split(r"(arXiv \d{4}\.\d{5})", text):
+            if part.startswith("arXiv ") and not isinstance(text.parent, nodes.reference):
+                address = f"https://arxiv.org/abs/{part.removeprefix('arXiv ')}"
+                found.append(nodes.reference(part, part.replace(" ", "\xa0"), refuri=address))
+                continue
+            for shown, latex in pieces(part):
+                # no line begins with the full stop behind mathematics
+                rest = re.sub(r"^(?=[.,;:)])", "\u2060", shown) if found else shown
+                found.append(nodes.math(latex, latex) if latex else nodes.Text(rest))
+        text.parent.replace(text, found)
+
+
+def check_names(app: Sphinx, env: BuildEnvironment) -> None:
+    """Warn, which fails the build, of public names that the pages of the library lack."""
+    shown = {name for name, _ in env.domains.python_domain.objects.items()}
+    for module in public_modules():
+        for name in module.__all__:
+            if f"{module.__name__}.{name}" not in shown:
+                logger.warning("%s.%s is not on its page", module.__name__, name)
 
 
 def visit_math(self: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
@@ -162,12 +205,18 @@ def fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
         yield key, kind, f" = {ast.unparse(value)}" if value else "", about
 
 
+def public_modules() -> list[ModuleType]:
+    """Return the modules that library.md lists."""
+    listed = (DOCS / "library.md").read_text("utf-8")
+    names = re.findall(r"^   (rope_jax\S*)$", listed, re.MULTILINE)
+    return [importlib.import_module(name) for name in names]
+
+
 def find_constants(app: Sphinx) -> None:
     """Tell autodoc what is written about constants that a public module imports from others."""
-    public = re.findall(
-        r"^   (rope_jax\S*)$", (DOCS / "library.md").read_text("utf-8"), re.MULTILINE
-    )
-    imported = [importlib.import_module(name) for name in public]
+    imported = public_modules()
+    for module in imported:  # autodoc sees no name that is loaded on first use
+        vars(module).update((name, getattr(module, name)) for name in module.__all__)
     analyzers = {
         name: ModuleAnalyzer.for_module(name)
         for name in sys.modules

@@ -50,7 +50,14 @@ MARKED = re.compile(r"(<!-- ([\w ]+): .*? -->\n).*?(<!-- /\2 -->\n)", re.DOTALL)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; a vertical bar in a cell is not a border."""
+    """Return a Markdown table, without columns that have no heading and the same in every row.
+
+    A vertical bar in a cell is not a border.
+    """
+    rows = list(rows)
+    columns = zip(headings, *rows, strict=True)
+    kept = [i for i, (name, *cells) in enumerate(columns) if name or len({*cells}) > 1]
+    headings, *rows = ([row[i] for i in kept] for row in (headings, *rows))
     lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
@@ -241,7 +248,7 @@ def above_truncation_table(comparison: str, key: str) -> str:
     def cell(row: Mapping[str, str]) -> str:
         if row["length"] == row["window"]:
             return f"{float(row['nll']):.3f} ± {_half(row, 'ci'):.3f}"
-        return f"{-float(row['gain']):+.3f} ± {_half(row, 'gain'):.3f}"
+        return f"{-float(row['gain']):+.3f} ± {_half(row, 'gain'):.3f}".replace("-", "−")
 
     rows = _rows(ROOT / "results" / comparison / "comparison.csv", "same_tokens")
     rows = [row for row in rows if int(row["length"]) >= int(row["window"])]
@@ -359,7 +366,7 @@ def _cells(experiment: Experiment, losses: Mapping[int, Above]) -> list[str]:
 def _above(above: Above, decimals: int) -> str:
     """Return a difference with half of its interval; bold if all of it lies below truncation."""
     half = (above.high - above.low) / 2
-    text = f"{above.value:+.{decimals}f} ± {half:.{decimals}f}"
+    text = f"{above.value:+.{decimals}f} ± {half:.{decimals}f}".replace("-", "−")
     return f"**{text}**" if above.high < 0 else text
 
 

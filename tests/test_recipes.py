@@ -218,7 +218,8 @@ def test_following_all_recipes_adds_what_works(copy: Path) -> None:
 
     # Of the tests that the pages name, those of what was added.
     tests = "tests/rope/test_strategies.py tests/positions tests/protocols tests/attention"
-    added = "half or grouped or recency or second_half or fused"
+    tests += f" {BLOCK.others[-1]}"
+    added = "half or grouped or recency or second_half or fused or mixture"
     found = run_command(f".venv/bin/python -m pytest -n 0 -q {tests} -k '{added}'", copy)
     assert int(re.search(r"(\d+) passed", found)[1]) > 20
 

@@ -22,7 +22,7 @@ class RotaryNumbers(nnx.Variable):
 
 
 class RotaryEmbedding(nnx.Module):
-    """Rotate queries and keys with a strategy's frequencies: q_t·R(p_t θ'), RoFormer eq. 34.
+    """Rotate queries and keys with a strategy's frequencies: R(p_t·θ') q_t, RoFormer eq. 34.
 
         rope = RotaryEmbedding(RotaryGeometry(64, 10000.0, 4096), YaRNScaling(factor=8.0))
         q, k = rope(q, k, positions)      # before attention, after QK-norm

@@ -16,6 +16,7 @@ from rope_jax.rope.strategies.registry import PLAIN
 _ALL: tuple[type[Scaling], ...] = (*PLAIN, ResonanceScaling, BucketedScaling)
 STRATEGIES = {strategy.model_fields["type"].default: strategy for strategy in _ALL}
 """The class of each strategy, by its `type`."""
+__all__ = [strategy.__name__ for strategy in _ALL]
 
 if TYPE_CHECKING:
     AnyScaling = Scaling
