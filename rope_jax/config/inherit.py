@@ -91,8 +91,8 @@ def training_config(
 
     A run inherits `model`, `data` and `rope`, key by key: the scaling and map that the checkpoint
     was trained with, and its L. It inherits the tokenizer as a whole, as the copy that the source
-    keeps: with other texts, `bpe` would be another tokenizer. If a config states all of these, as
-    the config.yaml of a run does, the source may have been deleted.
+    keeps: with other texts, `bpe` would be another tokenizer. If a config states every section,
+    as the config.yaml of a run does, nothing is inherited, and the source may have been deleted.
 
     origin: errors begin with it. find: returns the run and checkpoint that `init_from` names.
     """
@@ -116,15 +116,14 @@ class _Start(Frozen):
 
 
 def _is_complete(raw: dict[str, Any], start: InitFrom) -> bool:
-    """Whether a raw config states every key that it could inherit, as a dumped one does."""
+    """Whether a raw config states every key of its first level, as only a dumped one does."""
     try:
         config = Config.model_validate(raw)
     except ValidationError:  # perhaps because it lacks what it inherits
         return False
-    sections = config.model, config.rope, config.data, config.tokenizer
     return (
         start.step is not None
-        and all(type(s).model_fields.keys() == s.model_fields_set for s in sections)
+        and Config.model_fields.keys() == config.model_fields_set
         and (config.sweep is None or config.sweep.window is not None)
     )
 

@@ -133,9 +133,13 @@ def test_the_resolved_config_needs_no_source(source, tmp_path):
     run = source()
     config = extended(sweep={"lengths": [32, 64]})
     assert config.sweep.window == 256  # the length of the checkpoint's stage
-    (tmp_path / "again.yaml").write_text(dump(config))
+    text = dump(config)
+    (tmp_path / "again.yaml").write_text(text)
+    (tmp_path / "older.yaml").write_text(text.replace("  eos: null\n", ""))  # of a version before
+    assert "eos" not in (tmp_path / "older.yaml").read_text()
     run.rename("runs/gone")
     assert load_training(tmp_path / "again.yaml") == config
+    assert load_training(tmp_path / "older.yaml") == config
     assert load_training(tmp_path / "again.yaml", ["seed=3"]).seed == 3
 
 
