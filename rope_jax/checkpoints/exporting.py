@@ -294,14 +294,17 @@ def _position_keys(
     if not family.local:
         rotated = [layer for layer in layers if layer[1].type != "drope"]
         return keys | _rope_keys(rotated, family, head_dim, length)
-    by_type = {}
+    parts = {}
     for name, slides in (("full_attention", False), ("sliding_attention", True)):
         of_type = [x for x, w in zip(layers, windows, strict=True) if (w is not None) == slides]
         if of_type:
-            written = _rope_keys(of_type, family, head_dim, length)
-            by_type[name] = written["rope_parameters"]
-            keys.setdefault("max_position_embeddings", written["max_position_embeddings"])
-    return keys | {"rope_parameters": by_type}
+            parts[name] = _rope_keys(of_type, family, head_dim, length)
+    # version 4 reads the other keys, and scales no layer that slides
+    *_, sliding = parts.values()
+    keys |= parts.get("full_attention", sliding | {"rope_scaling": None})
+    if "rope_local_base_freq" in family.defaults:
+        keys["rope_local_base_freq"] = sliding["rope_theta"]
+    return keys | {"rope_parameters": {name: x["rope_parameters"] for name, x in parts.items()}}
 
 
 def _temperature(scales: Set[QueryScale | None]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from rope_jax.checkpoints import exporting
 from rope_jax.checkpoints.exporting import describe, export_run
+from rope_jax.checkpoints.reading import read_description
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
@@ -27,7 +28,15 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.provenance import provenance_of
 from rope_jax.training.step import TrainState
-from tests.checkpoints.folders import assert_same, byte_checkpoint, imported, params_of, says
+from tests.checkpoints.folders import (
+    assert_same,
+    byte_checkpoint,
+    config_of,
+    golden_case,
+    imported,
+    params_of,
+    says,
+)
 from tests.training.conftest import tiny
 
 
@@ -342,6 +351,27 @@ def test_a_model_that_no_family_can_express(
     said = says(keys_of, changed(tmp_path, **sections), **how)
     assert said.startswith(reasons[0])
     assert all(reason in said for reason in reasons), said
+
+
+@pytest.mark.parametrize(
+    ("family", "wanted"),
+    [
+        ("gemma3_text", {"rope_theta": 1e6, "rope_local_base_freq": 1e4}),
+        ("olmo3", {"rope_theta": 5e5}),
+    ],
+)
+def test_transformers_4_is_told_of_layer_types(family: str, wanted: dict[str, float]) -> None:
+    """Its code scales the global layers alone, and Gemma 3's others have a base of their own."""
+    read = read_description(json.loads(golden_case(family, "yarn").config), "config.json")
+    keys = keys_of(config_of(read), read.rope["scaling"], 64, family=family)
+    parts = keys["rope_parameters"]
+    local = wanted.get("rope_local_base_freq", wanted["rope_theta"])
+    assert parts["sliding_attention"] == {"rope_type": "default", "rope_theta": local}
+    scaled = {k: x for k, x in parts["full_attention"].items() if k != "rope_theta"}
+    assert keys["rope_scaling"] == scaled
+    assert scaled["rope_type"] == "yarn"
+    assert parts["full_attention"]["rope_theta"] == wanted["rope_theta"]
+    assert {k: x for k, x in keys.items() if k.startswith(("rope_theta", "rope_local"))} == wanted
 
 
 @pytest.mark.parametrize(

@@ -151,12 +151,13 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
             raise ValueError(f"{key}: should be a mapping, not {value!r}")
     alike = [
         {"rope_type" if k == "type" else k: v for k, v in x.items() if k not in _IN_EITHER_PLACE}
-        for x in given.values()
+        for x in map(_of_global_layers, given.values())
     ]
     if any(other != alike[0] for other in alike):
         raise ValueError("rope_scaling, rope_parameters: differ; keep one of the two")
     parameters: Config = {k: v for value in given.values() for k, v in value.items()}
     if any(isinstance(value, Mapping) for value in parameters.values()):
+        parameters = given.get("rope_parameters", parameters)
         if wrong := [k for k, v in parameters.items() if not isinstance(v, Mapping | None)]:
             raise ValueError(f"rope_parameters.{wrong[0]}: is mixed with a mapping per layer type")
         return {name: own for name, own in parameters.items()}
@@ -168,6 +169,12 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
     else:
         return {None: parameters}
     return {"full_attention": parameters, "sliding_attention": local}
+
+
+def _of_global_layers(rope: Config) -> Config:
+    """Return what rope_scaling says beside rope_parameters by layer type: that of these layers."""
+    own = rope.get("full_attention")
+    return own if isinstance(own, Mapping) else rope
 
 
 def layer_types(config: Config, count: int) -> list[str | None]:
