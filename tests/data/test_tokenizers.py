@@ -207,7 +207,8 @@ def test_control_tokens_in_texts_are_tokens_on_request(tmp_path):
         ("<s> </s> $A", "<s>", "puts '<s>' before a document, but the post-processor of {} would "
          """add '<s>' '</s>' before it; give tokenizer.bos=["<s>", "</s>"], or remove them from"""),
         ("<s> $A </s>", "<s>", "puts '<s>' before a document, but the post-processor of {} would "
-         "add '<s>' before it and '</s>' after it; remove them from the file's post_processor"),
+         "add '<s>' before it and '</s>' after it; remove them from the file's post_processor, "
+         "and give data.eos=</s>"),
         ("$A </s>", None, "puts no token before a document, but the post-processor of {} would add "
          "'</s>' after it; remove"),
     ],
