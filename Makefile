@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo extend tasks test test-all accelerator aot lint format generate schema docs tensorboard lock clean FORCE
+.PHONY: help setup demo extend tasks test test-all test-processors accelerator aot lint format generate schema docs tensorboard lock clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
@@ -49,6 +49,14 @@ test: $(VENV)/.dev ## run the tests, except the slow ones (3 to 4 minutes on two
 # With jaxtyping's import hook: arrays whose shapes are not the annotated ones are an error.
 test-all: $(VENV)/.dev ## run all tests, as CI does, with types and shapes checked
 	$(BIN)/python -m pytest --jaxtyping-packages=rope_jax,beartype.beartype
+
+# What a processor decides: tests of numbers, as one with AVX2 alone computes them, and without kernels.
+NUMBERS := $(addprefix tests/,attention kernels model positions fitting training/test_step.py \
+	evaluation/test_sweep_maps.py devices/test_split_programs.py test_recipes.py)
+
+test-processors: $(VENV)/.dev ## run the tests of numbers as processors with AVX2 alone, or without kernels, would
+	XLA_FLAGS=--xla_cpu_max_isa=AVX2 $(BIN)/python -m pytest -m 'not slow' $(NUMBERS)
+	$(BIN)/python -m pytest -m 'not slow' --without-kernels $(NUMBERS)
 
 accelerator: $(VENV)/.dev ## check the attention kernels on a GPU or TPU, and measure its speed
 	$(BIN)/python scripts/check_accelerator.py

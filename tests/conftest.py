@@ -36,6 +36,19 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--without-kernels", action="store_true", help="as if no C++ compiler had compiled any"
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption("--without-kernels"):
+        from rope_jax.kernels import loading  # only now: jaxtyping's hook must come before
+
+        loading.library_path = lambda: Path("not compiled")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick_peak() -> Iterator[None]:
     """Measure the CPU's speed with small matrices: every run and sweep does, for a second."""

@@ -28,10 +28,10 @@ class Experts(FeedForward):
     divided by the sum of those chosen (`norm_topk_prob`), times `routed_scaling_factor`. Every
     token is computed by all of its experts: none has a capacity.
 
-    The auxiliary loss is E·Σ_e f_e·P_e over the tokens that all devices compute at a time: f_e is
-    the share of choices that fell on e, and P_e the mean of its share of a token's scores. It is 1
-    if all experts are used equally. Source: Fedus et al., arXiv 2101.03961, eq. 4 to 6; with
-    several choices as in DeepSeek-V2, arXiv 2405.04434, eq. 24 to 26.
+    The auxiliary loss is E·Σ_e f_e·P_e over the tokens that all devices compute at a time, those of
+    one micro-batch: f_e is the share of choices that fell on e, and P_e the mean of its share of a
+    token's scores. It is 1 if all experts are used equally. Source: Fedus et al., arXiv 2101.03961,
+    eq. 4 to 6; with several choices as in DeepSeek-V2, arXiv 2405.04434, eq. 24 to 26.
     """
 
     sharding: ClassVar[dict[str, Sharding]] = {

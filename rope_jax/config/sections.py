@@ -118,7 +118,9 @@ class StageConfig(Frozen):
     steps: PositiveInt = Field(description="number of optimizer steps")
     seq_len: Length = Field(description="tokens per window")
     batch_size: PositiveInt = Field(description="windows per step")
-    grad_accumulation: PositiveInt = Field(1, description="micro-batches per step, to save memory")
+    grad_accumulation: PositiveInt = Field(
+        1, description="micro-batches per step, to save memory; experts are balanced in each"
+    )
     scaling: AnyScaling | None = Field(None, description="from this stage on; null: as before")
     learning_rate: Moderate | None = Field(
         None, description="peak of a new schedule; null: the schedule continues"

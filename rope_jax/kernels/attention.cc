@@ -90,15 +90,15 @@ static void add_biases(float *logits, long rows, float scale, const float *bias)
 }
 
 // Raises a query's running maximum to its largest logit in a tile, and rescales its sums.
-INLINE void raise(const float *logits, float scale, float *row_max, float *row_sum, float *sums,
-                  long width) {
+INLINE void raise(const float *logits, float scale, float *row_max, float *row_sum, float *divisor,
+                  float *sums, long width) {
   vec largest = load(logits);
   for (int s = LANES; s < K; s += LANES) largest = larger(largest, load(logits + s));
   const float now = largest_of(largest) * scale;
   if (!(now > *row_max)) return;
   const float rescale = exp2f(*row_max - now);
   *row_max = now;
-  *row_sum *= rescale;
+  *row_sum *= rescale, *divisor *= rescale;
   for (long h = 0; h < width; h += LANES) store(sums + h, load(sums + h) * rescale);
 }
 
@@ -115,7 +115,7 @@ static float largest_square(const float *x, long x_row, long rows, long width) {
 // How many floats `forward` needs for itself.
 extern "C" long NAME(forward_scratch)(const Attention *a) {
   const long v_row = vectors(a->value_width), tiles = factors_in(a->width) * K + K / TOGETHER * v_row;
-  return Q * K + tiles + SPAN * (v_row + 2) + factors_copied(SPAN, a->width);
+  return Q * K + tiles + SPAN * (v_row + 3) + factors_copied(SPAN, a->width);
 }
 
 // One span of queries of one head: out and lse.
@@ -134,8 +134,10 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   const float to_base_2 = a->scale * (float)M_LOG2E, scale = bias == nullptr ? to_base_2 : 1;
   const long depth = factors_in(a->width), factors_row = factor_row(q_row, a->width);
   float *logits = scratch, *sums = logits + Q * K, *row_max = sums + SPAN * v_row;
-  float *row_sum = row_max + SPAN;
-  factor *k_tile = (factor *)(row_sum + SPAN), *v_tile = k_tile + depth * K;
+  // The weights that values are multiplied with may be rounded. `divisor` is their sum, so that they add
+  // up to 1; `row_sum` is that of the weights before, for lse.
+  float *row_sum = row_max + SPAN, *divisor = row_sum + SPAN;
+  factor *k_tile = (factor *)(divisor + SPAN), *v_tile = k_tile + depth * K;
   factor *weights = (factor *)logits, *copied = v_tile + K / TOGETHER * v_row;
   const factor *q_factors = as_factors(q, q_row, count, a->width, copied);
 
@@ -146,7 +148,7 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   const float square = largest_square(q, q_row, count, a->width) *
                        largest_square(k + whole.first * k_row, k_row, visible, a->width);
   const int small = bias == nullptr && square * scale * scale <= SMALL * SMALL;  // |q·k| <= |q||k|
-  for (long r = 0; r < count; r++) row_max[r] = small ? USUAL : LOWEST, row_sum[r] = 0;
+  for (long r = 0; r < count; r++) row_max[r] = small ? USUAL : LOWEST, row_sum[r] = divisor[r] = 0;
   memset(sums, 0, count * v_row * sizeof(float));
 
   for (long j = whole.first / K * K; j <= whole.last; j += K) {
@@ -162,22 +164,24 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
       if (bias != nullptr) add_biases(logits, rows, to_base_2, bias + j - begin - i);
       for (long r = 0; r < rows; r++) {
         float *p = logits + r * K, *out = sums + (i + r) * v_row;
-        if (!small) raise(p, scale, row_max + i + r, row_sum + i + r, out, v_row);
-        vec sum = {};
+        if (!small) raise(p, scale, row_max + i + r, row_sum + i + r, divisor + i + r, out, v_row);
+        vec sum = {}, sum_as_stored = {};
         for (int s = 0; s < K; s += LANES) {
           const vec weight = exp2_of(load(p + s) * scale - row_max[i + r]);
-          store_along(weights + r * K, s, weight);  // in the place of logits that have been read
           sum += weight;
+          // in the place of logits that have been read
+          sum_as_stored += store_along(weights + r * K, s, weight);
         }
         row_sum[i + r] += sum_of(sum);
+        divisor[i + r] += TOGETHER > 1 ? sum_of(sum_as_stored) : sum_of(sum);
       }
       multiply_add(rows, v_row, K / TOGETHER, weights, K, 1, v_tile, v_row, sums + i * v_row, v_row);
     }
   }
   for (long r = 0; r < count; r++) {
     float *out = a->out + ((row + r) * a->heads + n) * a->value_width;
-    const float divisor = first[r] > last[r] ? 1 : row_sum[r];  // a query that sees no key: 0
-    for (long h = 0; h < a->value_width; h++) out[h] = sums[r * v_row + h] / divisor;
+    const float by = first[r] > last[r] ? 1 : divisor[r];  // a query that sees no key: 0
+    for (long h = 0; h < a->value_width; h++) out[h] = sums[r * v_row + h] / by;
     a->lse[(b * a->heads + n) * a->queries + begin + r] = row_max[r] + log2f(row_sum[r]);
   }
 }

@@ -65,8 +65,14 @@ INLINE factors pairs_of(vec first, vec second) {
 // The numbers of TOGETHER rows, as factors down the columns.
 INLINE factors down(const vec *rows) { return pairs_of(rows[0], rows[1]); }
 
-// Stores the numbers from column `at` of a row on, as factors along the row.
-INLINE void store_along(factor *row, long at, vec x) { *(halves *)(row + at / 2) = rounded(x); }
+INLINE vec numbers_of(halves x) { return (vec)(__builtin_convertvector(x, factors) << 16); }
+
+// Stores the numbers from column `at` of a row on, as factors along the row, and returns them as stored.
+INLINE vec store_along(factor *row, long at, vec x) {
+  const halves stored = rounded(x);
+  *(halves *)(row + at / 2) = stored;
+  return numbers_of(stored);
+}
 
 #else
 
@@ -78,7 +84,10 @@ INLINE factors load_factors(const factor *p) { return load(p); }
 INLINE factors all_of(factor x) { return filled(x); }
 INLINE vec with_products(vec sums, factors left, factors right) { return sums + left * right; }
 INLINE factors down(const vec *rows) { return rows[0]; }
-INLINE void store_along(factor *row, long at, vec x) { store(row + at, x); }
+INLINE vec store_along(factor *row, long at, vec x) {
+  store(row + at, x);
+  return x;
+}
 
 #endif
 
@@ -109,8 +118,7 @@ INLINE float product_along(const float *x, const factor *y, long width) {
   vec sums = {};
   for (long i = 0; i < width; i += LANES) {
 #ifdef ROUNDED
-    const halves some = load_some((const half *)y + i, width - i);
-    const vec right = (vec)(__builtin_convertvector(some, factors) << 16);
+    const vec right = numbers_of(load_some((const half *)y + i, width - i));
 #else
     const vec right = load_some(y + i, width - i);
 #endif

@@ -119,7 +119,8 @@ def make_train_step(
     """Return the jitted step. It donates the state passed in, which must not be used again.
 
     The batch [B, T] is split into `grad_accumulation` micro-batches. Each one's loss is divided by
-    the number of tokens in the whole batch, so the step does not depend on the split.
+    the number of tokens in the whole batch, so the step does not depend on the split. An auxiliary
+    loss does: it is computed for each micro-batch, and weighted by its share of the tokens.
 
     out_shardings: of (state, metrics). gradient_of: `Placement.gradient` of the step's mesh.
     masks_documents: as for `loss_sums`.

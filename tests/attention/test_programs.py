@@ -14,6 +14,7 @@ from rope_jax.attention.remat_names import CUDNN_FORWARD, keep_attended
 from rope_jax.attention.splash import splash_attention
 from rope_jax.config.model import ModelConfig
 from rope_jax.kernels import loading
+from rope_jax.model import resolve
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
@@ -62,13 +63,19 @@ def test_the_forward_pass_of_cudnn_is_still_called_so():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "product_dtype"),
-    [("float32", None), ("float32", "bfloat16"), ("bfloat16", None)],
+    ("dtype", "product_dtype", "multiplies_bfloat16", "rounded"),
+    [
+        ("float32", None, True, False),
+        ("float32", "bfloat16", False, True),
+        ("bfloat16", None, True, True),
+        ("bfloat16", None, False, False),
+    ],
 )
 @pytest.mark.parametrize("backend", ["xla", "blockwise", "cpu"])
 def test_factors_of_attention_are_rounded_where_those_of_other_products_are(
-    backend, dtype, product_dtype
+    monkeypatch, backend, dtype, product_dtype, multiplies_bfloat16, rounded
 ):
+    monkeypatch.setattr(resolve, "_multiplies_bfloat16", lambda: multiplies_bfloat16)
     if backend == "cpu" and loading.load_kernels() is None:
         pytest.skip("there is no C++ compiler")
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
@@ -91,11 +98,10 @@ def test_factors_of_attention_are_rounded_where_those_of_other_products_are(
             for call in calls
             if "attention" in call["target_name"]
         ]
-        is_faster = dtype == "bfloat16" and loading.load_kernels() == "avx512_bf16"
-        assert found == [product_dtype is not None or is_faster] * 2  # forward and backward
+        assert found == [rounded] * 2  # forward and backward
         return
     products = [e.invars for e in program if e.primitive.name == "dot_general"]
     of_attention = [p for p in products if p[0].aval.shape[:2] == (2, 4)]  # windows and heads
     assert len(of_attention) >= 2
     dtypes = {x.aval.dtype for pair in of_attention for x in pair}
-    assert dtypes == {jnp.dtype(product_dtype or dtype)}
+    assert dtypes == {jnp.dtype("bfloat16" if rounded else "float32")}

@@ -227,6 +227,32 @@ def test_rounded_attention_rounds_nothing_but_factors(choose, name, sizes):
         assert (np.abs(np.asarray(a) - result) <= 2.0**-8 * size + 1e-6).all()
 
 
+# Small logits, which need no running maximum, and large ones.
+@pytest.mark.parametrize("size", [1, 30])
+@pytest.mark.parametrize("name", EACH_ROUNDED)
+def test_rounded_weights_add_up_to_one(choose, name, size):
+    choose(name)
+    q, k = size * draw(1, 300, 2, 32), draw(1, 300, 2, 32, seed=1)
+    found = rounded_attention(q, k, np.ones_like(k))
+    np.testing.assert_allclose(found, np.ones_like(k), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", EACH_ROUNDED)
+def test_rounded_attention_to_a_single_key_returns_its_value(choose, name):
+    choose(name)
+    q, k, v, dout = (draw(1, 300, 2, 32, seed=seed) for seed in range(4))
+
+    def attend(q, k, v):
+        return BACKENDS["cpu"].attend(q, k, v, None, 1, low_precision=True)
+
+    out, dq, dk, dv = along(attend, q, k, v, dout)
+    np.testing.assert_allclose(out, as_bfloat16(v), rtol=1e-6)
+    np.testing.assert_allclose(dv, as_bfloat16(dout), rtol=1e-6)
+    # dP - delta: two sums of the same 32 products, in another order
+    for found in (dq, dk):
+        np.testing.assert_allclose(found, np.zeros_like(found), atol=2e-5)
+
+
 @pytest.mark.parametrize("name", EACH_ROUNDED)
 def test_gradients_of_rounded_attention_are_close_where_keys_have_a_common_mean(choose, name):
     """The gradients of a query's logits add up to zero, so the mean key must not matter."""

@@ -139,14 +139,20 @@ def test_the_loss_is_the_mean_over_counted_targets(batch, grad_accumulation):
 
 def test_the_auxiliary_loss_is_added_and_measured_by_itself(batch):
     class Balanced(Line):
-        def nll_and_auxiliary(self, params, *arguments):
-            return self.nll(params, *arguments), jnp.float32(3) * params["a"] ** 2
+        def nll_and_auxiliary(self, params, tokens, *others):
+            used = jnp.mean(tokens == tokens[0, 0], dtype=jnp.float32)
+            return self.nll(params, tokens, *others), 3 * used**2 * params["a"] ** 2
 
     gradient, metrics = gradient_of_step(batch, 4, Balanced())
     nll, expected = line_by_hand(batch)
-    a = float(PARAMS["a"])
-    assert gradient["a"] == pytest.approx(expected["a"] + 6 * a, rel=1e-5)
-    assert metrics.auxiliary == pytest.approx(3 * a**2, rel=1e-5)
+    micro_batches = zip(np.split(batch.tokens, 4), np.split(batch.weights, 4), strict=True)
+    squares, counts = zip(
+        *((np.mean(tokens == tokens[0, 0]) ** 2, w.sum()) for tokens, w in micro_batches),
+        strict=True,
+    )
+    a, used = float(PARAMS["a"]), np.average(squares, weights=counts)
+    assert gradient["a"] == pytest.approx(expected["a"] + 6 * a * used, rel=1e-5)
+    assert metrics.auxiliary == pytest.approx(3 * a**2 * used, rel=1e-5)
     assert metrics.sums.mean() == pytest.approx(np.average(nll, weights=batch.weights), rel=1e-5)
     assert gradient_of_step(batch)[1].auxiliary is None
 
