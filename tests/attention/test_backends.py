@@ -52,7 +52,7 @@ def test_values_and_gradients_match_float64(
     ids = ids if documents else None
     found = value_and_gradients(name, *arrays, ids, window)
     wanted = attention(*arrays, seen_keys(queries, keys, 2, ids, BandMask(beyond=window)))
-    for a, b, tolerance in zip(found, wanted, (2e-6, 1e-5, 1e-5, 1e-5), strict=True):
+    for a, b, tolerance in zip(found, wanted, (1e-5, 5e-5, 5e-5, 5e-5), strict=True):
         assert a.dtype == jnp.float32
         np.testing.assert_allclose(a, b, atol=tolerance)
 

@@ -45,7 +45,7 @@ def check_parts(attend, length, count, wanted):
     order = tokens_of_parts(length, count)
     parts = [of_part(np.int32(index), *arrays) for index in range(count)]
     for own, (out, dq, *_) in zip(order, parts, strict=True):
-        np.testing.assert_allclose(out, wanted[0][:, own], atol=2e-6)
+        np.testing.assert_allclose(out, wanted[0][:, own], atol=1e-5)
         np.testing.assert_allclose(dq, wanted[1][:, own], atol=1e-5)
     for number in (2, 3):
         found = sum(np.asarray(part[number]) for part in parts)

@@ -45,8 +45,8 @@ def test_products_are_those_of_float64_and_of_rounded_factors(choose, name, size
         found = along(product, *arrays)
         for a, b in zip(found, (x @ kernel, dy @ kernel.T, x.T @ dy), strict=True):
             assert a.dtype == jnp.float32
-            # no rounding but that of the factors; longer sums are larger
-            np.testing.assert_allclose(a, b, atol=2e-5 if max(sizes) <= 300 else 1e-4)
+            # no rounding but that of the factors, and of sums: by 6e-8 of what was added so far
+            np.testing.assert_allclose(a, b, atol=1e-6 + 2e-7 * max(sizes))
 
 
 WIDER = [*SIZES, (1500, 70, 33), (1500, 70, 34), (130, 9000, 40)]
@@ -237,6 +237,7 @@ def test_xlas_rounded_products_contract_the_last_axis_with_the_first(monkeypatch
 def test_auto_rounds_products_where_the_cpu_is_fast_at_it(tmp_path, monkeypatch, text, has):
     (tmp_path / "cpuinfo").write_text(text)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     assert has_amx(tmp_path / "cpuinfo") == has
     assert not has_amx(tmp_path / "missing")
     for limit, allows in (("avx512_bf16", False), ("AMX_FP16", has)):

@@ -286,7 +286,7 @@ def test_far_keys_at_the_same_distances_change_nothing(name):
     assert len(two.bands) == 2
     nll = jax.jit(model.nll)
     found, wanted = (nll(loud_params(model), *text(), POSITIONS, None, x) for x in (two, one))
-    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    np.testing.assert_allclose(found, wanted, atol=2 * FAR_FROM_FLOAT64)
 
 
 def test_bfloat16_weights_give_the_losses_of_their_rounded_values():
@@ -344,7 +344,8 @@ def test_layer_norm_is_exact_where_the_mean_is_large():
     x = (2000 + np.random.default_rng(0).standard_normal((3, 256))).astype(np.float32)
     exact = np.float64(x)
     wanted = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
-    np.testing.assert_allclose(module(jnp.asarray(x)), wanted, atol=2e-4)
+    # 2,000 is rounded to 1e-4, a mean of squares would be to 0.2
+    np.testing.assert_allclose(module(jnp.asarray(x)), wanted, atol=1e-3)
 
 
 def test_a_models_own_vocabulary_may_be_larger_than_the_tokenizers():

@@ -214,7 +214,7 @@ def whole_nll(method, first=(0, 0)):
 
 def test_a_map_changes_the_losses_beyond_its_window_only():
     plain, mapped = whole_nll("rope"), nll_and_gradient("map streaming", "xla")[0][:2]
-    np.testing.assert_allclose(mapped[:, :7], plain[:, :7], atol=1e-6)  # two sinks, four recent
+    np.testing.assert_allclose(mapped[:, :7], plain[:, :7], atol=2e-5)  # two sinks, four recent
     assert np.abs(mapped - plain)[:, 7:].max() > 1e-3
 
 
