@@ -14,6 +14,7 @@ from rope_jax.model.resolve import check_backend
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, inputs, seen_keys
+from tests.compiled import needs_kernels
 from tests.programs import equations
 
 ATTEND = {
@@ -21,7 +22,8 @@ ATTEND = {
     "blockwise": functools.partial(BACKENDS["blockwise"].attend, block=48),
     "cpu": BACKENDS["cpu"].attend,
 }
-every_backend = pytest.mark.parametrize("name", ATTEND)
+NAMES = ["xla", "blockwise", pytest.param("cpu", marks=needs_kernels)]
+every_backend = pytest.mark.parametrize("name", NAMES)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 6))
@@ -66,7 +68,7 @@ def test_cudnn_leaves_long_blocks_of_few_heads(rows, block):
 
 # `cudnn` and `splash` leave them to `blockwise`, which runs here, too.
 @pytest.mark.parametrize("size", [1.0, 100.0])
-@pytest.mark.parametrize("name", [*ATTEND, "cudnn", "splash"])
+@pytest.mark.parametrize("name", [*NAMES, "cudnn", "splash"])
 def test_sinks_of_two_bands_match_float64(name, size):
     # the far keys of a position map have other queries and keys
     *near, v, dout, ids = inputs(150, 200, value_width=6)

@@ -13,11 +13,11 @@ from rope_jax.attention import BACKENDS
 from rope_jax.attention.remat_names import CUDNN_FORWARD, keep_attended
 from rope_jax.attention.splash import splash_attention
 from rope_jax.config.model import ModelConfig
-from rope_jax.kernels import loading
 from rope_jax.model import resolve
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
+from tests.compiled import needs_kernels
 from tests.programs import equations
 
 
@@ -39,7 +39,7 @@ def count(jaxpr, primitive):
     [
         (BACKENDS["blockwise"].attend, "reduce_max", 0, 1),
         (functools.partial(splash_attention, interpret=True), "pallas_call", 0, 1),
-        (BACKENDS["cpu"].attend, "ffi_call", 0, 1),
+        pytest.param(BACKENDS["cpu"].attend, "ffi_call", 0, 1, marks=needs_kernels),
         (BACKENDS["xla"].attend, "dot_general", 1, 2),
     ],
 )
@@ -71,13 +71,11 @@ def test_the_forward_pass_of_cudnn_is_still_called_so():
         ("bfloat16", None, False, False),
     ],
 )
-@pytest.mark.parametrize("backend", ["xla", "blockwise", "cpu"])
+@pytest.mark.parametrize("backend", ["xla", "blockwise", pytest.param("cpu", marks=needs_kernels)])
 def test_factors_of_attention_are_rounded_where_those_of_other_products_are(
     monkeypatch, backend, dtype, product_dtype, multiplies_bfloat16, rounded
 ):
     monkeypatch.setattr(resolve, "_multiplies_bfloat16", lambda: multiplies_bfloat16)
-    if backend == "cpu" and loading.load_kernels() is None:
-        pytest.skip("there is no C++ compiler")
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
     config = ModelConfig(**sizes, attention=backend, dtype=dtype, product_dtype=product_dtype)
     model = LanguageModel(resolve_model(config), 61)

@@ -12,11 +12,11 @@ from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.cpu import banded_cpu
 from rope_jax.attention.dense import banded_dense
 from rope_jax.attention.splash import splash_attention
-from rope_jax.kernels.loading import load_kernels
 from rope_jax.positions.interaction import Interaction, dot_product
 from rope_jax.positions.mask import BandMask
 from rope_jax.positions.zigzag import ZigZag, restored, tokens_of_parts
 from tests.attention.reference import attention, inputs, seen_keys
+from tests.compiled import needs_kernels
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -104,13 +104,11 @@ BLOCKWISE = functools.partial(banded_blockwise, block=10)
         (BLOCKWISE, biased, SINKS, False),
         (BLOCKWISE, biased, CHUNKS, True),
         (BLOCKWISE, biased, OWN_CHUNK, True),
-        (banded_cpu, dot_product, SINKS, True),
-        (banded_cpu, dot_product, CHUNKS, True),
+        pytest.param(banded_cpu, dot_product, SINKS, True, marks=needs_kernels),
+        pytest.param(banded_cpu, dot_product, CHUNKS, True, marks=needs_kernels),
     ],
 )
 def test_parts_of_several_bands_match_the_window(attend, scores, bands, documents):
-    if attend is banded_cpu and load_kernels() is None:
-        pytest.skip("there is no C++ compiler")
     *arrays, dout, ids = inputs(192, 192)
     ids = jnp.asarray(ids) if documents else None
     interaction, slope = Interaction(bands, scores), np.full((1,) * 5, SLOPE, np.float32)

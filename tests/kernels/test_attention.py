@@ -10,13 +10,13 @@ import pytest
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.cpu import banded_cpu
-from rope_jax.kernels import loading
 from rope_jax.positions.interaction import Interaction, capped, dot_product, plus_by_distance
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, seen_keys
+from tests.compiled import needs_kernels
 from tests.kernels.arrays import EACH, EACH_ROUNDED, along, as_bfloat16, cases, draw
 
-pytestmark = pytest.mark.skipif(loading.load_kernels() is None, reason="there is no C++ compiler")
+pytestmark = needs_kernels
 
 
 @functools.partial(jax.jit, static_argnums=5)

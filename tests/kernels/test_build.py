@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rope_jax.kernels import loading
 from rope_jax.kernels.naming import library
+from tests.compiled import needs_kernels
 from tests.kernels.arrays import EACH_ROUNDED
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.skipif(loading.load_kernels() is None, reason="there is no C++ compiler")
+pytestmark = needs_kernels
 
 
 @pytest.fixture

@@ -18,10 +18,11 @@ from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.resolve import check_backend, resolve_model
 from rope_jax.rope import Frequencies, Rotary
+from tests.compiled import needs_kernels
 from tests.kernels.arrays import EACH, EACH_ROUNDED, along, as_bfloat16, cases, draw, feed_forward
 from tests.model.reference import loud_params
 
-pytestmark = pytest.mark.skipif(loading.load_kernels() is None, reason="there is no C++ compiler")
+pytestmark = needs_kernels
 
 # tokens, inputs and outputs of products
 SIZES = [(1, 1, 1), (7, 5, 3), (256, 128, 64), (300, 129, 65), (513, 40, 257), (130, 400, 790)]

@@ -12,13 +12,13 @@ import pytest
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.config.model import ModelConfig
-from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.encodings import ENCODINGS
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
+from tests.compiled import needs_kernels
 
 VOCABULARY, LENGTH, WINDOW = 23, 30, 8
 # the second document begins inside a block, and is longer than the first
@@ -163,7 +163,7 @@ def test_blockwise_gives_the_same_losses_and_gradients(method, monkeypatch):
     check_against_dense(method, "blockwise")
 
 
-@pytest.mark.skipif(load_kernels() is None, reason="there is no C++ compiler")
+@needs_kernels
 @pytest.mark.parametrize("method", ["t5", "kerple", "map fitted"])
 def test_the_kernel_for_cpus_adds_biases_by_distance(method, monkeypatch):
     monkeypatch.delattr("rope_jax.attention.cpu.banded_blockwise")  # it is not what computes them

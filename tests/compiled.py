@@ -1,0 +1,7 @@
+"""The mark of tests that need the compiled kernels."""
+
+import pytest
+
+from rope_jax.kernels.loading import load_kernels
+
+needs_kernels = pytest.mark.skipif(load_kernels() is None, reason="there is no C++ compiler")
