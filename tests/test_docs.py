@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from flax import linen
 
 from docs import plain_math
 from rope_jax.config.fit import FitConfig
@@ -103,11 +104,22 @@ def test_mathematics_in_plain_text_is_found(text, latex):
 # Examples
 
 
-def test_the_example_of_the_readme_rotates():
+def test_the_example_of_the_readme_rotates_in_linen_as_its_module_does():
+    class Attention(linen.Module):
+        @linen.compact
+        def __call__(self, inputs, position):
+            return names["rotary"](inputs, position)
+
+    def run():
+        exec(examples("README.md")[0], names)
+        inputs, position = jnp.ones((1, 100, 2, 64)), jnp.arange(100)[None] + 7
+        rotated = names["rope"](inputs, inputs, position)[0]
+        return names["q"], Attention().apply({}, inputs, position), rotated
+
     names: dict = {}
-    # traced as a whole: operation by operation it would be compiled for seconds
-    jax.eval_shape(lambda: exec(examples("README.md")[0], names))
-    assert names["q"].shape == (2, 100, 8, 64)
+    q, found, wanted = jax.jit(run)()  # operation by operation it would be compiled for seconds
+    assert q.shape == (2, 100, 8, 64)
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_the_sweep_of_a_model_of_your_own_runs(capsys):
