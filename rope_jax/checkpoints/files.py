@@ -54,6 +54,7 @@ _LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_b
 OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|multi_modal_projector)\..*")
 """Names of the weights in other parts of a multimodal model, which are left out."""
 _OUTPUT = "lm_head.weight"
+_EMBEDDINGS = {"model.embed_tokens.weight", "transformer.word_embeddings.weight"}
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
@@ -104,8 +105,9 @@ class CheckpointFiles:
         # only the output matrix is changed then, not the embedding
         is_tied = _OUTPUT not in self.tensors and self.config.get("tie_word_embeddings", True)
         self._is_untied = bool(adapter and _OUTPUT in adapter.changes and is_tied)
-        if self._is_untied and (embedding := self.tensors.get("model.embed_tokens.weight")):
-            self.tensors[_OUTPUT] = embedding
+        if self._is_untied:
+            for embedding in _EMBEDDINGS & self.tensors.keys():
+                self.tensors[_OUTPUT] = self.tensors[embedding]
             self.config["tie_word_embeddings"] = False
         if adapter and (absent := sorted(adapter.changes.keys() - self.tensors.keys())):
             raise UserError(f"{adapter.folder}: changes {absent[0]}, which {folder} lacks")
