@@ -110,9 +110,12 @@ def typeset(app: Sphinx, doctree: nodes.document) -> None:
                 found.append(nodes.reference(part, part.replace(" ", "\xa0"), refuri=address))
                 continue
             for shown, latex in pieces(part):
-                # no line begins with the full stop behind mathematics
-                rest = re.sub(r"^(?=[.,;:)])", "\u2060", shown) if found else shown
-                found.append(nodes.math(latex, latex) if latex else nodes.Text(rest))
+                mark = re.match("[.,;:)]*", shown)
+                if found and isinstance(found[-1], nodes.math) and mark and mark[0]:
+                    ends = found.pop(), nodes.Text(mark[0])  # no line begins with a full stop
+                    found.append(nodes.inline("", "", *ends, classes=["nowrap"]))
+                    shown = shown[mark.end() :]
+                found.append(nodes.math(latex, latex) if latex else nodes.Text(shown))
         text.parent.replace(text, found)
 
 
