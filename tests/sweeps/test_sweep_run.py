@@ -13,12 +13,12 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rope_jax.config.training import Config
-from rope_jax.console import plain_console
+from rope_jax.console import describe_duration, plain_console
 from rope_jax.errors import UserError, printable
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.sweeps.journal import FileJournal, journal_identity
-from rope_jax.sweeps.model import load_model
+from rope_jax.sweeps.model import load_model, sweep_flops
 from tests.sweeps.conftest import STAGE, rows, swept, trained
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -255,6 +255,20 @@ def test_the_estimate_is_of_what_is_left_of_all_checkpoints(staged):
     said = [swept(staged, steps=steps, **asked)[1] for steps in ([2], [2, 4], [2, 4])]
     assert ["time: about " in text for text in said] == [True, True, False]
     assert ["nothing to measure" in text for text in said] == [False, True, True]
+
+
+def test_the_time_of_the_defaults_and_of_what_is_chosen_is_at_one_speed(run, monkeypatch):
+    flops = []
+    counted = lambda *plan: flops.append(sweep_flops(*plan)) or flops[-1]  # noqa: E731
+    monkeypatch.setattr("rope_jax.sweeps.model.sweep_flops", counted)
+    for user in ("model", "announcement"):  # nominal: what is chosen depends on it alone
+        monkeypatch.setattr(f"rope_jax.sweeps.{user}.nominal_flops", lambda: 1.0)
+    monkeypatch.setattr("rope_jax.sweeps.run.reached_flops", lambda peak: 1e3)
+    _, said = swept(run, name="long")
+    defaults, chosen = (describe_duration(count / 1e3) for count in (flops[0], flops[-1]))
+    assert defaults != chosen
+    assert f"the defaults would take {defaults}; max_documents=5 max_blocks=1 instead" in said
+    assert f"time: {chosen}, compiling not counted" in said
 
 
 def test_tensorboard_has_every_checkpoint_and_the_training_steps(staged):
