@@ -58,9 +58,8 @@ test-processors: $(VENV)/.dev ## run the tests of numbers as processors with AVX
 	XLA_FLAGS=--xla_cpu_max_isa=AVX2 $(BIN)/python -m pytest -m 'not slow' $(NUMBERS)
 	$(BIN)/python -m pytest -m 'not slow' --without-kernels $(NUMBERS)
 
-accelerator: $(VENV)/.dev ## check the attention kernels on a GPU or TPU, and measure its speed
-	$(BIN)/python scripts/check_accelerator.py
-	$(BIN)/python benchmarks/accelerator.py
+accelerator: $(VENV)/.dev ## check the attention kernels on a GPU or TPU, and measure its speed (12 minutes)
+	PYTHON=$(BIN)/python benchmarks/device.sh '$(RUNS)/accelerator'
 
 aot: $(VENV)/.dev ## compile every attention and mesh for TPUs and GPUs (hours; needs their compilers)
 	$(BIN)/python scripts/aot.py

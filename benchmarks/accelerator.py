@@ -8,27 +8,26 @@ parameters split over them: tokens per second, the model's FLOP/s as a share of 
 peak, and the most memory that was in use beside what the compiler planned. Batches are built on the
 host and metrics read as the training loop does it, under a guard: a step that waits for the device
 without being asked is an error. Then a sweep of two scalings over two lengths: tokens per second.
+--only measures one of the two.
 
-With a Python that has torch, transformers and CUDA (the one that runs this, or --torch-python),
-Hugging Face's Llama takes turns with this code on one GPU: torch.compile, SDPA, autocast to
-bfloat16 and fused AdamW.
+With --torch-python, a Python that has torch, transformers and CUDA, Hugging Face's Llama takes
+turns with this code on one GPU: torch.compile, SDPA, autocast to bfloat16 and fused AdamW; in the
+sweep, as many windows in bfloat16, one at a time.
 
 Without an accelerator, nothing is measured; --on-cpu tries the benchmark on a CPU.
+benchmarks/device.sh runs this for the models and lengths that docs/performance.md reports.
 """
 
 import argparse
 import contextlib
-import importlib.util
 import json
-import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
+import numpy as np
 from workers import Side, Worker, serve
-
-from rope_jax.config.model import RematName
 
 
 class Shape(NamedTuple):
@@ -45,7 +44,7 @@ class Shape(NamedTuple):
     vocabulary: int
     seq_len: int
     windows: int
-    remat: RematName = "none"
+    remat: str = "none"
     kernel: str | None = None
 
 
@@ -58,7 +57,7 @@ MODELS = {
 KERNELS = {"gpu": "cudnn", "tpu": "splash", "cpu": "blockwise"}
 LEARNING_RATE = 1e-4
 # The first sweep compiles; the second one is measured.
-SWEEP_DOCUMENTS, SWEEP_SCALINGS = 4, [{"type": "none"}, {"type": "pi", "factor": 2.0}]
+SWEEP_DOCUMENTS, SWEEP_SCALINGS = 2, [{"type": "none"}, {"type": "pi", "factor": 2.0}]
 
 
 def sizes_of(shape: Shape) -> dict[str, int]:
@@ -102,10 +101,9 @@ def config_of(shape: Shape) -> Any:
 def training(shape: Shape) -> Side:
     """Return the side of this code's training step."""
     import jax
-    import numpy as np
 
     from rope_jax.data.batches import Batch
-    from rope_jax.devices.hardware import device_line, peak_flops
+    from rope_jax.devices.hardware import peak_flops
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.cost import flops_per_token
     from rope_jax.model.resolve import resolve_run
@@ -136,27 +134,42 @@ def training(shape: Shape) -> Side:
             return float(jax.device_get(read or metrics).sums.mean())
 
     def facts() -> dict[str, Any]:
-        used = [(device.memory_stats() or {}) for device in jax.local_devices()]
         peak, source = peak_flops()
         per_token = flops_per_token(config.model, shape.vocabulary, length) / peak
-        return {
-            "devices": device_line("bfloat16"),
-            "kernel": config.model.attention,
-            "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
-            "tokens": rows * length,
+        return describe(config, state.params) | {
+            "windows": f"{shape.windows} × {length:,} tokens per device and step",
+            "tokens": shape.windows * length,
             "peak": f"{peak / 1e12:,.0f} TFLOP/s ({source})",
             "utilization_per_token": per_token,
             "planned_bytes": stage.train_bytes,
-            "used_bytes": max(stats.get("peak_bytes_in_use", 0) for stats in used),
         }
 
     return Side(step, facts)
 
 
+def describe(config: Any, params: Any) -> dict[str, Any]:
+    """Return the facts of both sides of this code. used_bytes: 0 where they are unknown."""
+    import jax
+
+    from rope_jax.devices.hardware import device_line
+
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    return {
+        "devices": device_line("bfloat16"),
+        "kernel": config.model.attention,
+        "parameters": sum(x.size for x in jax.tree.leaves(params)),
+        "used_bytes": max(each.get("peak_bytes_in_use", 0) for each in stats),
+    }
+
+
+def sweep_lengths(shape: Shape) -> list[int]:
+    """Return the lengths of a model's sweep."""
+    return [shape.seq_len, 4 * shape.seq_len]
+
+
 def sweeping(shape: Shape) -> Side:
     """Return the side of a sweep, whose steps return how many tokens it read."""
     import jax
-    import numpy as np
 
     from rope_jax.devices.mesh import Placement
     from rope_jax.evaluation import sweep
@@ -172,15 +185,14 @@ def sweeping(shape: Shape) -> Side:
     params = jax.jit(
         lambda: program.model.init(0), out_shardings=program.state_shardings().params
     )()
-    of_last, lengths = nll_of_last(program.model, placement), [shape.seq_len, 4 * shape.seq_len]
+    of_last, lengths = nll_of_last(program.model, placement), sweep_lengths(shape)
     rng = np.random.default_rng(0)
     size = (SWEEP_DOCUMENTS * jax.device_count(), lengths[-1] + 1)
     documents = list(rng.integers(0, shape.vocabulary, size, np.int32))
     programs: dict[Any, Any] = {}
+    read = 0.0
 
     def step() -> float:
-        read = 0.0
-
         def progress(what: str, done: float, total: float) -> None:
             nonlocal read
             read = total
@@ -203,10 +215,17 @@ def sweeping(shape: Shape) -> Side:
         )
         return read
 
-    return Side(step)
+    def facts() -> dict[str, Any]:
+        return describe(config, params) | {
+            "windows": f"{len(SWEEP_SCALINGS)} scalings, {' and '.join(f'{n:,}' for n in lengths)} "
+            f"tokens, {SWEEP_DOCUMENTS} documents per device",
+            "tokens": read / jax.device_count(),
+        }
+
+    return Side(step, facts, warms=False)
 
 
-def peer(shape: Shape) -> Side:
+def training_peer(shape: Shape) -> Side:
     """Return the side of Hugging Face's Llama, on one GPU."""
     import torch_llama
 
@@ -215,64 +234,50 @@ def peer(shape: Shape) -> Side:
     return torch_llama.on_gpu(sizes, shape.windows, shape.seq_len, LEARNING_RATE, remat=remat)
 
 
-SIDES = {"training": training, "sweeping": sweeping, "peer": peer}
+def sweeping_peer(shape: Shape) -> Side:
+    """Return the side of Hugging Face's Llama reading a sweep's windows, on one GPU."""
+    import torch_llama
+
+    windows = SWEEP_DOCUMENTS * len(SWEEP_SCALINGS)
+    return torch_llama.reading(sizes_of(shape), sweep_lengths(shape), windows)
 
 
-def measure(name: str, shape: Shape, rounds: int, steps: int, torch_python: str | None) -> None:
-    """Measure one model and print what was found."""
+SIDES = {f.__name__: f for f in (training, training_peer, sweeping, sweeping_peer)}
+
+
+def measure(
+    name: str, shape: Shape, side: str, rounds: int, steps: int, torch_python: str | None
+) -> None:
+    """Measure a model, in turns with a peer if there is one, and print what was found."""
     from rope_jax.devices.memory import in_gib
 
     me, sizes = str(Path(__file__).resolve()), json.dumps(shape)
     # Two processes share the device's memory if there is a peer.
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if torch_python else {}
-
-    def side(python: str, which: str) -> Worker:
-        return Worker([python, me, "--side", which, sizes], environment)
-
-    ours, theirs = [], []
     with contextlib.ExitStack() as stack:
-        us = stack.enter_context(side(sys.executable, "training"))
-        them = stack.enter_context(side(torch_python, "peer")) if torch_python else None
-        for _ in range(rounds):
-            ours.append(us.steps(steps))
-            if them is not None:
-                theirs.append(them.steps(steps))
-    with side(sys.executable, "sweeping") as reader:
-        swept = reader.steps(1)
-    facts = ours[-1]
+        workers = [
+            stack.enter_context(Worker([python, me, "--side", which, sizes], environment))
+            for python, which in ((sys.executable, side), (torch_python, f"{side}_peer"))
+            if python
+        ]
+        results = [[worker.steps(steps) for worker in workers] for _ in range(rounds)]
+    speeds = np.array([[steps * each["tokens"] / each["seconds"] for each in r] for r in results])
+    facts, *peers = results[-1]
 
-    def speed(results: list[dict[str, Any]], tokens: int) -> float:
-        return steps * tokens / statistics.median(result["seconds"] for result in results)
+    def line(speed: float, used: int) -> str:
+        memory = f"{in_gib(used)} GiB in use at the most" if used else "memory unknown"
+        return f"{speed:,.0f} tokens/s per device, {memory}"
 
-    def gib(size: int) -> str:
-        return f"{in_gib(size)} GiB" if size else "unknown"
-
-    ours_speed, share = speed(ours, facts["tokens"]), facts["utilization_per_token"]
+    ours, *theirs = np.median(speeds, axis=0)
     print(f"{name}: {facts['parameters']:,} parameters on {facts['devices']}, {facts['kernel']}")
-    print(f"  windows of {shape.seq_len:,} tokens, {facts['tokens'] // shape.seq_len} per step")
-    print(f"  training: {ours_speed:,.0f} tokens/s, {ours_speed * share:.1%} of {facts['peak']}")
-    print(
-        f"  memory per device: {gib(facts['used_bytes'])} in use at the most, "
-        f"{gib(facts['planned_bytes'])} planned"
-    )
-    print(f"  sweep: {swept['last'] / swept['seconds']:,.0f} tokens/s")
-    if theirs:
-        theirs_speed = speed(theirs, shape.windows * shape.seq_len)
-        low, ratio, high = statistics.quantiles(
-            [b["seconds"] / a["seconds"] for a, b in zip(ours, theirs, strict=True)], n=4
-        )
-        print(
-            f"  PyTorch: {theirs_speed:,.0f} tokens/s, {gib(theirs[-1]['used_bytes'])}; this code "
-            f"is {ratio:.2f} times as fast per device (quartiles {low:.2f} to {high:.2f})"
-        )
-
-
-def has_peer() -> bool:
-    """Whether the Python that runs this has torch, transformers and one GPU for them."""
-    if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
-        return False
-    asks = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", asks]).returncode == 0
+    print(f"  {side}, {facts['windows']}: {line(ours, facts['used_bytes'])}")
+    if side == "training":
+        share = ours * facts["utilization_per_token"]
+        print(f"  {share:.1%} of {facts['peak']}; {in_gib(facts['planned_bytes'])} GiB planned")
+    for peer, speed in zip(peers, theirs, strict=True):
+        low, ratio, high = np.quantile(speeds[:, 0] / speeds[:, 1], (0.25, 0.5, 0.75))
+        print(f"  PyTorch: {line(speed, peer['used_bytes'])}")
+        print(f"  this code is {ratio:.2f} times as fast (quartiles {low:.2f} to {high:.2f})")
 
 
 def main() -> None:
@@ -284,16 +289,13 @@ def main() -> None:
         default=["1b", "1b-32k", "125m"],
         help="models (default: 1b 1b-32k 125m)",
     )
+    parser.add_argument("--only", choices=["training", "sweeping"], help="default: both")
     parser.add_argument("--seq-len", type=int, metavar="T", help="tokens per window")
     parser.add_argument("--windows", type=int, metavar="B", help="windows per device and step")
     parser.add_argument("--kernel", metavar="NAME", help="attention backend")
-    parser.add_argument(
-        "--remat",
-        choices=get_args(RematName),
-        help="what is computed again; PyTorch's peer has only none and layer",
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="turns per side (default: 5)")
-    parser.add_argument("--steps", type=int, default=10, help="steps per turn (default: 10)")
+    parser.add_argument("--remat", metavar="NAME", help="PyTorch has only none and layer")
+    parser.add_argument("--rounds", type=int, default=5, help="turns (default: 5)")
+    parser.add_argument("--steps", type=int, default=10, help="training steps per turn")
     parser.add_argument("--torch-python", help="a Python with torch, transformers and CUDA")
     parser.add_argument("--on-cpu", action="store_true", help="run even without an accelerator")
     parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
@@ -306,14 +308,15 @@ def main() -> None:
     found = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True)
     # In another process: this one would keep the memory of the devices.
     if found.stdout.strip() == "cpu" and not arguments.on_cpu:
-        print("nothing was measured: there is no accelerator here, only a CPU")
-        return
-    torch_python = arguments.torch_python or (sys.executable if has_peer() else None)
+        sys.exit("nothing was measured: there is no accelerator here, only a CPU")
     for name in arguments.models:
         given = {"seq_len": arguments.seq_len, "windows": arguments.windows}
         given |= {"kernel": arguments.kernel, "remat": arguments.remat}
         shape = MODELS[name]._replace(**{k: v for k, v in given.items() if v is not None})
-        measure(name, shape, arguments.rounds, arguments.steps, torch_python)
+        for side in ("training", "sweeping"):
+            if arguments.only in (side, None):
+                steps = arguments.steps if side == "training" else 1
+                measure(name, shape, side, arguments.rounds, steps, arguments.torch_python)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,192 @@
+#!/usr/bin/env bash
+# Measure, in 12 minutes of a borrowed GPU, what no GPU has measured yet, the most valuable part first.
+#
+#   benchmarks/device.sh FOLDER [PART ...]
+#   MODEL=SmolLM2-135M-Instruct.Q4_1.gguf BOOKS=books TORCH_PYTHON=TORCH/bin/python benchmarks/device.sh FOLDER
+#   TINY=1 TORCH_PYTHON= benchmarks/device.sh FOLDER     # every part on a CPU, with toy sizes
+#
+# Run it from the repository's folder. FOLDER gets one log per part and the runs; after each part, ARCHIVE
+# (default: FOLDER/results.tar.gz) gets what is worth keeping: the logs, the sweeps' tables and the fits.
+# Call it again to go on: a part that has FOLDER/PART.log is skipped, and sweeps, fits and training go on
+# where they were stopped. On another machine, put the archive's logs into FOLDER first. A part that fails
+# or runs out of its time leaves PART.unfinished.log, and the next one starts; the status is then 1.
+#
+#   PYTHON        the Python with this package's dependencies (default: python)
+#   TORCH_PYTHON  one with torch, transformers and CUDA, for the peer of the sweep (default: no peer)
+#   MODEL, BOOKS  SmolLM2's GGUF file, and a folder with train/*.txt and test/*.txt, as results/README.md
+#                 lists them; without them, the parts from `longppl` on are left out
+#   LIMIT         seconds for everything (default: 720)
+#
+# Tested on a CPU alone; it has not run on a GPU yet.
+set -euo pipefail
+
+# Name, seconds at most, and whether it has the GPU for itself. The others run four at a time: each has
+# a fifth of the memory, and more of them have exceeded it.
+PARTS='
+kernels       150  alone
+mfu-8k        120  alone
+mfu-32k       120  alone
+sweep-131k    150  alone
+longppl       400  shared
+needles-fit   400  shared
+needles-maps  400  shared
+ntk-s1        240  shared
+maps-32k      300  shared
+longppl-fit   200  alone
+'
+
+FOLDER=${1:?the folder for logs and runs} LIMIT=${LIMIT:-720} PYTHON=${PYTHON:-python} TINY=${TINY:-}
+RUNS=$FOLDER/runs ARCHIVE=${ARCHIVE:-$FOLDER/results.tar.gz}
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+
+window=8192 samples=20 on_cpu=() short=() shape=1b long_shape=1b-32k
+if [ -n "$TINY" ]; then
+  window=256 samples=2 on_cpu=(--on-cpu) short=(--rounds 1 --steps 1) shape=tiny long_shape=tiny
+  MODEL=none BOOKS=$FOLDER/books
+  if [ ! -e "$BOOKS" ]; then
+    mkdir -p "$BOOKS"/{train,test}
+    for page in docs/*.md; do cp "$page" "$BOOKS/test/$(basename "$page" .md).txt"; done
+    mv "$BOOKS"/test/t*.txt "$BOOKS/train/"
+  fi
+fi
+
+accelerator() { "$PYTHON" benchmarks/accelerator.py "${on_cpu[@]}" --models "$@" "${short[@]}"; }
+
+# Correctness does not need the fastest programs, whose choice takes most of the compilation.
+kernels() {
+  XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_autotune_level=0" "$PYTHON" scripts/check_accelerator.py \
+    "${on_cpu[@]}" ${TINY:+--length 128}
+}
+mfu-8k() { accelerator $shape --only training --rounds 3 --steps 5; }
+mfu-32k() { accelerator $long_shape --only training --rounds 3 --steps 5; }
+sweep-131k() {
+  accelerator $long_shape --only sweeping --rounds 1 ${TORCH_PYTHON:+--torch-python "$TORCH_PYTHON"}
+}
+
+files="test: ['${BOOKS:-}/test/*.txt']"
+texts="data={type: text, files: {$files}, cache_dir: $FOLDER/cache}"
+both="data={type: text, files: {train: ['${BOOKS:-}/train/*.txt'], $files}, cache_dir: $FOLDER/cache}"
+
+published() { # imported once; what is there already is not done again, here and below
+  flock "$FOLDER/import.lock" "$PYTHON" "${import[@]}" name=smollm2 "runs_dir=$RUNS"
+}
+further() { # METHOD SEED [key=value ...]
+  published
+  "$PYTHON" train.py configs/smollm2.yaml "name=smollm2-$1-s$2" "seed=$2" "runs_dir=$RUNS" "init_from=$RUNS/smollm2" \
+    "$both" "stages.0.seq_len=$((2 * window))" "${steps[@]}" "${@:3}"
+}
+sweep() { # RUN SWEEP NAME LENGTHS SCALINGS [key=value ...]
+  "$PYTHON" eval_ppl.py "$RUNS/$1" --sweep "configs/sweeps/$2.yaml" "$texts" "targets=$((window / 8))" \
+    "name=$3" "lengths=[$4]" "scalings=[$5]" "${@:6}"
+}
+far_fit() {
+  published
+  "$PYTHON" scripts/fit.py "$RUNS/smollm2" --fit configs/fits/smollm2-far.yaml name=far-s0 "length=$((2 * window))" \
+    "batch_tokens=$((2 * window))" "${fit[@]}" \
+    "data={type: text, files: ['$BOOKS/train/*.txt'], cache_dir: $FOLDER/cache}"
+}
+key_tokens() {
+  further yarn 0
+  "$PYTHON" scripts/key_tokens.py "$RUNS/smollm2-yarn-s0" name=far "short=$window" "stride=$((window / 2))" \
+    max_documents=10 "$texts" "${keys[@]}"
+}
+longppl_of() { # NAME SCALINGS
+  sweep smollm2 smollm2-twice "$1" "$window, $((2 * window))" "$2" \
+    "tasks=[{task: longppl, samples: 64, mask: $(ls "$FOLDER"/cache/*/key_tokens/far.json)}]"
+}
+needles_of() { # NAME SCALINGS; the depths at which the model finds anything, but not always
+  local asked="samples: $samples, depths: [0.25, 0.5, 0.75]"
+  sweep smollm2 smollm2-tasks "$1" "$((2 * window))" "$2" "tasks=[{task: passkey_text, $asked}, {task: needle, $asked}]"
+}
+import=(scripts/import_hf.py "${MODEL:-}" dtype=bfloat16 attention=cudnn) steps=() fit=() keys=()
+if [ -n "$TINY" ]; then
+  import=(train.py configs/bpe.yaml tokenizer.vocab_size=512 "$both" stages.0.steps=2 "stages.0.seq_len=$window"
+    stages.0.batch_size=1 optim.warmup_steps=1)
+  steps=(stages.0.steps=2 optim.warmup_steps=1 validation.every_steps=2)
+  fit=(steps=2 warmup_steps=1 check_every=1) keys=(alpha=1e-6 beta=-20)
+fi
+far="{type: $RUNS/smollm2/fits/far-s0/strategy.json, name: far-s0}"
+map() { echo "{type: none, map: {type: $1}, name: $1}"; }
+with_logn() { echo "{type: none, map: {type: $1}, query_scale: {type: logn}, name: $1-logn}"; }
+
+longppl() {
+  key_tokens
+  longppl_of longppl "trained, {type: yarn, factor: auto}, $(map leaky_rerope), $(map self_extend)"
+}
+needles-fit() {
+  far_fit
+  needles_of needles-fit "$far"
+}
+needles-maps() {
+  published
+  needles_of needles-maps "$(map leaky_rerope), $(map self_extend)"
+}
+ntk-s1() {
+  further ntk 1 'stages.0.scaling={type: ntk, factor: 2}'
+  sweep smollm2-ntk-s1 smollm2 smollm2 "$((window / 4)), $((window / 2)), $window, $((window * 3 / 2)), \
+    $((2 * window)), $((4 * window))" trained
+}
+maps-32k() {
+  published
+  sweep smollm2 smollm2 maps-32k "$window, $((4 * window))" "$(map self_extend), $(map dual_chunk), $(map string), \
+    $(with_logn rerope), $(with_logn leaky_rerope)"
+}
+longppl-fit() {
+  key_tokens
+  far_fit
+  longppl_of longppl-fit "$far"
+}
+
+if [ "${2:-}" = --part ]; then
+  "$3"
+  exit
+fi
+
+run() { # NAME SECONDS SHARE_OF_MEMORY
+  local part=$1 left=$((LIMIT - SECONDS)) began=$SECONDS status=0
+  local log=$FOLDER/$part.unfinished.log limit=$(($2 < left ? $2 : left))
+  if ((limit < 1)); then
+    echo "$part: not started, no time is left"
+    return
+  fi
+  XLA_PYTHON_CLIENT_MEM_FRACTION=$3 timeout --kill-after=10 $limit bash "$0" "$FOLDER" --part "$part" > "$log" 2>&1 &
+  trap "kill $!" TERM
+  wait $! || status=$?
+  tail -n 20 "$log"
+  echo "$part: status $status after $((SECONDS - began)) of $limit s"
+  ((status)) || mv "$log" "$FOLDER/$part.log"
+  cd "$FOLDER"
+  find . -type f \( -name '*.log' -o -path '*/evals/*' -o -path '*/fits/*' -o -path '*/key_tokens/*' \) |
+    tar czf "$part.tar.gz" --warning=no-file-changed -T - || true # of another part, which writes to it
+  cd "$OLDPWD"
+  mv "$FOLDER/$part.tar.gz" "$ARCHIVE"
+}
+
+mkdir -p "$FOLDER"
+trap 'kill $(jobs -p); wait; exit 143' INT TERM
+status=0 chosen=()
+while read -r part seconds how; do
+  if [[ $part == longppl && (-z ${MODEL:-} || -z ${BOOKS:-}) ]]; then
+    echo "SmolLM2 is not measured: MODEL and BOOKS are not set"
+    break
+  elif [[ $# -gt 1 && " ${*:2} " != *" $part "* ]]; then
+    continue
+  fi
+  chosen+=("$part")
+  [ -z "$TINY" ] || seconds=$LIMIT
+  if [ -e "$FOLDER/$part.log" ]; then
+    echo "$part: done before"
+  elif [ "$how" = alone ]; then
+    wait
+    run "$part" "$seconds" 0.92 &
+    wait
+  else
+    while (($(jobs -rp | wc -l) >= 4)); do wait -n || true; done
+    run "$part" "$seconds" 0.22 &
+  fi
+done <<< "${PARTS:1:-1}"
+wait
+for part in "${chosen[@]}"; do
+  [ -e "$FOLDER/$part.log" ] || status=1
+done
+exit $status
