@@ -78,6 +78,12 @@ def describe_duration(seconds: float) -> str:
     return f"about {round(seconds / 86400):,} days"
 
 
+def signed_text(value: float, decimals: int = 3) -> str:
+    """Return a number with its sign, if it does not round to zero; minus is U+2212."""
+    text = f"{value:+.{decimals}f}".replace("-", "−")
+    return text if text.strip("+−0.") else text[1:]
+
+
 class _TimeLeftColumn(ProgressColumn):
     """Rich's estimate of the time left, counted down until more is done and there is another."""
 

@@ -25,6 +25,7 @@ from rope_jax.attention import softmax_names
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES
 from rope_jax.comparison.groups import without_seed
 from rope_jax.config.inspection import KNOWN_MODELS
+from rope_jax.console import signed_text
 from rope_jax.devices.targets import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
 from rope_jax.positions.maps import MAPS
@@ -248,7 +249,7 @@ def above_truncation_table(comparison: str, key: str) -> str:
     def cell(row: Mapping[str, str]) -> str:
         if row["length"] == row["window"]:
             return f"{float(row['nll']):.3f} ± {_half(row, 'ci'):.3f}"
-        return f"{-float(row['gain']):+.3f} ± {_half(row, 'gain'):.3f}".replace("-", "−")
+        return f"{signed_text(-float(row['gain']))} ± {_half(row, 'gain'):.3f}"
 
     rows = _rows(ROOT / "results" / comparison / "comparison.csv", "same_tokens")
     rows = [row for row in rows if int(row["length"]) >= int(row["window"])]
@@ -315,7 +316,7 @@ def tasks_table() -> str:
         length = usable["usable_length"]
         at_least = "≥ " * usable["usable_length_is_last_tested"]
         shown = f"{at_least}{length:,}" if length else "none"
-        rows.append((name, f"{rise:+.2f}", shown, *shares, effective))
+        rows.append((name, signed_text(rise, 2), shown, *shares, effective))
     headings = (f"nats above truncation at {beyond[-1]:,}", "usable length")
     passkeys = (f"passkeys found at {beyond[0]:,}", *(f"{n:,}" for n in beyond[1:]))
     return table(("", *headings, *passkeys, "effective length"), rows)
@@ -351,7 +352,7 @@ def smollm2_trained() -> list[tuple[Way, Mapping[int, Above]]]:
 def smollm2_in_short() -> str:
     """Return a table of both, of the ways that the figure shows."""
     both = smollm2_published() + smollm2_trained()
-    return ways_table(SMOLLM2, (each for each in both if each[0].style is not None))
+    return ways_table(SMOLLM2, (each for each in both if each[0].shown))
 
 
 def _lengths(experiment: Experiment) -> tuple[str, ...]:
@@ -366,7 +367,7 @@ def _cells(experiment: Experiment, losses: Mapping[int, Above]) -> list[str]:
 def _above(above: Above, decimals: int) -> str:
     """Return a difference with half of its interval; bold if all of it lies below truncation."""
     half = (above.high - above.low) / 2
-    text = f"{above.value:+.{decimals}f} ± {half:.{decimals}f}".replace("-", "−")
+    text = f"{signed_text(above.value, decimals)} ± {half:.{decimals}f}"
     return f"**{text}**" if above.high < 0 else text
 
 

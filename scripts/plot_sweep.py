@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.report.figure import draw_sweep
 
     rows, checkpoints = read(path, config)
-    shown = Presentation(figure_width=config.figure_width)
+    shown = Presentation(**config.model_dump(exclude={"output", "window"}))
     written: list[Path] = []
     for name, figure in draw_sweep(compare_checkpoints(rows, checkpoints, shown)).items():
         beside = "steps.png" if place.name == "curve.png" else f"{place.stem}-steps.png"

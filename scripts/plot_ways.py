@@ -7,8 +7,10 @@
 
 import argparse
 import csv
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +18,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from rope_jax.comparison.groups import without_seed
+from rope_jax.plots.panels import scale_nats
 from rope_jax.plots.saving import write_figure
-from rope_jax.plots.style import WIDTHS, ZERO_LINE, figure_style
+from rope_jax.plots.style import (
+    MARKERS,
+    WIDTHS,
+    ZERO_LINE,
+    LineStyle,
+    assign_styles,
+    figure_style,
+)
 from rope_jax.sealed import replacing
 
 ROOT = Path(__file__).parents[1]
@@ -33,10 +43,10 @@ class Way(NamedTuple):
     """The runs' name without their seeds; {factor} if there is one for each factor."""
     curve: str = "trained"
     """The name of the curve in their sweeps."""
-    style: tuple[str, str, str] | None = None
-    """Colour (Okabe and Ito's), marker and dashes; None: it is not drawn."""
     fit: str = ""
     """The fit that made the strategy; "": none did."""
+    shown: bool = False
+    """Whether it is drawn."""
     truncated: bool = False
     """Whether it reads only the last tokens that fill the window, at any length."""
 
@@ -64,7 +74,6 @@ class Experiment(NamedTuple):
     window: int
     lengths: tuple[int, ...]
     ways: tuple[Way, ...]
-    ticks: tuple[float, ...]
     decimals: int = 3
     """Of nats in tables."""
     shown_factor: int = 1
@@ -90,6 +99,16 @@ class Experiment(NamedTuple):
 
     def _losses(self, way: Way, path: Path) -> dict[int, Above]:
         """Return a way's losses. A model for one length is shown at that length and the window."""
+        found = {
+            length: Above(*(float(row["above_truncation" + end]) for end in ("", "_low", "_high")))
+            for length, row in self._rows(way, path).items()
+        }
+        if way.truncated:
+            lengths = (length for length in self.lengths if length >= self.window)
+            return dict.fromkeys(lengths, found[self.window])
+        return found
+
+    def _rows(self, way: Way, path: Path) -> dict[int, dict[str, str]]:
         found = {}
         with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
@@ -98,14 +117,30 @@ class Experiment(NamedTuple):
                 names = {without_seed(name) for name in row["runs"].split()}
                 wanted = (way.run.format(factor=factor), way.curve, "same_tokens")
                 if (*names, row["name"], row["protocol"]) == wanted:
-                    numbers = (row["above_truncation" + end] for end in ("", "_low", "_high"))
-                    found[length] = Above(*map(float, numbers))
+                    found[length] = row
         if not found:
             raise KeyError(f"{path} has no {way.run} {way.curve}")
-        if way.truncated:
-            lengths = (length for length in self.lengths if length >= self.window)
-            return dict.fromkeys(lengths, found[self.window])
         return found
+
+    def styles(self) -> dict[Way, LineStyle]:
+        """Return the styles of what is drawn: its scaling's, and wider the more it was trained."""
+        shown, kinds = [way for way in self.ways if way.shown], {}
+        for way in shown:
+            *_, row = self._rows(way, self.folder / "comparison.csv").values()
+            kinds[way] = row["map"].partition("+")[0] or row["scaling"]
+            if (way.kind, way.curve) == (ZERO_SHOT, "trained"):
+                kinds[way] = "trained"
+        looks = assign_styles({kind: kind for kind in kinds.values()})
+        widths = {
+            kind: 1.0 + 0.45 * n for n, kind in enumerate(dict.fromkeys(w.kind for w in shown))
+        }
+        styles = {
+            way: replace(looks[kinds[way]], marker=marker, linewidth=widths[way.kind])
+            for way, marker in zip(shown, itertools.cycle(MARKERS), strict=False)
+        }
+        for way in filter(lambda way: way.truncated, shown):
+            styles[way] = replace(styles[way], marker="", linestyle=":")
+        return styles
 
     def cost(self, way: Way) -> Cost | None:
         """Return what a way took at `shown_factor`; None if nothing was trained for it.
@@ -132,43 +167,42 @@ REFERENCE = Experiment(
     window=128,
     lengths=(128, 256, 512, 1024, 2048),
     ways=(
-        Way(ZERO_SHOT, "no scaling", "demo", style=("#999999", "o", "--")),
-        Way(ZERO_SHOT, "YaRN", "demo", "yarn-auto", ("#E69F00", "s", "--")),
-        Way(ZERO_SHOT, "ReRoPE, logn", "demo", "rerope-logn", ("#0072B2", "P", "--")),
-        Way("fitted", "far keys, at 512", "demo", "far-x4", ("#56B4E9", "<", "-"), "far-x4"),
+        Way(ZERO_SHOT, "no scaling", "demo", shown=True),
+        Way(ZERO_SHOT, "YaRN", "demo", "yarn-auto", shown=True),
+        Way(ZERO_SHOT, "ReRoPE, logn", "demo", "rerope-logn", shown=True),
+        Way("fitted", "far keys, at 512", "demo", "far-x4", "far-x4", shown=True),
         Way(
             "fitted",
             "far keys, at 256 to 2,048",
             "demo",
             "far-all",
-            ("#0072B2", ">", "-"),
             "far-all",
+            shown=True,
         ),
         Way(
             "120 steps",
             "at 128, truncated",
             "extend-none-x1-120",
-            style=("#CC79A7", "", ":"),
+            shown=True,
             truncated=True,
         ),
         Way("120 steps", "no scaling", "extend-none-x{factor}-120"),
-        Way("120 steps", "YaRN", "extend-yarn-x{factor}-120", style=("#D55E00", "^", "-")),
+        Way("120 steps", "YaRN", "extend-yarn-x{factor}-120", shown=True),
         Way(
             "500 steps",
             "at 128, truncated",
             "extend-long-none-x1-500",
-            style=("#000000", "", ":"),
+            shown=True,
             truncated=True,
         ),
-        Way("500 steps", "YaRN", "extend-long-yarn-x{factor}-500", style=("#000000", "v", "-")),
+        Way("500 steps", "YaRN", "extend-long-yarn-x{factor}-500", shown=True),
         Way(
             "1,000 steps",
             "at that length from the start",
             "ceiling-x{factor}",
-            style=("#009E73", "D", "-"),
+            shown=True,
         ),
     ),
-    ticks=(-0.04, -0.02, -0.01, 0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2),
     decimals=4,
     shown_factor=4,
 )
@@ -177,61 +211,59 @@ COPYING = Experiment(
     window=128,
     lengths=(128, 256, 512, 1024, 2048),
     ways=(
-        Way(ZERO_SHOT, "no scaling", "copying", style=("#999999", "o", "--")),
+        Way(ZERO_SHOT, "no scaling", "copying", shown=True),
         Way(ZERO_SHOT, "PI", "copying", "pi-auto"),
         Way(ZERO_SHOT, "NTK-aware by 16", "copying", "ntk-16"),
-        Way(ZERO_SHOT, "YaRN", "copying", "yarn-auto", ("#E69F00", "s", "--")),
-        Way(ZERO_SHOT, "ReRoPE, logn", "copying", "rerope-logn", ("#0072B2", "P", "--")),
+        Way(ZERO_SHOT, "YaRN", "copying", "yarn-auto", shown=True),
+        Way(ZERO_SHOT, "ReRoPE, logn", "copying", "rerope-logn", shown=True),
         Way(ZERO_SHOT, "leaky ReRoPE, logn", "copying", "leaky_rerope-logn"),
         Way(
             "300 steps",
             "at 128, truncated",
             "copying-more-x1",
-            style=("#000000", "", ":"),
+            shown=True,
             truncated=True,
         ),
-        Way("300 steps", "YaRN, at 512", "copying-yarn-x4", style=("#D55E00", "^", "-")),
-        Way("from the start", "at 512", "copying-long-x4", style=("#009E73", "D", "-")),
+        Way("300 steps", "YaRN, at 512", "copying-yarn-x4", shown=True),
+        Way("from the start", "at 512", "copying-long-x4", shown=True),
     ),
-    ticks=(-0.2, -0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2),
 )
 SMOLLM2 = Experiment(
     "smollm2",
     window=8192,
     lengths=(2048, 4096, 8192, 12288, 16384, 32768),
     ways=(
-        Way(ZERO_SHOT, "no scaling", "smollm2", style=("#999999", "o", "--")),
-        Way(ZERO_SHOT, "PI", "smollm2", "pi-auto", ("#CC79A7", "D", "--")),
+        Way(ZERO_SHOT, "no scaling", "smollm2", shown=True),
+        Way(ZERO_SHOT, "PI", "smollm2", "pi-auto", shown=True),
         Way(ZERO_SHOT, "PI by 4", "smollm2", "pi-4"),
-        Way(ZERO_SHOT, "dynamic NTK", "smollm2", "dynamic_ntk", ("#009E73", "P", "--")),
+        Way(ZERO_SHOT, "dynamic NTK", "smollm2", "dynamic_ntk", shown=True),
         Way(ZERO_SHOT, "NTK-aware by 4", "smollm2", "ntk-4"),
         Way(ZERO_SHOT, "NTK-aware by 8", "smollm2", "ntk-8"),
         Way(ZERO_SHOT, "base 500,000", "smollm2", "base-500k"),
         Way(ZERO_SHOT, "llama3", "smollm2", "llama3-auto"),
-        Way(ZERO_SHOT, "YaRN", "smollm2", "yarn-auto", ("#E69F00", "s", "--")),
+        Way(ZERO_SHOT, "YaRN", "smollm2", "yarn-auto", shown=True),
         Way(ZERO_SHOT, "YaRN by 4", "smollm2", "yarn-4"),
         Way(ZERO_SHOT, "YaRN, logn", "smollm2", "yarn-auto-logn"),
         Way(ZERO_SHOT, "ReRoPE", "smollm2", "rerope"),
         Way(ZERO_SHOT, "ReRoPE, logn", "smollm2", "rerope-logn"),
-        Way(ZERO_SHOT, "leaky ReRoPE", "smollm2", "leaky_rerope", ("#0072B2", "X", "--")),
+        Way(ZERO_SHOT, "leaky ReRoPE", "smollm2", "leaky_rerope", shown=True),
         Way(ZERO_SHOT, "leaky ReRoPE, logn", "smollm2", "leaky_rerope-logn"),
-        Way(ZERO_SHOT, "Self-Extend", "smollm2", "self_extend", ("#000000", "*", "--")),
+        Way(ZERO_SHOT, "Self-Extend", "smollm2", "self_extend", shown=True),
         Way(ZERO_SHOT, "dual chunk attention", "smollm2", "dual_chunk"),
         Way(ZERO_SHOT, "STRING", "smollm2", "string"),
-        Way(ZERO_SHOT, "StreamingLLM", "smollm2", "streaming", ("#56B4E9", "<", "--")),
+        Way(ZERO_SHOT, "StreamingLLM", "smollm2", "streaming", shown=True),
         Way(
             "100 steps",
             "at 8,192, truncated",
             "smollm2-short",
-            style=("#000000", "", ":"),
+            shown=True,
             truncated=True,
         ),
-        Way("100 steps", "PI by 2", "smollm2-pi", style=("#CC79A7", "D", "-")),
+        Way("100 steps", "PI by 2", "smollm2-pi", shown=True),
         Way("100 steps", "NTK-aware by 2", "smollm2-ntk"),
-        Way("100 steps", "base 500,000", "smollm2-abf", style=("#009E73", "v", "-")),
-        Way("100 steps", "YaRN by 2", "smollm2-yarn", style=("#D55E00", "^", "-")),
+        Way("100 steps", "base 500,000", "smollm2-abf", shown=True),
+        Way("100 steps", "YaRN by 2", "smollm2-yarn", shown=True),
     ),
-    ticks=(-0.2, -0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
 )
 EXPERIMENTS = (SMOLLM2, COPYING, REFERENCE)
 
@@ -246,14 +278,13 @@ def main() -> None:
 
 
 def draw(experiment: Experiment) -> Figure:
-    """Draw the ways that have a style, relative to truncation."""
+    """Draw the ways that are shown, relative to truncation."""
     figure = Figure(figsize=(WIDTHS["page"], 4.2), layout="constrained")
     axis = figure.subplots()
     axis.axhline(0, **ZERO_LINE)
-    for way, losses in experiment.measured():
-        if way.style is None:
-            continue
-        color, marker, dash = way.style
+    styles, ends = experiment.styles(), [0.0]
+    for way, losses in experiment.measured(styles):
+        look = styles[way]
         # that of the model for `shown_factor` would not belong to the others
         lengths = [
             n
@@ -261,23 +292,18 @@ def draw(experiment: Experiment) -> Figure:
             if n in losses and (n > experiment.window or "{factor}" not in way.run)
         ]
         label = f"{way.kind}: {way.name}"
-        values = [losses[n].value for n in lengths]
-        axis.plot(lengths, values, color=color, marker=marker, linestyle=dash, label=label)
+        axis.plot(lengths, [losses[n].value for n in lengths], label=label, **vars(look))
         beyond = [n for n in lengths if n >= experiment.window]  # before, most ways are one
         low, high = ([losses[n][end] for n in beyond] for end in (1, 2))
-        axis.fill_between(beyond, low, high, color=color, alpha=0.15, linewidth=0)
+        ends += [*low, *high, *(losses[n].value for n in lengths)]
+        axis.fill_between(beyond, low, high, color=look.color, alpha=0.15, linewidth=0)
         if len(beyond) == 1:  # a band needs two
-            axis.vlines(beyond, low, high, color=color, linewidth=1)
+            axis.vlines(beyond, low, high, color=look.color, linewidth=1)
+    scale_nats(axis.yaxis, 1.2 * min(ends), 1.2 * max(ends), 3.3, "nats per token above truncation")
     axis.set_xscale("log", base=2)
     axis.set_xticks(experiment.lengths, [f"{n:,}" for n in experiment.lengths])
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_yscale("symlog", linthresh=0.02, linscale=1.5)
-    axis.margins(y=0.04)
-    ticks = experiment.ticks
-    axis.set_yticks(ticks, [f"{tick:+g}" if tick else "truncation" for tick in ticks])
-    axis.yaxis.set_minor_locator(NullLocator())
     axis.set_xlabel(f"context length, tokens (trained window: {experiment.window:,})")
-    axis.set_ylabel("nats per token above truncation")
     axis.grid(True)
     figure.legend(loc="outside lower center", ncols=2)
     return figure

@@ -1,8 +1,8 @@
 """Curves pooled over seeds, with paired differences from the baseline and the first group."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,6 @@ from rope_jax.results import statistics
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import RELIABLE_UNITS, Estimate, Sums, UsableLength
 from rope_jax.results.summary import CheckpointSummary
-
-DIFFERENCES = ("difference", "gain", "from_first", "above_truncation")
-"""The fields of a point that are differences in nats per token."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +43,25 @@ class Point:
     nll_by_seed: tuple[float, ...]
     difference: Estimate | None = None
     """From the scaling that the same runs were trained with, at the same length."""
-    gain: Estimate | None = None
-    """Over truncation: the trained scaling at the window minus this point; same_tokens only,
-    n ≥ window."""
+    above_own: Estimate | None = None
+    """From truncation with the same runs: this point minus the trained scaling at the window;
+    same_tokens only, n ≥ window."""
     from_first: Estimate | None = None
     """From the first group's curve of the same name, paired by document."""
     above_truncation: Estimate | None = None
     """From truncation with the first group's models: `trained` at their window. Paired by document,
-    and by seed if both groups have the same seeds; same_tokens and several groups only."""
+    and by seed if both groups have the same seeds; same_tokens only, at every length."""
 
     @property
     def is_below_truncation(self) -> bool:
         """Whether it is by more than the interval of the difference, if that can be trusted."""
         reliable = self.units >= RELIABLE_UNITS
-        return reliable and self.gain is not None and self.gain.at_least > 0
+        return reliable and self.above_own is not None and self.above_own.at_most < 0
+
+    @property
+    def gain(self) -> Estimate | None:
+        """Minus `above_own`: comparison.csv has this sign, as its readers expect."""
+        return self.above_own and self.above_own.negated()
 
     @classmethod
     def of(cls, row: Row, **others: Any) -> "Point":
@@ -75,11 +77,14 @@ class Curve:
 
     group: Group
     name: str
+    """What figures and tables call it."""
+    entry: str
+    """Its name in the sweep."""
     step: int
     window: int
     scaling: str
     kind: str
-    """The position map's type at the longest length, or the scaling's without a map."""
+    """`trained`, or the position map's type at the longest length, or the scaling's without."""
     auto: bool
     points: tuple[Point, ...]
     usable: UsableLength | None
@@ -88,11 +93,19 @@ class Curve:
     """What truncation to the window gives, in nats per token; None where it was not measured."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row], points: Sequence[Point], **others: Any) -> "Curve":
+    def of(
+        cls,
+        rows: Sequence[Row],
+        points: Sequence[Point],
+        labels: Mapping[str, str],
+        **others: Any,
+    ) -> "Curve":
         """Return the curve of the rows of one scaling at one step."""
         first = rows[0]
-        own = {name: getattr(first, name) for name in ("name", "step", "scaling", "auto")}
-        return cls(**own, kind=rows[-1].kind, points=tuple(points), **others)
+        own = {name: getattr(first, name) for name in ("step", "scaling", "auto")}
+        own |= {"entry": first.name, "name": labels.get(first.name, first.name)}
+        kind = "trained" if first.name == "trained" else rows[-1].kind
+        return cls(**own, kind=kind, points=tuple(points), **others)
 
     @property
     def is_newest(self) -> bool:
@@ -116,8 +129,13 @@ class Comparison:
     notes: list[str]
     """Warnings for the reader, those about marked groups first."""
     show: Show = "perplexity"
-    """What the tables list."""
+    """What the tables list, and figures if it is `above_truncation`."""
     figure_width: FigureWidth = "page"
+    has_title: bool = True
+    colors: Mapping[str, str] = field(default_factory=dict)
+    """Those that the user chose, by the name of a sweep's entry or of runs."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What entries and runs are called instead of their names."""
     remarks: tuple[str, ...] = ()
     """What the reader should know besides, such as which curves stand for `trained`."""
     only: bool = False
@@ -141,8 +159,10 @@ class Comparison:
     @property
     def baseline(self) -> str:
         """The name of the curves with the models' own scaling; "the trained scaling" if several."""
-        names = {name for sweep in self.sweeps for name in sweep.baselines.values()}
-        return names.pop() if len(names) == 1 else "the trained scaling" if names else "trained"
+        names = {name for sweep in self.sweeps for name in sweep.baselines.values()} or {"trained"}
+        if len(names) > 1:
+            return "the trained scaling"
+        return next((c.name for c in self.curves if c.entry in names), *names)
 
 
 def compare(
@@ -159,16 +179,25 @@ def compare(
             "show: these results have no bits per byte, because the bytes of the scored tokens are "
             "not known; choose perplexity or nats, or sweep again"
         )
-    groups = group_sweeps(sweeps, [mismatch.sweep for mismatch in mismatches])
+    groups = group_sweeps(sweeps, [mismatch.sweep for mismatch in mismatches], config.labels)
     first = next(group for group in groups if not group.marked)
     curves = [
         curve
         for group in groups
         for step in group.steps
-        for curve in _Pooling(group, step, first if len(groups) > 1 else None, config).curves()
+        for curve in _Pooling(group, step, first, config).curves()
     ]
     if not any(curve.is_newest for curve in curves):
         raise UserError(f"{groups[0].label}: its seeds have no point in common")
+    _check_names(config, groups, curves)
+    if config.show == "above_truncation" and not any(
+        point.above_truncation for curve in curves for point in curve.points
+    ):
+        raise UserError(
+            "show: these results do not have the loss at the window on the same tokens, which "
+            "truncation gives; choose perplexity or nats, or sweep with the window among the "
+            "lengths and same_tokens among the protocols"
+        )
     return Comparison(
         groups=groups,
         curves=curves,
@@ -176,6 +205,9 @@ def compare(
         notes=write_notes(groups, mismatches),
         show=config.show,
         figure_width=config.figure_width,
+        has_title=config.figure.title,
+        colors=config.colors,
+        labels=config.labels,
         remarks=tuple(write_remarks(groups)),
     )
 
@@ -185,27 +217,35 @@ def compare_checkpoints(
 ) -> Comparison:
     """Return the results of one run's sweep as a comparison.
 
-    checkpoints: the newest first. Without the bytes per token, bits per byte turn into nats.
+    checkpoints: the newest first. Bits per byte turn into nats without the bytes per token, and
+    losses above truncation where no curve was compared with it.
     """
-    show = config.show
+    show, newest = config.show, checkpoints[0]
     if show == "bits_per_byte" and any(None in (row.bpb, row.bpb_low) for row in rows):
         show = "nats"
-    newest = checkpoints[0]
+    if show == "above_truncation" and not newest.curves:
+        show = "nats"
     windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
     sweep = Sweep(Path(newest.run), newest.run, rows[0].seed, rows, sums={}, windows=windows)
-    group = Group(label=newest.run, sweeps=(sweep,))
+    group = Group(config.labels.get(newest.run, newest.run), (sweep,), name=newest.run)
     curves = []
     for checkpoint in checkpoints:
         at_step = [row for row in rows if row.step == checkpoint.step]
         for name in dict.fromkeys(row.name for row in at_step):
-            summary, window = checkpoint.curves.get(name), checkpoint.window
-            known = {} if summary is None else summary.gain_over_truncation
-            gains = {(BASELINE, n): gain for n, gain in known.items() if n >= window}
-            own = [row for row in at_step if row.name == name]
-            points = [Point.of(row, gain=gains.get((row.protocol, row.length))) for row in own]
+            summary, points = checkpoint.curves.get(name), []
+            for row in (own := [row for row in at_step if row.name == name]):
+                found: dict[str, Estimate | None] = {}
+                if summary is not None and row.protocol == BASELINE:
+                    found["above_truncation"] = summary.above_truncation.get(row.length)
+                    if row.length >= checkpoint.window:
+                        found["above_own"] = found["above_truncation"]
+                    if name != "trained":
+                        found["difference"] = summary.difference_from_trained.get(row.length)
+                points.append(Point.of(row, **found))
+            about = {"truncation": checkpoint.nll_at_window, "window": checkpoint.window}
             usable = None if summary is None else summary.usable
-            about = {"truncation": checkpoint.nll_at_window, "usable": usable}
-            curves.append(Curve.of(own, points, group=group, window=window, **about))
+            curves.append(Curve.of(own, points, config.labels, group=group, usable=usable, **about))
+    _check_names(config, [group], curves)
     return Comparison(
         groups=[group],
         curves=curves,
@@ -213,23 +253,34 @@ def compare_checkpoints(
         notes=[],
         show=show,
         figure_width=config.figure_width,
+        has_title=config.figure.title,
+        colors=config.colors,
+        labels=config.labels,
         only=True,
     )
+
+
+def _check_names(config: Presentation, groups: Sequence[Group], curves: Sequence[Curve]) -> None:
+    known = dict.fromkeys((*(c.entry for c in curves), *(g.name for g in groups)))
+    for key, chosen in (("labels", config.labels), ("colors", config.colors)):
+        for name in chosen:
+            if name not in known:
+                raise UserError(f"{key}: {name} is no curve or run; there are {', '.join(known)}")
 
 
 class _Pooling:
     """Pools the results of a group at one training step over the group's seeds.
 
-    first: the group with which others are compared; None: there are no others.
+    first: the group with which others are compared.
     """
 
-    def __init__(self, group: Group, step: int, first: Group | None, config: CompareConfig) -> None:
+    def __init__(self, group: Group, step: int, first: Group, config: CompareConfig) -> None:
         self._group, self._step = group, step
         # only the newest checkpoints of groups that can be compared
         self._first = None if group.marked or step != group.newest else first
         self._sweeps = group.sweeps_at(step)
         self._window = self._sweeps[0].windows[step]
-        self._tolerance = config.tolerance
+        self._tolerance, self._labels = config.tolerance, config.labels
         self._bootstrap = {"resamples": config.resamples, "seed": config.seed}
 
     def curves(self) -> Iterator[Curve]:
@@ -240,15 +291,16 @@ class _Pooling:
             stopping.check()
             own = [row for row in rows if row.name == name]
             points = list(map(self._point, own))
-            losses = {p.length: p.gain.negated() for p in points if p.gain is not None}
+            losses = {p.length: p.above_own for p in points if p.above_own is not None}
             units = min(point.units for point in points)
             usable = statistics.established_length(
                 losses, self._window, self._tolerance, units=units
             )
-            levels = [p.nll + p.gain.value for p in points if p.gain is not None]
+            levels = [p.nll - p.above_own.value for p in points if p.above_own is not None]
             yield Curve.of(
                 own,
                 points,
+                self._labels,
                 group=self._group,
                 window=self._window,
                 usable=usable if losses else None,
@@ -261,10 +313,10 @@ class _Pooling:
         sums = [sweep.sums[key] for sweep in self._sweeps]
         names = [sweep.baselines.get(self._step) for sweep in self._sweeps]
         baselines = [None if name is None else key._replace(name=name) for name in names]
-        loss = None
+        above_own = None
         if key.protocol == BASELINE and key.length >= self._window:
             at_window = [truncation_key(sweep, self._step) for sweep in self._sweeps]
-            loss = self._paired(sums, at_window)
+            above_own = self._paired(sums, at_window)
         pooled = statistics.pooled_mean(sums, **self._bootstrap)
         bits = statistics.bits_per_byte(sums, **self._bootstrap) or (None, None, None)
         return Point.of(
@@ -275,7 +327,7 @@ class _Pooling:
             nll_by_seed=tuple(one.mean() for one in sums),
             # None of the baseline itself
             difference=None if set(names) == {key.name} else self._paired(sums, baselines),
-            gain=None if loss is None else loss.negated(),
+            above_own=above_own,
             from_first=self._difference_from_first(key, sums),
             above_truncation=self._above_truncation(key, sums),
         )

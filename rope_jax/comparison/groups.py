@@ -82,11 +82,14 @@ class Group:
     """Sweeps of runs that differ only in their seed, or a single sweep."""
 
     label: str
+    """What figures and tables call it."""
     sweeps: tuple[Sweep, ...]
     marked: bool = False
     """Whether it is shown although it cannot be compared with the others."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """What distinguishes its runs from those of other groups: values by dotted config key."""
+    name: str = ""
+    """The runs' name, without their seeds."""
 
     def sweeps_at(self, step: int) -> list[Sweep]:
         """Return the sweeps that measured the checkpoint of this step."""
@@ -103,9 +106,12 @@ class Group:
         return self.steps[-1]
 
 
-def group_sweeps(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group]:
+def group_sweeps(
+    sweeps: Sequence[Sweep], marked: Sequence[Sweep], labels: Mapping[str, str]
+) -> list[Group]:
     """Put the seeds of each experiment into one group; a marked sweep stays alone.
 
+    labels: what to call the runs, by their name without the seed.
     If any run has several sweeps, only sweeps of the same name share a group. Raises UserError if
     two sweeps of a group have the same seed.
     """
@@ -124,14 +130,15 @@ def group_sweeps(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group
                     f"{sweep.label} and {other.label} have the same config and the same seed, "
                     f"{sweep.seed}, so they are not two seeds of a run; name only one of them"
                 )
-    labels = _distinct_labels(list(members.values()), with_sweep_name=several)
+    names = _distinct_labels(list(members.values()), with_sweep_name=several)
     settings = distinguish([group[0].experiment for group in members.values()])
     groups = []
-    for group, label, own in zip(members.values(), labels, settings, strict=True):
+    for group, name, own in zip(members.values(), names, settings, strict=True):
         seeds = f" ({len(group)} seeds)" if len(group) > 1 else ""
         is_marked = group[0] in marked
         mark = f" {MARK}" if is_marked else ""
-        groups.append(Group(f"{label}{seeds}{mark}", tuple(group), is_marked, own))
+        label = f"{labels.get(name, name)}{seeds}{mark}"
+        groups.append(Group(label, tuple(group), is_marked, own, name))
     return groups
 
 

@@ -1,6 +1,6 @@
 """Schemas of how results are shown, compared and drawn again. Imports no jax."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -12,21 +12,44 @@ from rope_jax.config.types import (
     Seed,
     Tolerance,
 )
+from rope_jax.rope.numbers import single_error
 
-Show = Literal["perplexity", "nats", "bits_per_byte"]
+Show = Literal["perplexity", "nats", "bits_per_byte", "above_truncation"]
 FigureWidth = Literal["column", "page"]
+Color = Annotated[
+    Annotated[str, Field(pattern=r"^#[0-9A-Fa-f]{6}$")], single_error("should be like '#D55E00'")
+]
 
 
-_WIDTH: FigureWidth = Field(
-    "page", description="width of the figures: a column of a paper, 3.3 inches, or its page, 6.8"
-)
+class FigureConfig(Frozen):
+    """What figures have besides their curves."""
+
+    title: bool = Field(True, description="false: none, where a paper's caption says it")
 
 
-class Presentation(Frozen):
+class _Look(Frozen):
+    """How figures look, and what curves are called."""
+
+    figure_width: FigureWidth = Field(
+        "page",
+        description="width of the figures: a column of a paper, 3.3 inches, or its page, 6.8",
+    )
+    figure: FigureConfig = FigureConfig()
+    labels: dict[str, str] = Field(
+        {}, description="what figures and tables call curves and runs: {yarn-auto: YaRN}"
+    )
+    colors: dict[str, Color] = Field(
+        {}, description='of curves and runs, by name: {yarn-auto: "#D55E00"}'
+    )
+
+
+class Presentation(_Look):
     """How tables and figures show what was measured; no measurement depends on it."""
 
-    show: Show = Field("perplexity", description="tables list perplexity, nats or bits per byte")
-    figure_width: FigureWidth = _WIDTH
+    show: Show = Field(
+        "perplexity",
+        description="what tables list; above_truncation: figures as well, in nats per token",
+    )
 
 
 class CompareConfig(Presentation):
@@ -41,10 +64,9 @@ class CompareConfig(Presentation):
     seed: Seed = Field(0, description="seed of the bootstrap")
 
 
-class RedrawConfig(Frozen):
+class RedrawConfig(_Look):
     """Config of scripts/plot_sweep.py."""
 
-    figure_width: FigureWidth = _WIDTH
     output: str | None = Field(
         None, description="the .png, beside .pdf and .svg; null: curve.png in the folder"
     )

@@ -337,7 +337,7 @@ def _curve(
         usable=established_length(losses, window, tolerance, units=units),
         usable_at_most=usable_length({n: d.at_least for n, d in losses.items()}, window, tolerance),
         blow_up={n: loss.mapped(perplexity) for n, loss in losses.items()},
-        gain_over_truncation={n: loss.negated() for n, loss in losses.items()},
+        above_truncation=losses,
         difference_from_trained={
             n: paired_difference(m.sums, trained[n].sums, **how)
             for n, m in curve.items()

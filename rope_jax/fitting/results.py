@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.text import Text
 
-from rope_jax.console import Column, print_columns, print_wrapped
+from rope_jax.console import Column, print_columns, print_wrapped, signed_text
 from rope_jax.evaluation import SweepResult
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.plots.panels import add_legend, label_powers, make_grid
@@ -42,7 +42,7 @@ class FitRow(NamedTuple):
             return f"{self.nll:.4f}"
         half = (self.ci_high - self.ci_low) / 2
         interval = "" if math.isnan(half) else f" ±{half:.4f}"
-        return f"{self.nll:.4f} ({self.above_truncation:+.4f}{interval})"
+        return f"{self.nll:.4f} ({signed_text(self.above_truncation, 4)}{interval})"
 
 
 def fit_rows(result: SweepResult) -> list[FitRow]:

@@ -15,13 +15,14 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.saving import ShownFigure
-from rope_jax.plots.style import NOTE, SMALL_SIZE, WIDTHS
+from rope_jax.plots.style import NOTE, SMALL_SIZE, TEXT_SIZE, WIDTHS
 
 _WINDOW: dict[str, Any] = {"color": "0.6", "linewidth": 0.8}
 _ABOVE: dict[str, Any] = {
     **{"xycoords": ("data", "axes fraction"), "xytext": (0, 1.5), "textcoords": "offset points"},
     **{"ha": "center", "va": "bottom", "fontsize": SMALL_SIZE, "color": NOTE},
 }
+_LINEAR = 0.02  # nats
 _LINE_HEIGHT = 0.155  # inches, of a title or a legend
 _LETTER = 0.6 * SMALL_SIZE / 72  # inches, the mean width of a letter of the small size
 
@@ -37,7 +38,7 @@ def make_grid(
     sharey: bool = True,
     extra: float = 0.4,
 ) -> tuple[ShownFigure, list[Axes]]:
-    """Return a titled figure and its panels: blocks of `count` panels, each of which begins a row.
+    """Return a figure and its panels: blocks of `count` panels, each of which begins a row.
 
     row_height, and the extra height beside the title: in inches.
     """
@@ -46,9 +47,10 @@ def make_grid(
         places = [*range(first, first + count), *[None] * (-count % columns)]
         rows += [places[i : i + columns] for i in range(0, len(places), columns)]
     title = fold_title(title, WIDTHS[width])
-    height = row_height * len(rows) + extra + _LINE_HEIGHT * (title.count("\n") + 1)
+    height = row_height * len(rows) + extra + _LINE_HEIGHT * len(title.splitlines())
     figure = ShownFigure(figsize=(WIDTHS[width], height), layout="constrained")
-    figure.suptitle(title)
+    if title:
+        figure.suptitle(title)
     axes = figure.subplot_mosaic(rows, sharey=sharey, empty_sentinel=None)
     return figure, [axes[place] for place in range(blocks * count)]
 
@@ -149,6 +151,36 @@ def fold_text(text: str, letters: int) -> str:
     lines = re.sub(r"\([^()]*\)\S*", joined, text).split("\n")
     folded = (textwrap.fill(line, letters, break_on_hyphens=False) for line in lines)
     return "\n".join(folded).replace("\xa0", " ")
+
+
+def scale_nats(axis: Axis, low: float, high: float, inches: float, what: str) -> None:
+    """Make a vertical axis of differences in nats, so many inches high, symmetrically logarithmic.
+
+    Within ±0.02 it is linear; it is linear as a whole if it does not reach beyond ±0.05.
+    """
+    axis.axes.set_ylim(low, high)
+    letters = int(inches / (0.55 * TEXT_SIZE / 72))
+    most = max(abs(low), abs(high))
+    if most <= 0.05:
+        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_formatter(lambda tick, _: signed(tick))
+    else:
+        axis.axes.set_yscale("symlog", linthresh=_LINEAR, linscale=1.5)
+        what += f" (symlog: linear within ±{_LINEAR:g})"
+        for digits in ((1, 2, 5), (1, 3), (1,)):
+            sizes = [d * 10.0**n for n in range(-2, 4) for d in digits if d * 10.0**n >= _LINEAR]
+            ticks = [*(-size for size in reversed(sizes)), 0.0, *sizes]
+            ticks = [tick for tick in ticks if low <= tick <= high]
+            if len(ticks) * 0.22 <= inches:
+                break
+        axis.set_ticks(ticks, [signed(tick) for tick in ticks])
+    axis.set_minor_locator(NullLocator())
+    axis.set_label_text(fold_text(what, letters))
+
+
+def signed(number: float) -> str:
+    """Return a tick's label: its sign and number; minus is U+2212."""
+    return f"{number:+g}".replace("-", "−") if number else "0"
 
 
 def label_powers(axis: Axis, low: float, high: float) -> None:

@@ -75,22 +75,32 @@ REFERENCE = LineStyle("0.35", "", (0, (3, 1.5)), 0.8)
 _BLACK, _GREY = "#000000", "#888888"
 _ORANGE, _SKY, _GREEN = "#E69F00", "#56B4E9", "#009E73"
 _BLUE, _VERMILION, _PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+_WINE, _INDIGO, _OLIVE, _TEAL = "#882255", "#332288", "#999933", "#44AA99"
+_BROWN, _SAND, _MAGENTA = "#661100", "#DDCC77", "#AA4499"
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without yellow, which is
 # too faint for lines on white.
 OKABE_ITO = (_BLACK, _VERMILION, _BLUE, _GREEN, _ORANGE, _PURPLE, _SKY)
 PALETTE = (
     *OKABE_ITO,
     # Tol's muted colours, where those do not suffice.
-    *("#882255", "#332288", "#999933", "#44AA99", "#661100", "#DDCC77", "#AA4499"),
+    *(_WINE, _INDIGO, _OLIVE, _TEAL, _BROWN, _SAND, _MAGENTA),
 )
-# These have the same colour in every figure; a dynamic type has its family's.
-_FIXED = {"trained": _BLACK, "none": _GREY, "pi": _ORANGE, "ntk": _BLUE, "yarn": _VERMILION}
-_FIXED |= {"dynamic_pi": _ORANGE, "dynamic_ntk": _BLUE, "dynamic_yarn": _VERMILION}
-# These have theirs unless another kind in the figure has it.
-_PREFERRED = {
-    **dict.fromkeys(("llama3", "ntk_by_parts", "leaky_rerope"), _GREEN),
-    **dict.fromkeys(("longrope", "abf", "rerope", "self_extend"), _PURPLE),
-    **dict.fromkeys(("mixed_base", "streaming"), _SKY),
+# One colour and one dash per type, the same in every figure and page: a family's dynamic or other
+# variant is dash-dotted in the family's colour, and position maps are dashed.
+_KINDS: Mapping[str, tuple[str, str]] = {
+    **{"trained": (_BLACK, "-"), "none": (_GREY, "-")},
+    **{"pi": (_ORANGE, "-"), "dynamic_pi": (_ORANGE, "-.")},
+    **{"ntk": (_BLUE, "-"), "dynamic_ntk": (_BLUE, "-.")},
+    **{"yarn": (_VERMILION, "-"), "dynamic_yarn": (_VERMILION, "-.")},
+    **{"llama3": (_GREEN, "-"), "ntk_by_parts": (_GREEN, "-.")},
+    **{"longrope": (_PURPLE, "-"), "abf": (_TEAL, "-"), "mixed_base": (_SKY, "-")},
+    **{"evq_cosh": (_INDIGO, "-"), "p_rope": (_OLIVE, "-"), "cope": (_WINE, "-")},
+    **{"drope": (_BROWN, "-"), "explicit": (_MAGENTA, "-")},
+    **{"resonance": (_SAND, "-"), "bucketed": (_SAND, "-.")},
+    **{"leaky_rerope": (_GREEN, "--"), "rerope": (_PURPLE, "--"), "streaming": (_SKY, "--")},
+    **{"self_extend": (_INDIGO, "--"), "dual_chunk": (_OLIVE, "--"), "string": (_WINE, "--")},
+    **{"lm_infinite": (_TEAL, "--"), "far_frequencies": (_BROWN, "--")},
+    "fitted": (_MAGENTA, "--"),
 }
 MARKERS = "os^Dv<>P"
 
@@ -103,32 +113,32 @@ def figure_style() -> AbstractContextManager[None]:
     return matplotlib.style.context(_STYLE, after_reset=True)
 
 
-def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
-    """Return a style for each curve: a colour, and a marker, by which up to eight differ as well.
+def assign_styles(
+    kinds: Mapping[str, str], chosen: Mapping[str, str] | None = None
+) -> dict[str, LineStyle]:
+    """Return a style for each curve: a colour, a dash, and a marker, of which there are eight.
 
-    The first curve of a common kind has the kind's colour in every figure; the others have unused
+    The first curve of a known kind has the kind's colour in every figure; the others have unused
     ones while there are any. kinds: a scaling's or map's type or "trained", by the curve's name.
+    chosen: colours that the user wants instead, by name.
     """
-    colours: dict[str, str] = {}
-    firsts: dict[str, str] = {}
-    for name, kind in kinds.items():
-        firsts.setdefault(kind, name)
-    for known in (_FIXED, _PREFERRED):
-        for name, kind in kinds.items():
-            colour = known.get(kind)
-            if colour and firsts[kind] == name and colour not in colours.values():
-                colours[name] = colour
-    # those that have a meaning in other figures come last of Okabe and Ito's; not black, which
-    # stands for `trained` even in a figure without it
-    ranked = sorted(OKABE_ITO[1:], key=lambda colour: colour in _FIXED.values())
-    unused = [c for c in (*ranked, *PALETTE[len(OKABE_ITO) :]) if c not in colours.values()]
+    firsts = {kind: name for name, kind in reversed([*kinds.items()])}
+    colours = {name: _KINDS[kind][0] for kind, name in firsts.items() if kind in _KINDS}
+    colours |= chosen or {}
+    # those of the most common kinds come last of Okabe and Ito's; not black, which stands for
+    # `trained` even in a figure without it
+    ranked = sorted(OKABE_ITO[1:], key=(_ORANGE, _BLUE, _VERMILION).__contains__)
+    ranked += PALETTE[len(OKABE_ITO) :]
     for name, kind in kinds.items():
         if name not in colours:
-            shared = colours.get(firsts[kind], PALETTE[1 + len(colours) % (len(PALETTE) - 1)])
-            colours[name] = unused.pop(0) if unused else shared
+            unused = (colour for colour in ranked if colour not in colours.values())
+            shared = colours.get(firsts[kind], ranked[len(colours) % len(ranked)])
+            colours[name] = next(unused, shared)
     return {
-        name: LineStyle(colours[name], MARKERS[place % len(MARKERS)])
-        for place, name in enumerate(kinds)
+        name: LineStyle(
+            colours[name], MARKERS[place % len(MARKERS)], _KINDS.get(kind, ("", "-"))[1]
+        )
+        for place, (name, kind) in enumerate(kinds.items())
     }
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rope_jax.comparison.curves import DIFFERENCES, Comparison, Curve, Point
+from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.groups import Sweep, describe_settings
 from rope_jax.errors import UserError
 from rope_jax.invocation import browser_line, install_line, is_installed
@@ -31,11 +31,13 @@ FILES = (
     *(PAGE, "comparison.md", "comparison.tex", "comparison.csv", SOURCES),
 )
 _MOST_BYTES = 2**24
+# The gain is minus the loss above truncation of the same runs, a sign that scripts rely on.
+_DIFFERENCES = ("difference", "gain", "from_first", "above_truncation")
 _COLUMNS = (
     *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),
     *("map", "factor", "protocol", "length", "first_position", "last_position", "nll", "ci_low"),
     *("ci_high", "ppl", "bpb", "bpb_low", "bpb_high", "tokens", "documents", "units"),
-    *("nll_by_seed", *(name + end for name in DIFFERENCES for end in ("", "_low", "_high"))),
+    *("nll_by_seed", *(name + end for name in _DIFFERENCES for end in ("", "_low", "_high"))),
     "settings",
 )
 
@@ -44,11 +46,22 @@ def results_texts(
     comparison: Comparison, checkpoint: CheckpointSummary, tasks: TaskTables
 ) -> tuple[str, str]:
     """Return results.md and results.tex: a table for each protocol and task of a checkpoint."""
-    tables = [measured_table(comparison, protocol) for protocol in comparison.protocols]
-    tables += task_tables(checkpoint, tasks)
+    tables = task_tables(checkpoint, tasks, comparison.labels)
     title = escape_markdown(f"{checkpoint.run}, step {checkpoint.step}")
-    markdown = "\n".join([f"# {title}\n", *map(format_markdown, tables)])
-    return markdown, "\n".join(map(format_latex, tables))
+    markdown = [f"# {title}\n", _markdown_tables(comparison), *map(format_markdown, tables)]
+    return "\n".join(markdown), "\n".join(
+        [comparison_latex(comparison), *map(format_latex, tables)]
+    )
+
+
+def _markdown_tables(comparison: Comparison) -> str:
+    """Return the tables by protocol, and below each the differences that are known."""
+    parts = []
+    for protocol in comparison.protocols:
+        parts.append(format_markdown(measured_table(comparison, protocol)))
+        differences = measured.difference_tables(comparison, protocol)
+        parts += [format_markdown(table, level=0) for table in differences]
+    return "\n".join(parts)
 
 
 def comparison_markdown(comparison: Comparison) -> str:
@@ -58,17 +71,17 @@ def comparison_markdown(comparison: Comparison) -> str:
     heading, *rows = ([*map(escape_markdown, row)] for row in measured.describe_sources(comparison))
     parts.append(markdown_lines(heading, rows, left=len(heading)))
     parts += [f"{escape_markdown(remark)}.\n" for remark in comparison.remarks]
-    for protocol in comparison.protocols:
-        parts.append(format_markdown(measured_table(comparison, protocol)))
-        differences = measured.difference_tables(comparison, protocol)
-        parts += [format_markdown(table, level=0) for table in differences]
+    parts.append(_markdown_tables(comparison))
     parts += map(format_markdown, effective_tables(comparison.sweeps))
     return "\n".join(parts)
 
 
 def comparison_latex(comparison: Comparison) -> str:
-    """Return one tabular environment per protocol, without differences, for a paper."""
-    tables = (measured_table(comparison, protocol) for protocol in comparison.protocols)
+    """Return a tabular environment per protocol, and for each of its differences, for a paper."""
+    tables = []
+    for protocol in comparison.protocols:
+        tables.append(measured_table(comparison, protocol))
+        tables += measured.difference_tables(comparison, protocol)
     return "\n".join(map(format_latex, tables))
 
 
@@ -82,6 +95,7 @@ def _csv_row(curve: Curve, point: Point) -> list[Any]:
     sweeps = curve.group.sweeps_at(curve.step)
     cells = vars(curve) | {
         "group": curve.group.label,
+        "name": curve.entry,
         "marked": curve.group.marked,
         "runs": " ".join(sweep.run for sweep in sweeps),
         "seeds": " ".join(str(sweep.seed) for sweep in sweeps),
@@ -89,7 +103,7 @@ def _csv_row(curve: Curve, point: Point) -> list[Any]:
         **vars(point),
         "nll_by_seed": " ".join(map(repr, point.nll_by_seed)),
     }
-    for name in DIFFERENCES:
+    for name in _DIFFERENCES:
         ends = getattr(point, name) or (None,) * 3
         cells |= zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)
     return [cells[column] for column in _COLUMNS]

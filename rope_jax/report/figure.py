@@ -53,7 +53,8 @@ class Plan:
     key: by curve, the title of its panel; "" if there is one panel per protocol. legend: by label,
     the styles to explain. apart: whether each panel shows one curve in front of the others.
     reference: by curve, the dashed one that its panel shows as well, if any. has_intervals: whether
-    intervals, seeds and truncation are drawn.
+    intervals, seeds and truncation are drawn. is_above: whether nats above truncation are drawn,
+    and not perplexities.
     """
 
     key: Mapping[Curve, str]
@@ -62,6 +63,7 @@ class Plan:
     apart: bool = False
     reference: Mapping[Curve, Curve] = field(default_factory=dict)
     has_intervals: bool = True
+    is_above: bool = False
 
     @property
     def most(self) -> int:
@@ -76,28 +78,31 @@ class Plan:
 
 
 def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figure:
-    """Draw each group's newest checkpoint; title: in place of one that names the groups.
-
-    Of a single sweep, curves with a fixed factor are dashed.
-    """
-    curves = comparison.newest
-    plan = _plan(comparison, curves)
+    """Draw each group's newest checkpoint; title: in place of one that names the groups."""
+    curves = _drawn(comparison, comparison.newest)
+    plan = replace(_plan(comparison, curves), is_above=comparison.show == "above_truncation")
     shown = {(point.protocol, plan.key[curve]) for curve in curves for point in curve.points}
     if comparison.only and len(shown) == 1:  # as the right ends, which are beside it
         ends = {curve.name: curve.points[-1].nll for curve in curves}
         legend = sorted(plan.legend.items(), key=lambda entry: -ends[entry[0]])
         plan = replace(plan, legend=dict(legend))
     title = _title(comparison) if title is None else title
-    meanings = _meanings(plan, comparison)
-    return _draw_plan(plan, meanings, title=title, width=comparison.figure_width)
+    return _draw_plan(plan, _meanings(plan, comparison), comparison, title)
+
+
+def _drawn(comparison: Comparison, curves: Sequence[Curve]) -> list[Curve]:
+    """Return curves as the figure shows them: with the points that are known above truncation."""
+    if comparison.show != "above_truncation":
+        return list(curves)
+    cut = [
+        replace(curve, points=tuple(p for p in curve.points if p.above_truncation is not None))
+        for curve in curves
+    ]
+    return [curve for curve in cut if curve.points]
 
 
 def _plan(comparison: Comparison, curves: Sequence[Curve]) -> Plan:
-    groups, by_name = comparison.groups, assign_curve_styles(curves)
-    if comparison.only:
-        for curve in curves:  # a factor above 1 that is the same at every length
-            if curve.name != "trained" and not curve.auto and (curve.points[-1].factor or 1) > 1:
-                by_name[curve.name] = replace(by_name[curve.name], linestyle="--")
+    groups, by_name = comparison.groups, assign_curve_styles(comparison)
     key, by_group = shared_key(groups), assign_group_styles(comparison)
     names = {group.label: describe_group(group, key=key) for group in groups}
     of_names = {curve: by_name[curve.name] for curve in curves}
@@ -109,7 +114,7 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> Plan:
             styles = {c: replace(s, linestyle=dashes[c.group.label]) for c, s in styles.items()}
             legend |= {names[label]: LineStyle("0.3", "", dash) for label, dash in dashes.items()}
         return Plan(dict.fromkeys(curves, ""), styles, legend)
-    by_label = style.distinct_styles(list(names))
+    by_label = _distinct_styles(comparison)
     per_scaling = Plan(
         {curve: curve.name for curve in curves},
         {curve: by_label[curve.group.label] for curve in curves},
@@ -158,7 +163,8 @@ def _meanings(plan: Plan, comparison: Comparison) -> list[Artist]:
     if plan.apart:
         others = "the other scalings" if comparison.only else "the others"
         handles.append(Line2D([], [], label=others, color=style.BACKGROUND, linewidth=0.9))
-    if any(len(point.nll_by_seed) > 1 for curve in plan.key for point in curve.points):
+    several = any(len(point.nll_by_seed) > 1 for curve in plan.key for point in curve.points)
+    if several and not plan.is_above:
         handles.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
     if plan.apart or not comparison.only:
         opacity = style.BAND_OPACITY
@@ -166,20 +172,30 @@ def _meanings(plan: Plan, comparison: Comparison) -> list[Artist]:
     return handles
 
 
-def assign_curve_styles(curves: Sequence[Curve]) -> dict[str, LineStyle]:
-    """Return a style for each scaling by name, without dashes, which distinguish groups."""
+def assign_curve_styles(comparison: Comparison) -> dict[str, LineStyle]:
+    """Return a style for each scaling by what it is called."""
     kinds: dict[str, str] = {}
-    for curve in curves:
-        kinds.setdefault(curve.name, "trained" if curve.name == "trained" else curve.kind)
-    return style.assign_styles(kinds)
+    chosen: dict[str, str] = {}
+    for curve in comparison.curves:
+        kinds.setdefault(curve.name, curve.kind)
+        if curve.entry in comparison.colors:
+            chosen[curve.name] = comparison.colors[curve.entry]
+    return style.assign_styles(kinds, chosen)
 
 
 def assign_group_styles(comparison: Comparison) -> dict[str, LineStyle]:
     """Return a style for each group by label, if all have the same single curve; else none."""
-    groups = comparison.groups
-    if len(groups) < 2 or len({curve.name for curve in comparison.curves}) > 1:
+    if len(comparison.groups) < 2 or len({curve.name for curve in comparison.curves}) > 1:
         return {}
-    return style.distinct_styles([group.label for group in groups])
+    return _distinct_styles(comparison)
+
+
+def _distinct_styles(comparison: Comparison) -> dict[str, LineStyle]:
+    styles = style.distinct_styles([group.label for group in comparison.groups])
+    for group in comparison.groups:
+        color = comparison.colors.get(group.name, styles[group.label].color)
+        styles[group.label] = replace(styles[group.label], color=color)
+    return styles
 
 
 def _title(comparison: Comparison) -> str:
@@ -194,16 +210,21 @@ def _title(comparison: Comparison) -> str:
     return title
 
 
-def _draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: FigureWidth) -> Figure:
+def _draw_plan(
+    plan: Plan, meanings: Sequence[Artist], comparison: Comparison, title: str
+) -> Figure:
     """Draw curves in panels; meanings: what the legend has behind `plan.legend`."""
+    width = comparison.figure_width
     points = [point for curve in plan.key for point in curve.points]
     windows = sorted({curve.window for curve in plan.key})
-    levels = truncation_levels(plan.key) if plan.has_intervals else {}
+    levels = _levels(plan, list(plan.key))
     protocols = list(dict.fromkeys(point.protocol for point in points))
     keys = list(dict.fromkeys(plan.key.values()))
     is_by_key = keys != [""]
     if is_by_key and len(protocols) == 1:  # the panels' titles are the keys alone
         title += f"\n{PROTOCOLS[protocols[0]].title}"
+    if not comparison.has_title:
+        title = ""
     shown = list(itertools.product(protocols, keys))
     count = len(keys) if is_by_key else len(protocols)  # with keys, each protocol begins a row
     columns = panels.panel_columns(count, width)
@@ -211,7 +232,8 @@ def _draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: Fig
     headings = []
     for protocol, key in shown:
         heading = f"{key}\n{protocol}" if key and len(protocols) > 1 else key
-        heading = heading or PROTOCOLS[protocol].title
+        if not heading and (comparison.has_title or count > 1):
+            heading = PROTOCOLS[protocol].title
         headings.append(panels.fold_text(heading, max(20, int(14 * inches))))
     row_height = _ROW_HEIGHTS[width][columns]
     row_height += 0.13 * max(heading.count("\n") for heading in headings)
@@ -220,11 +242,12 @@ def _draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: Fig
     grid: dict[str, Any] = {"blocks": len(shown) // count, "row_height": row_height}
     with style.figure_style():
         figure, axes = panels.make_grid(count, columns, **grid, title=title, width=width)
-        limits = _limits(points, list(levels), has_intervals=plan.has_intervals)
+        limits = _limits(points, list(levels), plan)
         # once, not in each panel: matplotlib repeats for all panels whatever is set in one
-        axes[0].set_yscale("log")
-        axes[0].set_ylim(*limits)
-        panels.label_powers(axes[0].yaxis, *limits)
+        if not plan.is_above:
+            axes[0].set_yscale("log")
+            axes[0].set_ylim(*limits)
+            panels.label_powers(axes[0].yaxis, *limits)
         for number, (axis, (protocol, key)) in enumerate(zip(axes, shown, strict=True)):
             place = number % count
             at = [point for point in points if point.protocol == protocol]
@@ -239,10 +262,15 @@ def _draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: Fig
             # labels of windows are between the title and the panel
             axis.set_title(headings[number], pad=3 if is_by_key and place >= columns else 11)
             panels.mark_windows(axis, windows, with_label=not is_by_key or place == 0)
-            if place % columns == 0:
+            if plan.is_above:
+                axis.axhline(0, **style.ZERO_LINE)
+            if place % columns == 0 and plan.is_above:
+                what = "nats per token above truncation"
+                panels.scale_nats(axis.yaxis, *limits, 0.85 * row_height, what)
+            elif place % columns == 0:
                 axis.set_ylabel("perplexity")
             # beside an empty place, it would move the panels of the next column to the right
-            if place % columns == columns - 1:
+            if place % columns == columns - 1 and not plan.is_above:
                 _add_bits_per_byte_axis(axis, at)
             _draw_panel(axis, protocol, key, plan)
         letters = int(13 * style.WIDTHS[width])
@@ -252,7 +280,8 @@ def _draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: Fig
         ]
         handles += meanings
         if levels and BASELINE in protocols:
-            handles.append(Line2D([], [], label="truncation to the window", **_TRUNCATION))
+            whose = "truncation of the other runs" if plan.is_above else "truncation to the window"
+            handles.append(Line2D([], [], label=whose, **_TRUNCATION))
         if len(windows) > 1:
             handles.append(panels.tick_handle("training window", "0.6", 0.8))
         panels.add_legend(figure, handles, may_be_beside=len(axes) == 1)
@@ -264,13 +293,13 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: Plan) -> None:
         own = [point for point in curve.points if point.protocol == protocol]
         if not own:
             return
-        x, (middle, low, high) = [point.last_position for point in own], _perplexities(own)
+        x, (middle, low, high) = [point.last_position for point in own], _values(own, plan)
         axis.plot(x, middle, **(vars(look) | settings))
         if opacity and len(x) > 1:
             axis.fill_between(x, low, high, color=look.color, alpha=opacity, linewidth=0)
         elif opacity:  # a band needs two points
             axis.vlines(x, low, high, color=look.color, alpha=0.5, linewidth=look.linewidth)
-        if opacity and len(own[0].nll_by_seed) > 1:
+        if opacity and len(own[0].nll_by_seed) > 1 and not plan.is_above:
             thin = replace(look, marker="", linewidth=0.5)
             with np.errstate(over="ignore"):
                 seeds = np.exp([point.nll_by_seed for point in own])
@@ -288,41 +317,62 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: Plan) -> None:
     opacity = style.BAND_OPACITY * min(1, _MOST_FULL_BANDS / plan.most) * plan.has_intervals
     for curve in shown:
         draw(curve, plan.styles[curve], opacity=opacity, label=curve.label)
-    levels = truncation_levels(shown) if protocol == BASELINE and plan.has_intervals else {}
-    for nll, labels in levels.items():
+    levels = _levels(plan, shown) if protocol == BASELINE else {}
+    for value, labels in levels.items():
         # of several, each in its group's colour if that has one
         own = {plan.styles[curve].color for curve in shown if [curve.group.label] == labels}
         colour = {"color": own.pop()} if len(levels) > 1 and len(own) == 1 else {}
-        axis.axhline(np.exp(nll), zorder=1.6, **(_TRUNCATION | colour))
+        axis.axhline(value, zorder=1.6, **(_TRUNCATION | colour))
 
 
-def _perplexities(points: Sequence[Point]) -> NDArray[np.float64]:
-    """Return perplexities and the ends of their intervals, [3, points]; nan above e^700."""
+def _levels(plan: Plan, curves: Sequence[Curve]) -> dict[float, list[str]]:
+    """Return the labels of the groups by what truncation gives, as the vertical axis shows it.
+
+    The zero of losses above truncation, which is that of the first group, is left out.
+    """
+    if not plan.has_intervals:
+        return {}
+    levels = truncation_levels(curves)
+    if not plan.is_above:
+        return {math.exp(nll): labels for nll, labels in levels.items()}
+    zero = next(iter(truncation_levels(plan.key)), 0.0)
+    return {nll - zero: labels for nll, labels in levels.items() if nll != zero}
+
+
+def _values(points: Sequence[Point], plan: Plan) -> NDArray[np.float64]:
+    """Return what the vertical axis shows, and the ends of intervals: [3, points].
+
+    Perplexities above e^700 are nan.
+    """
+    if plan.is_above:
+        return np.array([point.above_truncation for point in points], float).reshape(-1, 3).T
     nll = np.array([(point.nll, point.ci_low, point.ci_high) for point in points]).T
     return np.exp(np.where(nll > _MOST_NATS, np.nan, nll))
 
 
-def _limits(
-    points: Sequence[Point], truncation: Sequence[float], *, has_intervals: bool
-) -> tuple[float, float]:
+def _limits(points: Sequence[Point], marked: Sequence[float], plan: Plan) -> tuple[float, float]:
     """Return the vertical limits that all panels share.
 
-    They include every finite point and truncation line. Intervals, if drawn, may widen them on
-    either side by half the points' logarithmic range, or by a factor of 1.5 if that is more: an
-    interval over a few documents can be orders of magnitude wider than the curve.
+    They include every finite point and marked value. Intervals, if drawn, may widen them on either
+    side by half the points' range on the axis, or by a factor of 1.5 if that is more: an interval
+    over a few documents can be orders of magnitude wider than the curve.
     """
-    values = np.append(_perplexities(points)[0], np.exp(truncation))
+    if plan.is_above:  # about the axis of `scale_nats`
+        to, back, least = lambda x: np.arcsinh(np.divide(x, 0.02)), lambda x: 0.02 * np.sinh(x), 0.5
+    else:
+        to, back, least = np.log, np.exp, math.log(1.5)
+    middle, *ends = to(_values(points, plan))
+    values = np.append(middle, to(marked))
     values = values[np.isfinite(values)]
     if not values.size:
-        return 1.0, 10.0
+        return (-1.0, 1.0) if plan.is_above else (1.0, 10.0)
     low, high = values.min(), values.max()
-    if has_intervals:
-        room = max(math.sqrt(high / low), 1.5)
-        ends = _perplexities(points)[1:].ravel()
-        values = np.append(values, np.clip(ends, low / room, high * room))
+    if plan.has_intervals:
+        room = max((high - low) / 2, least)
+        values = np.append(values, np.clip(ends, low - room, high + room))
     low, high = np.nanmin(values), np.nanmax(values)
-    margin = max(1.05, (high / low) ** 0.05)
-    return float(low / margin), float(high * margin)
+    margin = max(math.log(1.05), 0.05 * (high - low))
+    return float(back(low - margin)), float(back(high + margin))
 
 
 def _add_bits_per_byte_axis(axis: Axes, points: Sequence[Point]) -> None:
@@ -371,7 +421,7 @@ def draw_checkpoints(comparison: Comparison, *, title: str) -> Figure:
 
     Each scaling has a panel for each protocol; each protocol starts a new row of panels.
     """
-    curves = sorted(comparison.curves, key=lambda curve: curve.step)
+    curves = sorted(_drawn(comparison, comparison.curves), key=lambda curve: curve.step)
     steps = sorted({curve.step for curve in curves})
     # the lightest colours of the map are too faint on white
     colours = map(to_hex, matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(steps))))
@@ -383,5 +433,6 @@ def draw_checkpoints(comparison: Comparison, *, title: str) -> Figure:
         styles={curve: styles[curve.step] for curve in curves},
         legend={f"step {steps[i]:,}": styles[steps[i]] for i in chosen.round().astype(int)},
         has_intervals=False,
+        is_above=comparison.show == "above_truncation",
     )
-    return _draw_plan(plan, [], title=title, width=comparison.figure_width)
+    return _draw_plan(plan, [], comparison, title)

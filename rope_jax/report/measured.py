@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.groups import MARK, Group, describe_settings
 from rope_jax.config.presentation import Show
+from rope_jax.console import signed_text
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.table import BELOW_TRUNCATION, Cell, Line, Table
 from rope_jax.results.statistics import RELIABLE_UNITS, Estimate, UsableLength, perplexity
@@ -15,6 +16,7 @@ QUANTITIES: Mapping[Show, str] = {
     "perplexity": "perplexity",
     "nats": "nats per token",
     "bits_per_byte": "bits per byte",
+    "above_truncation": "nats per token above truncation",
 }
 """What a table lists, in words."""
 Plotted = Mapping[Curve, Mapping[int, Point]]
@@ -28,48 +30,35 @@ def caption(protocol: str, stride: int | None, *, in_full: bool = False) -> str:
     return f"{text}, {about.scored}" if in_full and about.scored else text
 
 
-def value_text(nll: float, bpb: float | None, show: Show) -> str:
-    """Return a loss as text in the quantity to show; nats where bits per byte are unknown."""
+def shown_by(comparison: Comparison, protocol: str) -> Show:
+    """Return the quantity to show of a protocol: nats where truncation scores other tokens."""
+    is_unknown = comparison.show == "above_truncation" and protocol != BASELINE
+    return "nats" if is_unknown else comparison.show
+
+
+def value_text(value: float, show: Show, decimals: int = 3) -> str:
+    """Return a loss as text; a perplexity, from nats, as a power of e above 100,000."""
+    if show == "above_truncation":
+        return signed_text(value, decimals)
     if show == "perplexity":
-        return perplexity_text(nll)
-    return f"{bpb if show == 'bits_per_byte' and bpb is not None else nll:.3f}"
+        return f"e^{value:.1f}" if value > math.log(1e5) else f"{math.exp(value):,.{decimals}f}"
+    return f"{value:.{decimals}f}"
 
 
-def perplexity_text(nll: float) -> str:
-    """Return exp(nll) as text, as a power of e if it is too large to read."""
-    if nll > math.log(1e5):
-        return f"e^{nll:.1f}"
-    return f"{math.exp(nll):.2f}" if nll < math.log(100) else f"{math.exp(nll):,.0f}"
-
-
-def interval_text(loss: Estimate, show: Show = "perplexity", digits: int = 2) -> str:
+def interval_text(loss: Estimate, show: Show = "perplexity", decimals: int = 2) -> str:
     """Return "±" and half the width of the 95% interval; "" if there is no interval.
 
-    If that exceeds the value itself, return the interval: "[0.05, 2,981]". loss: in nats per token
-    for a perplexity, otherwise in the unit to show.
+    If that exceeds the value itself, or the value is a power of e, return the interval: "[0.05,
+    2,981.00]"; not of differences.
+    loss: in nats per token for a perplexity, otherwise in the unit to show.
     """
     if not (math.isfinite(loss.low) and math.isfinite(loss.high)):
         return ""
     shown = loss.mapped(perplexity) if show == "perplexity" else loss
     half = (shown.high - shown.low) / 2
-    if half <= shown.value and math.isfinite(half):
-        return half_width_text(half, digits)
-    low, high = (value_text(end, end, show) for end in (loss.low, loss.high))
-    return f"[{low}, {high}]"
-
-
-def half_width_text(half: float, digits: int = 2) -> str:
-    """Return "±" and a number with so many digits, and all before the point: "±0.57", "±150"."""
-    if half < 1e-3:
-        return f"±{half:.{digits}g}"
-    rounded = float(f"{half:.{digits}g}")  # 0.996 to 1.0
-    decimals = max(0, digits - 1 - math.floor(math.log10(rounded)))
-    return f"±{half:,.{decimals}f}"
-
-
-def signed_text(nats: float) -> str:
-    """Return a difference in nats per token with its sign; "0" if it rounds to zero."""
-    return "0" if abs(nats) < 0.0005 else f"{nats:+.3f}"
+    if show == "above_truncation" or half <= shown.value <= 1e5:
+        return f"±{half:,.{decimals}f}"
+    return f"[{value_text(loss.low, show, decimals)}, {value_text(loss.high, show, decimals)}]"
 
 
 def difference_text(estimate: Estimate | None) -> str:
@@ -78,7 +67,7 @@ def difference_text(estimate: Estimate | None) -> str:
         return ""
     shown, *ends = map(signed_text, estimate)
     is_known = math.isfinite(estimate.low) and math.isfinite(estimate.high)
-    return f"{shown} [{', '.join(ends)}]" if is_known and {shown, *ends} != {"0"} else shown
+    return f"{shown} [{', '.join(ends)}]" if is_known and {shown, *ends} != {"0.000"} else shown
 
 
 def usable_text(usable: UsableLength | None) -> str:
@@ -142,81 +131,89 @@ def measured_table(comparison: Comparison, protocol: str) -> Table:
     plotted = plotted_by(protocol, comparison.newest)
     points = _all_points(plotted)
     first = {point.length: point.first_position for point in points}
-    columns = {n: _column(plotted, n, comparison.show) for n in sorted(first)}
-    groups = list(dict.fromkeys(curve.group for curve in plotted))
-    has_settings = any(group.settings for group in groups)
+    show, levels = shown_by(comparison, protocol), truncation_levels(plotted)
     has_usable = any(curve.usable for curve in plotted) and protocol == BASELINE
+    has_truncation = protocol == BASELINE and len(comparison.groups) == 1 and bool(levels)
+    truncation: dict[int, Estimate] = {}
+    if has_truncation and show != "above_truncation":  # it would be 0
+        window = next(iter(plotted)).window
+        units = (p.bpb / p.nll for p in points if p.bpb and math.isfinite(p.bpb))
+        unit = next(units, 1.0) if show == "bits_per_byte" else 1.0
+        level = Estimate(unit * next(iter(levels)), math.nan, math.nan)
+        truncation = dict.fromkeys((n for n in first if n >= window), level)
+    columns = {n: _column(plotted, n, show, truncation.get(n)) for n in sorted(first)}
     lines = []
     for place, curve in enumerate(plotted):
-        label = curve.group.label, describe_settings(curve.group.settings, briefly=True)
-        labels = () if comparison.only else label[: 1 + has_settings]
         cells = [cells[place] for cells in columns.values()]
         cells += [Cell(usable_text(curve.usable))] * has_usable
-        lines.append(Line((*labels, curve.name), cells))
-    heading = () if comparison.only else ("runs", "differs in")[: 1 + has_settings]
-    below = []
-    levels = truncation_levels(plotted)
-    if protocol == BASELINE and len(comparison.groups) == 1 and levels:
-        nll, window = next(iter(levels)), next(iter(plotted)).window
-        bits = (nll * p.bpb / p.nll for p in points if p.bpb and math.isfinite(p.bpb))
-        text = value_text(nll, next(bits, None), comparison.show)
-        below = [Line(("truncation",), [Cell(text * (n >= window)) for n in columns])]
+        lines.append(Line((*_runs(comparison, curve), curve.name), cells))
     by_position = PROTOCOLS[protocol].by_position
     table = Table(
         title=protocol,
         caption="",
-        labels=(*heading, "scaling"),
+        labels=(*_runs(comparison), "scaling"),
         columns=tuple(f"{first[n]:,}–{n:,}" if by_position else f"{n:,}" for n in columns),
         lines=lines,
         details=("usable",) * has_usable,
-        below=below,
+        below=[Line(("truncation",), [cells[-1] for cells in columns.values()])][: len(truncation)],
     )
     return dataclasses.replace(table, caption=_caption(comparison, plotted, table))
 
 
-def measured_cell(point: Point, show: Show) -> Cell:
-    """Return a point's value and interval in the quantity to show; empty where that is unknown."""
-    loss = Estimate(point.nll, point.ci_low, point.ci_high)
-    if show == "bits_per_byte":
-        if point.bpb is None or point.bpb_low is None or point.bpb_high is None:
-            return Cell()
-        loss = Estimate(point.bpb, point.bpb_low, point.bpb_high)
-    return loss_cell(loss, show)._replace(is_below=point.is_below_truncation)
-
-
-def loss_cell(loss: Estimate, show: Show = "perplexity") -> Cell:
-    """Return a loss and its interval; loss: in nats per token, or in bits per byte to show them."""
-    interval = interval_text(loss, show)
-    brief = "" if interval.startswith("[") else interval_text(loss, show, digits=1)
-    return Cell(value_text(loss.value, loss.value, show), interval, brief)
-
-
-def estimate_cell(estimate: Estimate | None, text: Callable[[float], str] = signed_text) -> Cell:
-    """Return a gain in nats, or what `text` writes, with half its interval; "" if unknown."""
-    if estimate is None:
-        return Cell()
-    shown, low, high = map(text, estimate)
-    half = (estimate.high - estimate.low) / 2
-    is_zero = shown == low == high == "0"
-    return Cell(shown, half_width_text(half) if math.isfinite(half) and not is_zero else "")
-
-
-def _column(plotted: Plotted, length: int, show: Show) -> list[Cell]:
-    """Return a cell for each curve, with the lowest value marked as the best.
+def _column(plotted: Plotted, length: int, show: Show, truncation: Estimate | None) -> list[Cell]:
+    """Return a cell for each curve, and for truncation; the lowest value is marked as the best.
 
     Marked groups do not compete. What most curves share, as inside the window, is not the best.
     """
-    at = {curve: points[length] for curve, points in plotted.items() if length in points}
-    cells = {c: measured_cell(at[c], show) if c in at else Cell() for c in plotted}
-    competing = [
-        c for c in at if cells[c].value and not c.group.marked and not math.isnan(at[c].nll)
-    ]
+    points = [own.get(length) for own in plotted.values()]
+    losses = [loss(point, show) for point in points]
+    cells, competing = loss_cells([*losses, truncation], show), {}
+    for place, (curve, point, found) in enumerate(zip(plotted, points, losses, strict=True)):
+        if point is None or found is None:
+            continue
+        is_below = point.is_below_truncation
+        if show == "above_truncation":  # of the first group
+            is_below = point.units >= RELIABLE_UNITS and found.at_most < 0
+        cells[place] = cells[place]._replace(is_below=is_below)
+        if not curve.group.marked and not math.isnan(found.value):
+            competing[place] = found.value
     if competing:
-        best = cells[min(competing, key=lambda c: at[c].nll)].value
-        sharing = [c for c in competing if cells[c].value == best]
+        best = cells[min(competing, key=competing.__getitem__)].value
+        sharing = [place for place in competing if cells[place].value == best]
         if 2 * len(sharing) <= len(competing):
-            cells |= {c: cells[c]._replace(is_best=True) for c in sharing}
-    return list(cells.values())
+            for place in sharing:
+                cells[place] = cells[place]._replace(is_best=True)
+    return cells
+
+
+def loss(point: Point | None, show: Show) -> Estimate | None:
+    """Return a point's loss in the unit to show, but nats for a perplexity; None: unknown."""
+    if point is None:
+        return None
+    if show == "above_truncation":
+        return point.above_truncation
+    if show != "bits_per_byte":
+        return Estimate(point.nll, point.ci_low, point.ci_high)
+    if point.bpb is None or point.bpb_low is None or point.bpb_high is None:
+        return None
+    return Estimate(point.bpb, point.bpb_low, point.bpb_high)
+
+
+def loss_cells(losses: Iterable[Estimate | None], show: Show = "perplexity") -> list[Cell]:
+    """Return the cells of a column: each value and its interval, all with the same decimals.
+
+    losses: in nats per token for a perplexity, otherwise in the unit to show.
+    """
+    losses, decimals = list(losses), 3
+    if show == "perplexity":
+        has_small = any(loss is not None and loss.value < math.log(100) for loss in losses)
+        decimals = 2 if has_small else 0
+    return [
+        Cell()
+        if loss is None
+        else Cell(value_text(loss.value, show, decimals), interval_text(loss, show, decimals))
+        for loss in losses
+    ]
 
 
 def truncation_levels(curves: Iterable[Curve]) -> dict[float, list[str]]:
@@ -234,22 +231,34 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
     points = _all_points(plotted)
     lengths = sorted({point.length for point in points})
     columns = tuple(f"{n:,}" for n in lengths)
+    several = len(comparison.groups) > 1
     abouts = {
         "difference": f"The difference from {comparison.baseline} at the same length",
         "from_first": "The difference from the same scaling of the first group",
-        "gain": "The gain over truncation to the window",
+        "above_own": "The loss above truncation to the window of the same runs",
         "above_truncation": "The loss above truncation to the window of the first group",
     }
+    if not several:
+        del abouts["above_own"]
+        abouts["above_truncation"] = "The loss above truncation to the window"
+    if comparison.show == "above_truncation":  # the first table has it
+        del abouts["above_truncation"]
     for name, about in abouts.items():
         lines = []
         for curve, own in plotted.items():
             found = [getattr(own[n], name) if n in own else None for n in lengths]
             if any(found):
                 cells = [Cell(difference_text(estimate)) for estimate in found]
-                lines.append(Line((curve.group.label, curve.name), cells))
+                lines.append(Line((*_runs(comparison, curve), curve.name), cells))
         if lines:
-            about = f"{about}, in nats per token, {pairing_text(points)}."
-            yield Table(protocol, about, ("runs", "scaling"), columns, lines)
+            about = f"{about}, in nats per token, {pairing_text(points)}; [ ] the 95% interval."
+            yield Table(protocol, about, (*_runs(comparison), "scaling"), columns, lines)
+
+
+def _runs(comparison: Comparison, curve: Curve | None = None) -> tuple[str, ...]:
+    """Return a label that names a curve's runs, or its heading; none in a sweep's own tables."""
+    label = "runs" if curve is None else curve.group.label
+    return () if comparison.only else (label,)
 
 
 def _caption(comparison: Comparison, plotted: Plotted, table: Table) -> str:
@@ -259,11 +268,13 @@ def _caption(comparison: Comparison, plotted: Plotted, table: Table) -> str:
     rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]
     splits = " and ".join(dict.fromkeys(r.split for r in rows if r.protocol == table.title))
     by = caption(table.title, points[0].stride, in_full=True)
-    text = [
-        f"{QUANTITIES[comparison.show].capitalize()} by {by}; {splits} split, {units}.",
-        f"± half of the 95% interval over {sampling_text(comparison)}, or the interval itself "
-        "where half of it exceeds the value.",
-    ]
+    show = shown_by(comparison, table.title)
+    half = f"± half of the 95% interval over {sampling_text(comparison)}"
+    if show == "above_truncation":
+        half += f", {pairing_text(points)}"
+    else:
+        half += ", or the interval itself where half of it exceeds the value"
+    text = [f"{QUANTITIES[show].capitalize()} by {by}; {splits} split, {units}.", f"{half}."]
     if min(counts)[0] < RELIABLE_UNITS:
         kinds = " and ".join(f"{kind}s" for kind in unit_kinds(points))
         text.append(f"{kinds.capitalize()} are too few for a reliable interval.")
@@ -279,7 +290,7 @@ def _caption(comparison: Comparison, plotted: Plotted, table: Table) -> str:
     text += _describe_runs({curve.group: curve.window for curve in plotted})
     if any(group.marked for group in groups):
         text.append(f"{MARK} cannot be compared.")
-    if table.below:
+    if table.below or show == "above_truncation":
         text.append(f"Truncation: only the last {next(iter(plotted)).window:,} tokens are kept.")
     if table.details:
         text.append(

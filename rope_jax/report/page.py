@@ -50,8 +50,7 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
         "comparable": BASELINE,
         "groups": [_group_data(group, comparison) for group in groups],
         "names": [
-            {"name": name, "color": style.color, "marker": style.marker}
-            for name, style in assign_curve_styles(curves).items()
+            {"name": name, **vars(style)} for name, style in assign_curve_styles(comparison).items()
         ],
         "sources": [[*map(printable, row)] for row in measured.describe_sources(comparison)],
         "tasks": task_maps(comparison.sweeps),

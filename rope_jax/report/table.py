@@ -30,6 +30,7 @@ _LATEX = str.maketrans(
         '"': "''",
         "`": r"\`{}",
         "±": r"$\pm$",
+        "−": "$-$",
         "≥": r"$\geq$",
         "†": r"\dag{}",
         "–": r"\textendash{}",
@@ -45,8 +46,6 @@ class Cell(NamedTuple):
     value: str = ""
     interval: str = ""
     """"±" and half its width, or its ends in brackets where these say more; "" if there is none."""
-    brief: str = ""
-    """"±" and half its width with one digit; "" where `interval` has its ends."""
     is_best: bool = False
     is_below: bool = False
     """Whether it is below truncation by more than the interval of the difference."""
@@ -161,7 +160,7 @@ def latex_cell(cell: Cell) -> str:
 
 
 def _latex_number(text: str) -> str:
-    text = text.translate(_LATEX).replace("-", "$-$")
+    text = text.translate(_LATEX)
     text = re.sub(r"e\\textasciicircum\{\}([\d.]+|inf)", r"$e^{\1}$", text)
     return text.replace("{inf}", r"\infty")
 
@@ -193,32 +192,28 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 
 def print_table(
-    console: Console, table: Table, *, file: str, over: str = ""
+    console: Console, table: Table, *, over: str = ""
 ) -> tuple[list[str], tuple[str, ...]]:
     """Print one line per curve. Return what explains its signs, and the details that have room.
 
-    A table that is too wide leaves out details, from the last one on, then writes its intervals
-    more briefly ("4.08 ±0.57", "4.08±0.57", "4.08±0.6", and not at all), and goes on below itself.
-    Nothing is cut.
+    A table that is too wide leaves out details, from the last one on, then writes intervals closer
+    ("4.08±0.57"), and goes on below itself. Nothing is cut.
 
-    file: where intervals without room are. over: what they are over, such as " over documents".
+    over: what the intervals are over, such as " over documents".
     """
     few = min(1, len(table.details))
-    forms = [(0, count) for count in range(len(table.details), -1, -1)]
-    for form, count in (*forms, (1, few), (1, 0), (2, 0), (3, 0)):
-        columns, gap = _columns(table, form, count), 1 if form else 2
+    forms = [(" ", count) for count in range(len(table.details), -1, -1)]
+    for space, count in (*forms, ("", few), ("", 0)):
+        columns, gap = _columns(table, space, count), 2 if space else 1
         if sum(column.width for column in columns) + gap * (len(columns) - 1) <= console.width:
             break
     print_columns(console, columns, gap=gap)
     cells = [cell for line in table.all_lines for cell in line.cells[: len(table.columns)]]
-    printed = [text.plain for c in columns[1 : 1 + len(table.columns)] for text in c.cells]
-    in_room = sum("±" in text or "[" in text for text in printed)
     notes = {
-        f"± half of the 95% interval{over}": any("±" in text for text in printed),
+        f"± half of the 95% interval{over}": any("±" in cell.interval for cell in cells),
         f"[ ] the ends of the 95% interval{over}, where it is wider than the value": any(
-            "[" in text for text in printed
+            "[" in cell.interval for cell in cells
         ),
-        f"intervals without room: in {file}": in_room < sum(bool(c.interval) for c in cells),
         f"{BEST} best of its column": any(cell.is_best for cell in cells),
         f"{BELOW_TRUNCATION} below truncation by more than the interval of the difference": any(
             cell.is_below for cell in cells
@@ -227,7 +222,7 @@ def print_table(
     return [note for note, is_needed in notes.items() if is_needed], table.details[:count]
 
 
-def _columns(table: Table, form: int, count: int) -> list[Column]:
+def _columns(table: Table, space: str, count: int) -> list[Column]:
     """Return the names, the columns, and the first `count` details."""
     names: list[Text] = []
     rows: list[Sequence[Cell]] = []
@@ -240,17 +235,14 @@ def _columns(table: Table, form: int, count: int) -> list[Column]:
     columns = [Column(table.labels[-1], names, "left")]
     for place, heading in enumerate((*table.columns, *table.details[:count])):
         own = [row[place] for row in rows]
-        room = max(len(cell.marks) for cell in own)
-        shown = form if place < len(table.columns) else 0
-        texts = [_text(cell, shown, room) for cell in own]
+        room = max(len(cell.marks) for cell in own)  # behind each cell
+        texts = [
+            Text.assemble(
+                (cell.value, "bold" if cell.is_best else ""),
+                (cell.interval and space + cell.interval, "dim"),
+                cell.marks.ljust(room),
+            )
+            for cell in own
+        ]
         columns.append(Column(heading + " " * room, texts))
     return columns
-
-
-def _text(cell: Cell, form: int, room: int) -> Text:
-    """Return a cell with room for marks behind it; form: see `print_table`."""
-    forms = (cell.interval and f" {cell.interval}", cell.brief and cell.interval, cell.brief, "")
-    marks = cell.marks.ljust(room)
-    if cell.is_best:
-        return Text(cell.value + forms[form] + marks, "bold")
-    return Text.assemble(cell.value, (forms[form], "dim"), marks)

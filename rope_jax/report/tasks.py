@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ from matplotlib.lines import Line2D
 from rich.console import Console
 
 from rope_jax.comparison.groups import Sweep
-from rope_jax.config.presentation import FigureWidth
+from rope_jax.config.presentation import FigureWidth, Presentation
 from rope_jax.console import print_wrapped
 from rope_jax.errors import printable
 from rope_jax.plots import panels, style
 from rope_jax.plots.style import LineStyle
-from rope_jax.report.measured import effective_text, loss_cell, usable_text
+from rope_jax.report.measured import effective_text, loss_cells, usable_text
 from rope_jax.report.table import Cell, Line, Table, print_table
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
@@ -38,8 +39,13 @@ _LABELS = {"nats": "nats per token", "exact": "exact (%)"}
 Rows = dict[str, dict[int, TaskRow]]
 
 
-def task_tables(checkpoint: CheckpointSummary, tables: TaskTables) -> list[Table]:
-    """Return one table per task: the share of exact answers in % by length, or the perplexity."""
+def task_tables(
+    checkpoint: CheckpointSummary, tables: TaskTables, labels: Mapping[str, str]
+) -> list[Table]:
+    """Return one table per task: the share of exact answers in % by length, or the perplexity.
+
+    labels: what to call curves instead of their names.
+    """
     control = taken_out(tables.samples, checkpoint.step)
     rows = [row for row in tables.rows if row.step == checkpoint.step]
     whose = f"{checkpoint.run}, step {checkpoint.step}, trained at {checkpoint.window:,} tokens."
@@ -47,9 +53,14 @@ def task_tables(checkpoint: CheckpointSummary, tables: TaskTables) -> list[Table
     for task in dict.fromkeys(row.task for row in rows):
         own = [row for row in rows if row.task == task]
         if task in checkpoint.tasks:
-            made.append(_table(own, checkpoint, control.get(task, {}), whose))
+            table = _table(own, checkpoint, control.get(task, {}), whose)
         else:
-            made.append(_perplexity_table(own, whose))
+            table = _perplexity_table(own, whose)
+        lines = [
+            line._replace(labels=tuple(labels.get(name, name) for name in line.labels))
+            for line in table.lines
+        ]
+        made.append(replace(table, lines=lines))
     return made
 
 
@@ -84,17 +95,16 @@ def _table(
 
 
 def _perplexity_table(rows: Sequence[TaskRow], whose: str) -> Table:
-    lines = []
-    for name in dict.fromkeys(row.name for row in rows):
-        own = sorted((row for row in rows if row.name == name), key=lambda row: row.length)
-        cells = [loss_cell(Estimate(row.value, row.ci_low, row.ci_high)) for row in own]
-        lines.append(Line((name,), cells))
+    lengths = sorted({row.length for row in rows})
+    found = {(r.name, r.length): Estimate(r.value, r.ci_low, r.ci_high) for r in rows}
+    names = list(dict.fromkeys(row.name for row in rows))
+    columns = [loss_cells(found.get((name, n)) for name in names) for n in lengths]
+    lines = [Line((name,), cells) for name, *cells in zip(names, *columns, strict=True)]
     caption = (
         f"Perplexity of {rows[0].tokens:,} key tokens, by context length: {whose} ± half of the "
         f"95% interval over {rows[0].samples:,} blocks of them."
     )
-    columns = tuple(f"{n:,}" for n in sorted({row.length for row in rows}))
-    return Table(rows[0].task, caption, ("scaling",), columns, lines)
+    return Table(rows[0].task, caption, ("scaling",), tuple(f"{n:,}" for n in lengths), lines)
 
 
 def _explanation(by_name: Mapping[str, TaskSummary]) -> str:
@@ -106,12 +116,17 @@ def _explanation(by_name: Mapping[str, TaskSummary]) -> str:
     )
 
 
-def print_tasks(console: Console, checkpoint: CheckpointSummary, tables: TaskTables) -> None:
-    """Print one table per task, with intervals where the console is wide enough."""
-    for table in task_tables(checkpoint, tables):
+def print_tasks(
+    console: Console,
+    checkpoint: CheckpointSummary,
+    tables: TaskTables,
+    labels: Mapping[str, str],
+) -> None:
+    """Print one table per task."""
+    for table in task_tables(checkpoint, tables, labels):
         quantity = "exact answers in %" if table.below else "perplexity of key tokens"
         print_wrapped(console, f"{quantity}, by context length; {table.title}", "bold")
-        print_table(console, table, file="tasks.csv")
+        print_table(console, table)
         console.print()
     if checkpoint.tasks:
         print_wrapped(console, _explanation(next(iter(checkpoint.tasks.values()))), "dim")
@@ -132,7 +147,7 @@ def effective_tables(sweeps: Sequence[Sweep]) -> Iterator[Table]:
 
 
 def draw_tasks(
-    rows: Sequence[TaskRow], checkpoint: CheckpointSummary, *, width: FigureWidth
+    rows: Sequence[TaskRow], checkpoint: CheckpointSummary, how: Presentation
 ) -> dict[str, Figure]:
     """Draw each task of a checkpoint: over distance if it has one, else by length and depth."""
     figures: dict[str, Figure] = {}
@@ -144,7 +159,7 @@ def draw_tasks(
         )
         is_profile = own[0].distance is not None or task not in checkpoint.tasks
         draw = draw_distances if is_profile else draw_heat
-        figures[f"{task}.png"] = draw(own, checkpoint, title=title, width=width)
+        figures[f"{task}.png"] = draw(own, checkpoint, how, title * how.figure.title)
     return figures
 
 
@@ -185,7 +200,7 @@ def _percent(rows: Rows, lengths: Sequence[int], column: str) -> list[list[float
 
 
 def draw_heat(
-    points: Sequence[TaskRow], checkpoint: CheckpointSummary, *, title: str, width: FigureWidth
+    points: Sequence[TaskRow], checkpoint: CheckpointSummary, how: Presentation, title: str
 ) -> Figure:
     """Draw the share of exact answers of one task by length and depth, one panel per scaling.
 
@@ -196,19 +211,20 @@ def draw_heat(
     lengths = sorted({point.length for point in exact})
     has_depths = any(point.depth is not None for point in exact)
     gap = "\n" if has_depths else ", "
-    labels = {point.name: point.name for point in exact}
+    labels = {point.name: how.labels.get(point.name, point.name) for point in exact}
     for name, summary in checkpoint.tasks[points[0].task].items():
-        labels[name] = f"{name}{gap}effective: {effective_text(*summary.effective)}"
+        labels[name] = f"{labels[name]}{gap}effective: {effective_text(*summary.effective)}"
     shown = heat_panels(exact, labels)
     count = len(shown)
-    columns = min(_COLUMNS[width], count)
-    inches = style.WIDTHS[width]
+    columns = min(_COLUMNS[how.figure_width], count)
+    inches = style.WIDTHS[how.figure_width]
     # what the labels of the rows leave
     beside = 0.05 * max(len(label) for own in shown.values() for label in own)
     cell = (0.88 * inches - beside) / columns / len(lengths)
     trained = sum(length <= checkpoint.window for length in lengths)
     height = 0.42 + _ROW_HEIGHT * (max(map(len, shown.values())) + 0.3)
-    grid: dict[str, Any] = {"row_height": height, "extra": 0.95, "title": title, "width": width}
+    grid: dict[str, Any] = {"row_height": height, "extra": 0.95, "title": title}
+    grid["width"] = how.figure_width
     with style.figure_style():
         figure, axes = panels.make_grid(count, columns, **grid)
         for place, (heading, axis) in enumerate(zip(shown, axes, strict=True)):
@@ -298,7 +314,7 @@ def _add_colour_bar(figure: Figure, axes: list[Axes], chance: float | None) -> N
 
 
 def draw_distances(
-    points: Sequence[TaskRow], checkpoint: CheckpointSummary, *, title: str, width: FigureWidth
+    points: Sequence[TaskRow], checkpoint: CheckpointSummary, how: Presentation, title: str
 ) -> Figure:
     """Draw nats and exact answers over the distance to the token to be found, or the length.
 
@@ -307,9 +323,8 @@ def draw_distances(
     """
     borders = checkpoint.borders
     metrics = [metric for metric in _LABELS if any(p.metric == metric for p in points)]
-    styles = style.assign_styles(
-        {p.name: p.name if p.name == "trained" else p.kind for p in points}
-    )
+    kinds = {p.name: p.name if p.name == "trained" else p.kind for p in points}
+    styles, width = style.assign_styles(kinds, how.colors), how.figure_width
     columns = 1 if width == "column" else len(metrics)
     with style.figure_style():
         figure, axes = panels.make_grid(
@@ -330,7 +345,10 @@ def draw_distances(
             axis.set_ylabel(_LABELS[metric])
             if metric == "exact":
                 axis.set_ylim(-3, 103)
-        legend = [Line2D([], [], label=name, **vars(look)) for name, look in styles.items()]
+        legend = [
+            Line2D([], [], label=how.labels.get(name, name), **vars(look))
+            for name, look in styles.items()
+        ]
         if any(point.taken_out for point in points):
             legend.append(Line2D([], [], label=TAKEN_OUT, color="0.4", linestyle=":"))
         if borders.keys() & styles.keys():

@@ -37,7 +37,7 @@ _CATEGORIES = {
 METRICS = (
     "summary/usable_length",
     "summary/blow_up_at_longest",
-    "summary/gain_over_truncation_at_longest",
+    "summary/above_truncation_at_longest",
     *(f"summary/effective_length_{task}" for task in TASKS),
 )
 
@@ -116,8 +116,8 @@ def _outcome(newest: CheckpointSummary, name: str, config: SweepConfig) -> dict[
     if curve := newest.curves.get(name):
         longest = max(curve.blow_up)
         none = 0.0 if curve.usable.is_known else math.nan
-        gain = curve.gain_over_truncation[longest].value
-        known = float(curve.usable.length or none), curve.blow_up[longest].value, gain
+        above = curve.above_truncation[longest].value
+        known = float(curve.usable.length or none), curve.blow_up[longest].value, above
         outcome = dict(zip(METRICS, known, strict=False))
     for task in config.tasks:
         if summary := newest.tasks.get(task.label, {}).get(name):

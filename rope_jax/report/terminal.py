@@ -15,10 +15,17 @@ from rope_jax.console import print_warning, print_wrapped, progress_bar, time_le
 from rope_jax.errors import printable
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report import measured
-from rope_jax.report.measured import QUANTITIES, Plotted, measured_table, plotted_by
-from rope_jax.report.table import Cell, Line, Table, print_table
+from rope_jax.report.measured import (
+    QUANTITIES,
+    Plotted,
+    loss_cells,
+    measured_table,
+    plotted_by,
+    shown_by,
+)
+from rope_jax.report.table import Line, Table, print_table
 from rope_jax.report.tasks import print_tasks
-from rope_jax.results.statistics import RELIABLE_UNITS, perplexity
+from rope_jax.results.statistics import RELIABLE_UNITS
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import NO_TASKS, TaskTables
 
@@ -81,7 +88,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     groups = list(dict.fromkeys(curve.group for curve in plotted))
     alike = len({curve.name for curve in plotted}) == 1
     has_headings = 1 < len(groups) < len(plotted)
-    table = _with_gains(measured_table(comparison, protocol), plotted, "gain at {:,} (nats)")
+    table = _with_details(comparison, protocol, plotted, "above truncation")
     lines, above = [], None
     for curve, line in zip(plotted, table.lines, strict=True):
         label = curve.group.label
@@ -92,19 +99,21 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             name = curve.name if len(groups) == 1 else label if alike else curve.label
             lines.append(line._replace(labels=(name,)))
         above = curve.group
-    names, title = ("scaling",), QUANTITIES[comparison.show]
-    if len(groups) == 1:
+    names, title = ("scaling",), QUANTITIES[shown_by(comparison, protocol)]
+    if len(groups) == 1 or comparison.show == "above_truncation":
         title += f" of {printable(groups[0].label)}"
     elif alike:
         names, title = ("runs",), f"{title} of {printable(next(iter(plotted)).name)}"
     print_wrapped(console, f"{title}; {protocol}", "bold")
     over = f" over {measured.sampling_text(comparison)}"
     table = replace(table, labels=names, lines=lines)
-    legend, _ = print_table(console, table, file="comparison.md", over=over)
+    legend, details = print_table(console, table, over=over)
     for group in groups:
         if group.settings:
             text = describe_settings(group.settings, briefly=True)
             console.print(Text.assemble(printable(group.label), (f": {text}", "dim")))
+    if "above truncation" in details:
+        legend.append(f"above truncation: in nats per token, at {_longest(plotted):,} tokens")
     if measured.has_single_seeds(comparison) and any("the 95% interval" in note for note in legend):
         legend.append("one seed says nothing about other seeds")
     if legend:
@@ -115,19 +124,29 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         print_wrapped(console, note, "yellow")
 
 
-def _with_gains(table: Table, plotted: Plotted, *headings: str) -> Table:
-    """Add the gains over truncation at the longest length, and with two headings the blow-ups."""
-    longest = max(length for points in plotted.values() for length in points)
-    gains = [points[longest].gain if longest in points else None for points in plotted.values()]
-    if not any(gains):
+def _longest(plotted: Plotted) -> int:
+    return max(length for points in plotted.values() for length in points)
+
+
+def _with_details(comparison: Comparison, protocol: str, plotted: Plotted, *headings: str) -> Table:
+    """Return the table with losses above truncation at the longest length, and with blow-ups."""
+    table, longest = measured_table(comparison, protocol), _longest(plotted)
+    found = [points.get(longest) for points in plotted.values()]
+    above = [None if point is None else point.above_own for point in found]
+    if not any(above):
         return table
-    lines = []
-    for line, gain in zip(table.lines, gains, strict=True):
-        ratio = None if gain is None else gain.negated().mapped(perplexity)
-        more = measured.estimate_cell(gain), measured.estimate_cell(ratio, "{:.3g}".format)
-        lines.append(line._replace(cells=[*line.cells, *more[: len(headings)]]))
-    details = (*table.details, *(heading.format(longest) for heading in headings))
-    return replace(table, lines=lines, details=details)
+    columns = {
+        "above truncation": loss_cells(above, "above_truncation"),
+        "blow-up": loss_cells(above),
+    }
+    if comparison.show == "above_truncation":  # at every length
+        del columns["above truncation"]
+    shown = {heading: columns[heading] for heading in headings if heading in columns}
+    lines = [
+        line._replace(cells=[*line.cells, *more])
+        for line, *more in zip(table.lines, *shown.values(), strict=True)
+    ]
+    return replace(table, lines=lines, details=(*table.details, *shown))
 
 
 def print_sweep(
@@ -139,7 +158,7 @@ def print_sweep(
     """Print one table per protocol and task with one line per curve, and what explains them.
 
     comparison: by `compare_checkpoints`. Only the newest checkpoint gets intervals and marks, and
-    in a wide console usable lengths, gains and blow-ups.
+    in a wide console usable lengths, losses above truncation and blow-ups.
     """
     notes: dict[str, None] = {}
     for protocol in comparison.protocols:
@@ -157,7 +176,7 @@ def print_sweep(
         text = f"intervals are unreliable below {RELIABLE_UNITS} {newest.unit_kind}; this sweep has"
         text += f" {newest.units}: a larger max_documents, more test text or shorter lengths give"
         print_wrapped(console, f"{text} more", "yellow")
-    print_tasks(console, newest, tasks)
+    print_tasks(console, newest, tasks, comparison.labels)
 
 
 def _print_protocol(
@@ -172,11 +191,12 @@ def _print_protocol(
     # whole windows of different lengths rarely cover the same tokens
     tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
     point = next(iter(points.values()))
-    what = f"{QUANTITIES[comparison.show]} by {measured.caption(protocol, point.stride)}"
+    what = f"{QUANTITIES[shown_by(comparison, protocol)]} by"
+    what += f" {measured.caption(protocol, point.stride)}"
     title = f"{what}; {protocol}, {tokens} tokens of {measured.documents_text(point.documents)}"
     print_wrapped(console, title, "bold")
-    table = _with_gains(measured_table(comparison, protocol), plotted, "gain", "blow-up")
-    notes, details = print_table(console, table, file="results.csv")
+    table = _with_details(comparison, protocol, plotted, "above truncation", "blow-up")
+    notes, details = print_table(console, table)
     usable = {curve.name: curve.usable for curve in plotted if curve.usable is not None}
     if protocol != BASELINE or not usable:
         return notes
@@ -195,8 +215,8 @@ def _print_protocol(
         alone = f"by the values alone, with fewer than {RELIABLE_UNITS} {kind}"
         few = f"too few {kind} for one at the next length"
         notes.append(f"no interval: {few if checkpoint.is_reliable else alone}")
-    if "gain" in details:
-        notes.append("gain: nats below truncation at the longest")
+    if "above truncation" in details:
+        notes.append("above truncation: in nats per token, at the longest")
     if "blow-up" in details:
         notes.append("blow-up: perplexity there over that of truncation")
     return notes
@@ -205,16 +225,19 @@ def _print_protocol(
 def _print_by_step(console: Console, comparison: Comparison, protocol: str) -> None:
     names = list(dict.fromkeys(curve.name for curve in comparison.curves))
     curves = sorted(comparison.curves, key=lambda c: (names.index(c.name), c.step))
-    plotted, show = plotted_by(protocol, curves), comparison.show
+    plotted, show = plotted_by(protocol, curves), shown_by(comparison, protocol)
     lengths = sorted({n for points in plotted.values() for n in points})
+    columns = [
+        loss_cells((measured.loss(points.get(n), show) for points in plotted.values()), show)
+        for n in lengths
+    ]
     lines, above = [], None
-    for curve, own in plotted.items():
-        shown = {n: measured.value_text(p.nll, p.bpb, show) for n, p in own.items()}
-        cells = [Cell(shown.get(n, "")) for n in lengths]
+    for curve, *cells in zip(plotted, *columns, strict=True):
+        shown = [cell._replace(interval="") for cell in cells]
         heading = "" if curve.name == above else curve.name
-        lines.append(Line((f"  step {curve.step:,}",), cells, heading=heading))
+        lines.append(Line((f"  step {curve.step:,}",), shown, heading=heading))
         above = curve.name
     print_wrapped(console, f"{QUANTITIES[show]} by training step; {protocol}", "bold")
-    columns = tuple(f"{n:,}" for n in lengths)
-    print_table(console, Table("", "", ("scaling",), columns, lines), file="results.csv")
+    headings = tuple(f"{n:,}" for n in lengths)
+    print_table(console, Table("", "", ("scaling",), headings, lines))
     console.print()

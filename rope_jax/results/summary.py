@@ -21,8 +21,8 @@ class CurveSummary:
     """What the data do not refute: by the lower bounds."""
     blow_up: Mapping[int, Estimate]
     """exp(NLL(n) − NLL(window))."""
-    gain_over_truncation: Mapping[int, Estimate]
-    """NLL(window) − NLL(n), in nats."""
+    above_truncation: Mapping[int, Estimate]
+    """NLL(n) − NLL(window), in nats."""
     difference_from_trained: Mapping[int, Estimate]
     """NLL(n) − NLL of `trained` at n, in nats; empty if that was not measured."""
 

@@ -207,7 +207,8 @@ def _finish(
     elif BASELINE in config.protocols:
         print_wrapped(
             console,
-            f"no usable length and no gain: the window, {newest.window}, is not among the lengths",
+            f"nothing is compared with truncation: the window, {newest.window}, is not among the "
+            "lengths",
         )
     names = ("curve.png", "steps.png", *(f"{task.label}.png" for task in config.tasks))
     figures = [path for name in names if (path := folder / name).exists()]
@@ -232,7 +233,7 @@ def write_folder(folder: Path, config: SweepConfig, found: SweepTables, training
         figures = draw_sweep(comparison)
         if tasks.rows:
             newest_rows = [row for row in tasks.rows if row.step == newest.step]
-            figures |= draw_tasks(newest_rows, newest, width=config.figure_width)
+            figures |= draw_tasks(newest_rows, newest, config)
         images = {}
         for path, figure in ((new / name, figure) for name, figure in figures.items()):
             save_figure(figure, path)
@@ -298,7 +299,9 @@ def _task_content(summary: TaskSummary) -> dict[str, Any]:
 def _curve_content(curve: CurveSummary) -> dict[str, Any]:
     by_length = {
         "blow_up": curve.blow_up,
-        "gain_over_truncation_nats": curve.gain_over_truncation,
+        "above_truncation_nats": curve.above_truncation,
+        # the other sign, as scripts that read files of earlier versions expect it
+        "gain_over_truncation_nats": {n: e.negated() for n, e in curve.above_truncation.items()},
         "difference_from_trained_nats": curve.difference_from_trained,
     }
     return {

@@ -70,10 +70,10 @@ class TrainingSweep:
         ]
 
     def measure(self, stage: int, params: Params) -> Scalars:
-        """Return the NLL at each length, in nats per token, and past the window its gain.
+        """Return the NLL at each length, in nats per token, and past the window above truncation.
 
-        The gain over truncation is NLL(window) − NLL(n) on the same tokens, where NLL(window) is
-        that of `trained` on the last `window` tokens in front of each target.
+        The latter is NLL(n) − NLL(window) on the same tokens, where NLL(window) is that of
+        `trained` on the last `window` tokens in front of each target.
         """
 
         def progress(*_: object) -> None:
@@ -94,7 +94,7 @@ class TrainingSweep:
             nll = m.sums.mean()
             scalars[sweep_tag(m.entry, "nll", m.length)] = nll
             if m.length > result.window:
-                scalars[sweep_tag(m.entry, "gain", m.length)] = truncated - nll
+                scalars[sweep_tag(m.entry, "above_truncation", m.length)] = nll - truncated
         return scalars
 
     def _row_bytes(self, length: int) -> float:

@@ -13,6 +13,7 @@ from rope_jax.console import (
     print_overview,
     print_warning,
     progress_bar,
+    signed_text,
     time_left,
 )
 from rope_jax.rope.layers import describe_scaling
@@ -98,7 +99,7 @@ class StepProgress:
 
 
 class TrainingProgress(StepProgress):
-    """Progress of training: losses, gains of sweeps, and the time left."""
+    """Progress of training: losses, those of sweeps above truncation, and the time left."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
         super().__init__(console, total, done, "training", "first step")
@@ -115,15 +116,15 @@ class TrainingProgress(StepProgress):
         self._show(step, self._validation)
 
     def swept(self, step: int, scalars: Scalars) -> None:
-        """Show the gains of a sweep: "sweep trained: gain +0.012 at 256, -0.104 at 512"."""
-        gains: dict[str, list[str]] = {}
-        for tag, gain in scalars.items():
+        """Show a sweep: "sweep trained: −0.012 at 256, +0.104 at 512 nats above truncation"."""
+        found: dict[str, list[str]] = {}
+        for tag, above in scalars.items():
             _, label, quantity = tag.split("/")
-            if quantity.startswith("gain_"):
-                length = quantity.removeprefix("gain_")
-                gains.setdefault(label, []).append(f"{gain:+.3f} at {length}")
-        for label, shown in gains.items():
-            line = f"sweep {label}: gain {', '.join(shown)}"
+            if quantity.startswith("above_truncation_"):
+                length = quantity.removeprefix("above_truncation_")
+                found.setdefault(label, []).append(f"{signed_text(above)} at {length}")
+        for label, shown in found.items():
+            line = f"sweep {label}: {', '.join(shown)} nats above truncation"
             self._console.print(f"step {step}/{self._total}  {line}")
 
     def _show(self, step: int, news: str) -> None:

@@ -39,7 +39,8 @@ def test_a_single_run_has_the_intervals_of_its_sweep(sweep_of):
         for name in equal:
             assert getattr(p, name) == pytest.approx(getattr(row, name)), name
         assert (p.documents, p.nll_by_seed) == (24, (p.nll,))
-        assert (p.from_first, p.above_truncation) == (None, None)
+        assert p.from_first is None
+        assert p.above_own in (None, p.above_truncation)
 
 
 def test_seeds_are_pooled(sweep_of):
@@ -58,18 +59,20 @@ def test_seeds_are_pooled(sweep_of):
     assert p.ci_high - p.nll == pytest.approx(math.hypot(seeds, alone.ci_high - alone.nll), 0.1)
     # within a run, differences of seeds cancel: the offsets are the same for all documents
     assert p.difference == pytest.approx((0.125 - 0.5,) * 3)
-    assert p.gain == pytest.approx((-0.125,) * 3)
+    assert p.above_own == pytest.approx((0.125,) * 3)
 
 
-def test_gain_is_over_truncation_and_usable_length_follows(sweep_of):
+def test_a_loss_is_above_truncation_and_usable_length_follows(sweep_of):
     found = compared(sweep_of("demo", own=None))
     (curve,) = found.curves
     assert curve.usable == (None, False, True)
-    gains = {(p.protocol, p.length): p.gain and p.gain.value for p in curve.points}
-    assert {n: gains["same_tokens", n] for n in (8, 16, 32, 64)} == pytest.approx(
-        {8: None, 16: -0.25, 32: -0.125, 64: -0.375}  # from `trained` at 16; none below the window
-    )
-    assert {gains["whole_window", n] for n in (8, 16, 32, 64)} == {None}
+    points = {(p.protocol, p.length): p for p in curve.points}
+    above = {n: points["same_tokens", n].above_truncation.value for n in (8, 16, 32, 64)}
+    assert above == pytest.approx({8: 0.5, 16: 0.25, 32: 0.125, 64: 0.375})  # `trained` at 16
+    for n, value in above.items():
+        known = points["same_tokens", n].above_own  # none below the window
+        assert known is None if n < 16 else known.value == pytest.approx(value)
+        assert points["whole_window", n].above_truncation is None
     (trained, _) = compared(sweep_of("two")).curves
     assert trained.usable == (16, False, True)
     assert all(p.difference is None for p in trained.points)
@@ -146,7 +149,7 @@ def test_every_group_is_measured_against_truncation_of_the_first(base, sweep_of)
         half = p.above_truncation.high - p.above_truncation.value
         assert half < (p.ci_high - p.nll) / 5
     p = point(found.curves, "yarn-4", 64)
-    assert p.above_truncation.value == pytest.approx(-p.gain.value)
+    assert p.above_truncation.value == pytest.approx(p.above_own.value)
     assert point(found.curves, "yarn-4", 64, protocol="whole_window").above_truncation is None
 
 

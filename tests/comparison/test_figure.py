@@ -171,3 +171,26 @@ def test_several_groups_have_their_truncation_in_their_own_colours(several, name
     # one level of all groups has no colour of its own
     for axis in panels(draw_comparison(made)).values():
         assert list(truncation_lines(axis).values()) == ["0.4"]
+
+
+def test_a_figure_above_truncation_is_symlog_without_a_title(sweep_of):
+    runs = sweep_of("one"), sweep_of("two", shift=-0.5, model="hidden_size: 32")
+    chosen = {"labels": {"yarn-4": "YaRN"}, "colors": {"yarn-4": "#123456"}}
+    found = compared(*runs, show="above_truncation", figure={"title": False}, **chosen)
+    figure = draw_comparison(found)
+    (axis,) = panels(figure).values()  # the other protocol scores other tokens
+    assert figure.get_suptitle() == ""
+    assert axis.get_yscale() == "symlog"
+    assert "symlog" in axis.get_ylabel()
+    ticks = [tick.get_text() for tick in axis.get_yticklabels()]
+    assert {"−0.1", "0", "+0.1"} <= set(ticks)
+    lines = {line.get_label(): line for line in axis.lines}
+    for curve in found.curves:
+        above = [p.above_truncation.value for p in curve.points if p.protocol == "same_tokens"]
+        np.testing.assert_array_equal(lines[curve.label].get_ydata(), above)
+    assert lines["two: YaRN"].get_color() == "#123456"
+    first, second = found.groups
+    (other,) = truncation_lines(axis).keys() - {0.0}
+    levels = {curve.group: curve.truncation for curve in found.curves}
+    assert other == pytest.approx(levels[second] - levels[first], abs=1e-6)
+    assert "truncation of the other runs" in legend(figure)

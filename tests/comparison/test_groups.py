@@ -29,7 +29,7 @@ def test_a_group_is_labelled_by_its_runs_without_their_seeds(sweep_of):
         (("gpt-2",), "gpt-2"),  # not pooled: it keeps its whole name
     ):
         made = [sweep_of(run, seed=seed) for seed, run in enumerate(runs)]
-        (group,) = group_sweeps(read(*made), [])
+        (group,) = group_sweeps(read(*made), [], {})
         assert group.label == label
 
 
@@ -126,7 +126,7 @@ def test_groups_know_their_settings(sweep_of):
     runs.append(sweep_of("b", model="hidden_size: 32", trained_with="yarn"))
     config = runs[1] / "config.yaml"
     config.write_text(config.read_text() + "validation: {batches: 2}\nimported: null\n")
-    first, second = group_sweeps(read(*runs), [])
+    first, second = group_sweeps(read(*runs), [], {})
     assert (first.label, second.label) == ("a (2 seeds)", "b")
     assert first.settings == {"model.hidden_size": "16", "rope.scaling.type": "none"}
     assert second.settings == {

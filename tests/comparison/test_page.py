@@ -4,9 +4,11 @@ import json
 import math
 import re
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
+from rope_jax.config.presentation import Show
 from rope_jax.plots.style import MARKERS, PALETTE, assign_styles
 from rope_jax.report.page import format_page
 from rope_jax.results.statistics import Estimate
@@ -15,7 +17,7 @@ from tests.comparison.conftest import compared
 
 @pytest.fixture(autouse=True)
 def without_plotly(monkeypatch):
-    monkeypatch.setattr("rope_jax.report.page.get_plotlyjs", lambda: "/* plotly.js */")
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* plotly.js */")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def test_every_element_that_the_script_uses_is_there(two):
     assert not re.search(r'<(script|link|img)[^>]*(src|href)="?(http|//)', page)
     assert "TITLE" not in page.partition("<style>")[0]
     # the values of `show` are the quantities that the script knows by these names
-    for show in ("perplexity", "nats", "bits_per_byte"):
+    for show in get_args(Show):
         assert re.search(rf"^  {show}: {{", page, re.MULTILINE)
 
 
@@ -54,7 +56,7 @@ def test_every_curve_is_on_the_page(two):
             for name in ("protocol", "length", "nll", "ci_low", "ci_high", "bpb", "bpb_low"):
                 assert one[name] == getattr(p, name)
             assert one["nll_by_seed"] == list(p.nll_by_seed)
-            assert one["gain"] == (p.gain and list(p.gain))
+            assert one["above_own"] == (p.above_own and list(p.above_own))
     assert [(g["label"], g["differs"], g["marked"]) for g in data["groups"]] == [
         ("one (2 seeds)", "model.hidden_size 16", False),
         ("two †", "model.hidden_size 32", True),
@@ -67,13 +69,13 @@ def test_every_curve_is_on_the_page(two):
 def test_values_that_are_not_finite_are_null(two):
     for nll in (math.inf, math.nan, 800.0):
         unknown = {"ci_low": math.nan, "ci_high": math.nan, "nll_by_seed": (nll, 1.0)}
-        gain = Estimate(-nll, math.nan, math.nan)
-        point = replace(two.curves[0].points[0], nll=nll, gain=gain, **unknown)
+        above = Estimate(nll, math.nan, math.nan)
+        point = replace(two.curves[0].points[0], nll=nll, above_own=above, **unknown)
         curves = [replace(two.curves[0], points=(point,)), *two.curves[1:]]
         (shown,) = data_of(format_page(replace(two, curves=curves)))["curves"][0]["points"]
         written = 800.0 if nll == 800 else None
         assert (shown["nll"], shown["nll_by_seed"]) == (written, [written, 1.0])
-        assert (shown["ci_low"], shown["gain"]) == (None, [written and -written, None, None])
+        assert (shown["ci_low"], shown["above_own"]) == (None, [written, None, None])
 
 
 def test_groups_with_one_and_the_same_curve_have_colours_and_markers(sweep_of, two):

@@ -11,9 +11,10 @@ import pytest
 
 from rope_jax.comparison.curves import compare
 from rope_jax.config.presentation import CompareConfig
+from rope_jax.console import signed_text
 from rope_jax.errors import UserError
 from rope_jax.report.comparison import comparison_csv, comparison_latex, comparison_markdown
-from rope_jax.report.measured import estimate_cell, measured_cell
+from rope_jax.report.measured import interval_text
 from rope_jax.results.statistics import Estimate
 from tests.comparison.conftest import compared, read
 
@@ -61,10 +62,11 @@ def test_the_markdown_has_one_table_per_protocol_and_marks(comparison):
     curve = next(c for c in comparison.newest if c.name == "yarn-4")
     p = next(p for p in curve.points if (p.protocol, p.length) == ("same_tokens", 64))
     (line,) = re.findall(r"^\| a \(2 seeds\) \|.* yarn-4 \|.* none \|$", text, re.MULTILINE)
-    assert line.startswith("| a (2 seeds) | model.hidden_size 16 | yarn-4 | ")
-    interval = measured_cell(p, "perplexity").interval.replace("[", r"\[").replace("]", r"\]")
+    assert line.startswith("| a (2 seeds) | yarn-4 | ")
+    loss = Estimate(p.nll, p.ci_low, p.ci_high)
+    interval = interval_text(loss).replace("[", r"\[").replace("]", r"\]")
     assert line.endswith(f"| {p.ppl:.2f} {interval} | none |")
-    assert rf"| {p.difference.value:+.3f} \[{p.difference.low:+.3f}, " in text
+    assert rf"| {signed_text(p.difference.value)} \[{signed_text(p.difference.low)}, " in text
     assert "| b | trained | " in text.partition("The difference from the same scaling")[2]
     sources = "| a (2 seeds) | a-s0 (0), a-s1 (1) | 50, 100 | 16 | demo | c0ffee |"
     assert f"{sources} model.hidden_size 16 |\n" in text
@@ -75,14 +77,14 @@ def test_the_markdown_has_one_table_per_protocol_and_marks(comparison):
 
 def test_latex_writes_each_group_once_and_a_row_of_truncation_for_one(sweep_of):
     runs = sweep_of("a_1", model="hidden_size: 32"), sweep_of("b", shift=0.5)
-    first, second = comparison_latex(compared(*runs)).split("\\begin{tabular}")[1:]
+    first, *_, second = comparison_latex(compared(*runs)).split("\\begin{tabular}")[1:]
     heading, *lines = re.findall(r"^  (.*) \\\\$", first, re.MULTILINE)
-    assert heading == "runs & differs in & scaling & 8 & 16 & 32 & 64 & usable"
-    assert [line.split(" & ")[:3] for line in lines] == [
-        [r"a\_1", r"model.hidden\_size 32", "trained"],
-        ["", "", "yarn-4"],
-        ["b", r"model.hidden\_size 16", "trained"],
-        ["", "", "yarn-4"],
+    assert heading == "runs & scaling & 8 & 16 & 32 & 64 & usable"
+    assert [line.split(" & ")[:2] for line in lines] == [
+        [r"a\_1", "trained"],
+        ["", "yarn-4"],
+        ["b", "trained"],
+        ["", "yarn-4"],
     ]
     assert "usable" not in second  # whole_window scores other tokens
     found = compared(runs[0])
@@ -129,12 +131,28 @@ def test_differences_that_three_decimals_do_not_show_are_zero(sweep_of):
     }
     one = compared(sweep_of("one"))
     curves = [
-        replace(c, points=tuple(replace(p, gain=estimates[p.length]) for p in c.points))
+        replace(c, points=tuple(replace(p, above_truncation=estimates[p.length]) for p in c.points))
         for c in one.curves
     ]
     found = replace(one, curves=curves)
-    gains = comparison_markdown(found).partition("gain over truncation")[2].partition("\n\n")[2]
-    assert r"| one | yarn-4 | 0 | 0 | 0 \[-0.020, 0\] | +0.001 \[0, +0.002\] |" in gains
-    assert "0.000" not in gains
-    assert estimate_cell(estimates[8])[:2] == ("0", "")
-    assert estimate_cell(estimates[64])[:2] == ("+0.001", "±0.0010")
+    text = comparison_markdown(found).partition("The loss above truncation")[2]
+    cells = r"0.000 | 0.000 | 0.000 \[−0.020, 0.000\] | +0.001 \[0.000, +0.002\] |"
+    assert f"| one | yarn-4 | {cells}" in text
+
+
+def test_losses_above_truncation_are_listed_instead_of_perplexities(sweep_of):
+    runs = sweep_of("one"), sweep_of("two", shift=-0.5, model="hidden_size: 32")
+    names = {"two": "wide", "yarn-4": "YaRN"}
+    text = comparison_markdown(compared(*runs, show="above_truncation", labels=names))
+    # the second run's zero is truncation of the first one's model, too
+    (wide,) = re.findall(r"^\| wide \| YaRN \| (.*) \|$", text, re.MULTILINE)[:1]
+    values = [float(cell.replace("−", "-").split()[0].strip("*")) for cell in wide.split(" | ")[:4]]
+    shift = values[1] - 0.25
+    assert shift == pytest.approx(-0.5, abs=0.05)
+    assert values == pytest.approx([0.5 + shift, 0.25 + shift, 0.125 + shift, 0.375 + shift])
+    assert "Nats per token above truncation by context length" in text
+    assert "Nats per token by length of adjacent windows" in text  # which scores other tokens
+    with pytest.raises(UserError, match=r"^labels: yarn is no curve or run; there are trained, "):
+        compared(*runs, labels={"yarn": "YaRN"})
+    with pytest.raises(UserError, match=r"^show: these results do not have the loss at the window"):
+        compared(sweep_of("three", protocols=("whole_window",)), show="above_truncation")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rope_jax.console import plain_console
 from rope_jax.report.comparison import comparison_markdown
-from rope_jax.report.measured import perplexity_text
+from rope_jax.report.measured import value_text
 from rope_jax.report.terminal import print_comparison
 from tests.comparison.conftest import compared
 
@@ -34,15 +34,19 @@ def two(lasting):
     return compared(lasting("first", **WAYS), lasting("second", model="hidden_size: 32", **WAYS))
 
 
-def test_a_wide_terminal_has_usable_lengths_and_gains(one):
+def test_a_wide_terminal_has_usable_lengths_and_losses_above_truncation(one):
     assert printed(one, 100).splitlines() == [
         "perplexity of one; same_tokens",
-        "scaling              8          16          32            64   usable  gain at 64 (nats)",
-        "trained     12.14 ±3.0   9.45 ±2.3  15.58 ±3.8     42.36 ±10       16          -1.500 ±0",
-        "yarn-4       9.45 ±2.3•  9.45 ±2.3   7.36 ±1.8•*  25.69 ±6.3•      32          -1.000 ±0",
-        "truncation                    9.45        9.45          9.45",
+        "scaling               8           16           32              64   usable"
+        "  above truncation",
+        "trained     12.14 ±3.00   9.45 ±2.34  15.58 ±3.85    42.36 ±10.46       16"
+        "     +1.500 ±0.000",
+        "yarn-4       9.45 ±2.34•  9.45 ±2.34   7.36 ±1.82•*   25.69 ±6.35•      32"
+        "     +1.000 ±0.000",
+        "truncation                      9.45         9.45            9.45",
         "± half of the 95% interval over documents; • best of its column;",
         "* below truncation by more than the interval of the difference;",
+        "above truncation: in nats per token, at 64 tokens; "
         "one seed says nothing about other seeds",
     ]
 
@@ -50,13 +54,13 @@ def test_a_wide_terminal_has_usable_lengths_and_gains(one):
 def test_groups_have_headings_that_say_what_differs(two):
     assert printed(two, 80).splitlines()[:-3] == [
         "perplexity; same_tokens",
-        "scaling             8          16           32            64   usable",
+        "scaling              8           16            32              64   usable",
         "first",
-        "  trained  12.17 ±2.9   9.48 ±2.3•  15.63 ±3.7     42.48 ±10       16",
-        "  yarn-4    9.48 ±2.3•  9.48 ±2.3•   7.38 ±1.8•*  25.77 ±6.2•      32",
+        "  trained  12.17 ±2.91   9.48 ±2.26•  15.63 ±3.73    42.48 ±10.15       16",
+        "  yarn-4    9.48 ±2.26•  9.48 ±2.26•   7.38 ±1.76•*   25.77 ±6.16•      32",
         "second",
-        "  trained  12.22 ±2.9   9.51 ±2.3   15.69 ±3.8     42.64 ±10       16",
-        "  yarn-4    9.51 ±2.3   9.51 ±2.3    7.41 ±1.8*   25.86 ±6.2       32",
+        "  trained  12.22 ±2.94   9.51 ±2.29   15.69 ±3.78    42.64 ±10.27       16",
+        "  yarn-4    9.51 ±2.29   9.51 ±2.29    7.41 ±1.78*    25.86 ±6.23       32",
         "first: model.hidden_size 16",
         "second: model.hidden_size 32",
     ]
@@ -75,7 +79,7 @@ def test_intervals_over_seeds_may_be_wider_than_their_values(sweep_of):
     lines = printed(compared(*seeds, other), 100).splitlines()
     assert lines[0] == "perplexity of yarn-4; same_tokens"
     assert re.search(r"^a \(2 seeds\) +17\.35 \[4\.42, 67\.41\] ", lines[2])
-    assert re.search(r"^b +9\.50 ±2\.2• ", lines[3])
+    assert re.search(r"^b +9\.50 ±2\.24• ", lines[3])
     over = "over documents and, where a group has several, seeds"
     assert f"± half of the 95% interval {over}; [ ] the ends of the" in " ".join(lines)
     lines = printed(compared(*seeds), 100).splitlines()
@@ -107,7 +111,7 @@ def test_names_settings_and_notes_are_shown_as_they_are(two):
         assert "\x1b" not in text
 
 
-def test_intervals_are_left_out_where_there_is_no_room(one):
+def test_wide_intervals_are_whole_in_a_narrow_terminal_and_explained_if_there_are_any(one):
     def changed(point):
         half = 0.1 if point.length < 64 else 3 * point.nll
         return replace(point, ci_low=point.nll - 0.1, ci_high=point.nll + half)
@@ -115,14 +119,11 @@ def test_intervals_are_left_out_where_there_is_no_room(one):
     curves = [replace(c, points=tuple(map(changed, c.points))) for c in one.curves]
     found = replace(one, curves=curves)
     point = next(p for p in found.curves[0].points if p.length == 64)
-    shown = f" [{perplexity_text(point.nll - 0.1)}, {perplexity_text(point.nll * 4)}]"
-    assert shown.replace("[", r"\[").replace("]", r"\]") in comparison_markdown(found)
-    close = " ".join(printed(found, 60).split())
-    assert "[" not in close
-    assert "; intervals without room: in comparison.md; " in close
-    assert close.count("±") == 2 * 3 + 1  # none at 64; and what it means
+    low, high = (value_text(nll, "perplexity", 2) for nll in (point.nll - 0.1, point.nll * 4))
+    assert rf" \[{low}, {high}\]" in comparison_markdown(found)
+    assert f"[{low}, {high}]" in printed(found, 60)
     # intervals that do not exist are not explained
-    unknown = {"ci_low": math.nan, "ci_high": math.nan, "gain": None}
+    unknown = {"ci_low": math.nan, "ci_high": math.nan, "above_own": None}
     curves = [replace(c, points=tuple(replace(p, **unknown) for p in c.points)) for c in one.curves]
     text = printed(replace(one, curves=curves), 100)
     assert text.rstrip().endswith("• best of its column")

@@ -146,7 +146,7 @@ def test_the_summary_matches_figures_worked_out_by_hand(result):
         for n, offset in offsets.items():
             # worse than at the window: blow-up above 1, and a loss against truncation
             assert curve.blow_up[n] == pytest.approx([math.exp(offset)] * 3)
-            assert curve.gain_over_truncation[n] == pytest.approx([-offset] * 3, abs=1e-12)
+            assert curve.above_truncation[n] == pytest.approx([offset] * 3, abs=1e-12)
             difference = offset - OFFSETS["trained"][n]
             assert curve.difference_from_trained[n] == pytest.approx([difference] * 3, abs=1e-12)
     # trained exceeds 0.02 nats at 32 already; pi stays within to the last length
@@ -164,19 +164,19 @@ def test_the_summary_matches_figures_worked_out_by_hand(result):
     assert tolerant.curves["trained"].usable.length == 32
 
 
-def test_the_ends_of_an_interval_swap_with_its_sign():
+def test_differences_and_blow_up_have_the_ends_of_one_interval():
     noise = np.random.default_rng(0).normal(0.05, 0.3, 30)
     one = with_sums((LEVEL + noise) * TOKENS, entry="pi-auto", length=64)
     result = result_of([one, measurement("trained", 64, 0.05)])
     curve = summarize(result, ORIGIN).curves["pi-auto"]
-    blow_up, gain = curve.blow_up[64], curve.gain_over_truncation[64]
+    blow_up, above = curve.blow_up[64], curve.above_truncation[64]
     versus = curve.difference_from_trained[64]
-    for estimate in (blow_up, gain, versus):
+    for estimate in (blow_up, above, versus):
         assert estimate.low < estimate.value < estimate.high
-    assert gain.value == pytest.approx(-np.average(noise, weights=TOKENS))
-    assert math.log(blow_up.high) == pytest.approx(-gain.low)
-    assert math.log(blow_up.low) == pytest.approx(-gain.high)
-    assert versus.low == pytest.approx(-gain.high - 0.05)
+    assert above.value == pytest.approx(np.average(noise, weights=TOKENS))
+    assert math.log(blow_up.high) == pytest.approx(above.high)
+    assert math.log(blow_up.low) == pytest.approx(above.low)
+    assert versus.low == pytest.approx(above.low - 0.05)
     # the usable length uses the upper bound, which exceeds the tolerance though the value does not
     assert curve.usable.length is None
     assert curve.usable_at_most.length == 64  # the lower bound is within the tolerance
@@ -306,7 +306,7 @@ def test_the_table_shows_what_the_sweep_does(result):
     ):
         config = result.config.model_copy(update={"show": show})
         shown = dataclasses.replace(result, config=config)
-        assert cells_of(shown)[2][1] == f"{value:.3f} ±{(high - low) / 2:.2g}"
+        assert cells_of(shown)[2][1] == f"{value:.3f} ±{(high - low) / 2:.3f}"
         assert f"{show.split('_')[0].capitalize()} per" in shown._repr_markdown_()
 
 

@@ -14,6 +14,8 @@ from rope_jax.plots.style import (
     distinct_styles,
     figure_style,
 )
+from rope_jax.positions.maps import MAPS
+from rope_jax.rope import STRATEGIES
 
 
 def test_tick_labels_without_room_are_left_out_but_not_the_last():
@@ -78,15 +80,25 @@ def test_common_kinds_have_their_colour_in_every_figure_and_others_different_one
     for others in ([], KINDS, [f"new-{i}" for i in range(20)]):
         styles = assign_styles({kind: kind for kind in (*others, *known)})
         assert {kind: styles[kind].color for kind in known} == known
-    # rerope and longrope prefer the same one
     for count in range(1, len(KINDS) + 1):
         styles = assign_styles({kind: kind for kind in KINDS[:count]})
         assert list(styles) == KINDS[:count]
-        assert len({style.color for style in styles.values()}) == count
-    # up to six are Okabe and Ito's, and `trained` alone is black
-    six = ["llama3", "longrope", "rerope", "leaky_rerope", "abf", "streaming"]
-    styles = assign_styles({kind: kind for kind in six})
-    assert {style.color for style in styles.values()} == set(OKABE_ITO[1:])
+        assert len({(style.color, style.linestyle) for style in styles.values()}) == count
+
+
+def test_a_type_has_one_colour_and_dash_whatever_else_is_in_the_figure():
+    types = [*STRATEGIES, *MAPS]
+    together = assign_styles({kind: kind for kind in types})
+    looks = [(together[kind].color, together[kind].linestyle) for kind in types]
+    assert len(set(looks)) == len(types)
+    for kind, look in zip(types, looks, strict=True):
+        own = assign_styles({"trained": "trained", "x": kind, "pi-2": "pi"})["x"]
+        assert (own.color, own.linestyle) == look
+    assert together["yarn"].color == together["dynamic_yarn"].color
+    assert {together[kind].linestyle for kind in MAPS} == {"--"}
+    # but a colour that the user chose
+    chosen = assign_styles({"a": "pi", "b": "yarn"}, {"a": "#123456"})
+    assert [style.color for style in chosen.values()] == ["#123456", "#D55E00"]
 
 
 def test_curves_of_one_kind_have_different_colours_and_markers():
@@ -97,9 +109,6 @@ def test_curves_of_one_kind_have_different_colours_and_markers():
     # the first of a kind has the kind's colour, and none of the others that of another kind
     assert [colours[name] for name in names[:3]] == ["#000000", "#D55E00", "#E69F00"]
     assert set(colours.values()) <= set(OKABE_ITO) - {"#0072B2"}
-    # a dynamic type has its family's colour only in a figure without the family
-    family = assign_styles({"yarn": "yarn", "dynamic_yarn": "dynamic_yarn"})
-    assert family["yarn"].color == "#D55E00" != family["dynamic_yarn"].color
     # colours are shared only if there are more curves; not black, which stands for `trained`
     count = len(PALETTE) - 1
     styles = list(assign_styles({f"yarn-{i}": "yarn" for i in range(count + 3)}).values())

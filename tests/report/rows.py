@@ -24,7 +24,7 @@ def row(name: str, length: int, nll: float, half: float = 0.1, **fields: Any) ->
 
 
 def curve(usable: Any = None, **fields: Any) -> CurveSummary:
-    empty: dict[str, Any] = {"blow_up": {}, "gain_over_truncation": {}}
+    empty: dict[str, Any] = {"blow_up": {}, "above_truncation": {}}
     empty |= {"difference_from_trained": {}, "usable_at_most": usable}
     return CurveSummary(usable=usable, **(empty | fields))
 

@@ -8,7 +8,7 @@ import pytest
 from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.presentation import Presentation
 from rope_jax.report.comparison import results_texts
-from rope_jax.report.measured import half_width_text, interval_text, perplexity_text
+from rope_jax.report.measured import interval_text, loss_cells
 from rope_jax.report.table import (
     Cell,
     Line,
@@ -34,15 +34,15 @@ CHECKPOINT = checkpoint(curves={name: curve(USABLE) for name in NLLS})
 # at 16, most curves share the lowest value, so none is the best
 SHOWN = {
     "perplexity": {
-        "trained": ["2.72 ±0.27", "20.09 ±2.0"],
+        "trained": ["2.72 ±0.27", "20.09 ±2.01"],
         "yarn_a-4": ["2.72 ±0.27", "**4.48** ±0.45"],
         "pi": ["3.49 ±0.35", "7.39 ±0.74"],
         "truncation": ["2.72", "2.72"],
     },
     "nats": {
-        "trained": ["1.000 ±0.10", "3.000 ±0.10"],
-        "yarn_a-4": ["1.000 ±0.10", "**1.500** ±0.10"],
-        "pi": ["1.250 ±0.10", "2.000 ±0.10"],
+        "trained": ["1.000 ±0.100", "3.000 ±0.100"],
+        "yarn_a-4": ["1.000 ±0.100", "**1.500** ±0.100"],
+        "pi": ["1.250 ±0.100", "2.000 ±0.100"],
         "truncation": ["1.000", "1.000"],
     },
     "bits_per_byte": {
@@ -66,6 +66,7 @@ def test_markdown_and_latex_list_values_with_intervals(show):
     assert text.startswith("# demo, step 500\n\n## `same_tokens`\n\n")
     table = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     heading, rule, *lines = ([cell.strip() for cell in line] for line in table)
+    lines = lines[: len(SHOWN[show])]
     assert heading == ["scaling", "16", "32", "usable"]
     assert rule == ["---", "---:", "---:", "---:"]
     assert {name: values for name, *values, _ in lines} == SHOWN[show]
@@ -97,7 +98,7 @@ def test_each_protocol_has_a_table_and_usable_lengths_are_of_same_tokens():
 def test_without_bytes_per_token_bits_turn_into_nats_and_few_units_are_said_to_be_few():
     text, _ = texts("bits_per_byte", [r._replace(bpb=None) for r in ROWS])
     assert "Nats per token by context length" in text
-    assert "1.250 ±0.10" in text
+    assert "1.250 ±0.100" in text
     text, _ = texts("nats", [r._replace(documents=2, units=12, reliable=False) for r in ROWS])
     assert "test split, 12 blocks of 2 documents." in text
     assert "Blocks are too few for a reliable interval." in text
@@ -138,7 +139,7 @@ def test_a_cell_is_a_value_and_its_interval():
         Cell("4.10", is_best=True): r"\textbf{4.10}",
         Cell(is_best=True): "",
         Cell("e^12.5", "[0.05, e^13.0]"): r"$e^{12.5}$ {\scriptsize [0.05, $e^{13.0}$]}",
-        Cell("-0.5"): "$-$0.5",
+        Cell("−0.5"): "$-$0.5",
     }
     assert {cell: latex_cell(cell) for cell in shown} == shown
 
@@ -172,11 +173,11 @@ def test_a_table_is_one_environment_with_booktabs_rules():
 def test_a_half_width_is_shown_unless_the_interval_is_too_wide():
     for nll, low, high, text in (
         (1.0, 0.9, 1.1, "±0.27"),
-        (1.247, 1.247, 1.247, "±0"),
-        (5.0, 4.9, 5.1, "±15"),
+        (1.247, 1.247, 1.247, "±0.00"),
+        (5.0, 4.9, 5.1, "±14.87"),
         (1.247, -10.0, 12.0, "[0.00, e^12.0]"),  # was ±8.1e+04
-        (1.0, -3.0, 8.0, "[0.05, 2,981]"),
-        (1.0, 0.2, 1.7, "±2.1"),
+        (1.0, -3.0, 8.0, "[0.05, 2,980.96]"),
+        (1.0, 0.2, 1.7, "±2.13"),
         (1.0, math.nan, math.nan, ""),
         (math.inf, math.nan, math.nan, ""),
         (1000.0, 999.9, 1000.1, "[e^999.9, e^1000.1]"),  # too large for a float
@@ -184,16 +185,13 @@ def test_a_half_width_is_shown_unless_the_interval_is_too_wide():
         assert interval_text(Estimate(nll, low, high)) == text
 
 
-def test_a_perplexity_may_be_a_power_of_e_and_a_half_width_has_two_digits_or_all_before_the_point():
-    assert [perplexity_text(nll) for nll in (1.0, 5.0, 20.0)] == ["2.72", "148", "e^20.0"]
-    shown = {
-        0.5678: ("±0.57", "±0.6"),
-        0.996: ("±1.0", "±1"),
-        1.72: ("±1.7", "±2"),
-        151.7: ("±152", "±152"),  # was ±1.5e+02
-        1234.0: ("±1,234", "±1,234"),
-        0.0123: ("±0.012", "±0.01"),
-        0.00012345: ("±0.00012", "±0.0001"),
-        0.0: ("±0", "±0"),
-    }
-    assert {half: (half_width_text(half), half_width_text(half, 1)) for half in shown} == shown
+def test_a_column_has_the_same_decimals_for_values_and_half_widths():
+    def column(show, *values, half=0.1):
+        cells = loss_cells([Estimate(x, x - half, x + half) for x in values], show)
+        return [f"{cell.value} {cell.interval}" for cell in cells]
+
+    assert column("perplexity", math.log(7.1), math.log(741)) == ["7.10 ±0.71", "741.00 ±74.22"]
+    assert column("perplexity", math.log(2105.4), 20.0) == ["2,105 ±211", "e^20.0 [e^19.9, e^20.1]"]
+    assert column("bits_per_byte", 1.5) == ["1.500 ±0.100"]
+    shown = column("above_truncation", 0.25, -0.0125, -0.0004, half=0.01)
+    assert shown == ["+0.250 ±0.010", "−0.013 ±0.010", "0.000 ±0.010"]

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from rope_jax.config.presentation import Presentation
 from rope_jax.report.tasks import draw_distances, draw_heat, share_text
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import EffectiveLength, TaskSummary
@@ -28,7 +29,7 @@ def asked(depths):
 def draw(rows, window=128, width="page"):
     found = TaskSummary({}, EffectiveLength(64, 64, 64, False), 0.85)
     checkpoint = CheckpointSummary("", 1, window, tasks={"passkey": {"none": found}})
-    return draw_heat(rows, checkpoint, title="A title", width=width)
+    return draw_heat(rows, checkpoint, Presentation(figure_width=width), "A title")
 
 
 def numbers(axis):
@@ -95,7 +96,7 @@ def profile():
 
 def test_a_profile_has_a_curve_and_a_dotted_control_per_scaling():
     checkpoint = CheckpointSummary("", 1, 64, borders={"streaming": 48})
-    figure = draw_distances(profile(), checkpoint, title="A title", width="page")
+    figure = draw_distances(profile(), checkpoint, Presentation(), "A title")
     nats, exact = figure.axes
     curves = [line for line in exact.get_lines() if list(line.get_xdata()) == [32, 64, 128]]
     assert [line.get_linestyle() for line in curves] == ["-", ":"] * 2

@@ -34,7 +34,7 @@ TABLE = ROWS[:5]
 NTK = curve(
     UsableLength(length=None, is_last=False, is_known=True),
     blow_up={16: Estimate(1.6, 1.5, 1.7), 64: Estimate(1.3, 1.2, 1.4)},
-    gain_over_truncation={16: Estimate(-0.5, -0.6, -0.4), 64: Estimate(-0.25, -0.3, -0.2)},
+    above_truncation={16: Estimate(0.5, 0.4, 0.6), 64: Estimate(0.25, 0.2, 0.3)},
 )
 NEWEST = checkpoint(step=7, curves={"ntk-4": NTK})
 TRAINING = Config.model_validate(
@@ -104,7 +104,7 @@ def test_hyperparameters_tell_the_curves_apart_with_whole_numbers(several):
 # The same for every sweep, because TensorBoard takes its columns from one run for all of them.
 METRICS = [
     *(f"summary/{name}" for name in
-      ("usable_length", "blow_up_at_longest", "gain_over_truncation_at_longest")),
+      ("usable_length", "blow_up_at_longest", "above_truncation_at_longest")),
     *(f"summary/effective_length_{task}" for task in TASKS),
 ]  # fmt: skip
 

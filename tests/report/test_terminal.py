@@ -40,24 +40,24 @@ def demo(width, show="perplexity", **fields):
         for n, nll in zip(LENGTHS, values, strict=True):
             bits = {"bpb": 1.5 * nll, "bpb_low": 1.5 * nll - 0.15, "bpb_high": 1.5 * nll + 0.15}
             table.append(row(name, n, nll, tokens=2048, units=fields.get("units", 24), **bits))
-        gains = {
-            n: Estimate(1.403 - nll, 1.353 - nll, 1.453 - nll)
+        above = {
+            n: Estimate(nll - 1.403, nll - 1.453, nll - 1.353)
             for n, nll in zip(LENGTHS, values, strict=True)
         }
         usable = AT_LAST if name == "rerope-logn" else AT_WINDOW
-        curves[name] = curve(usable, gain_over_truncation=gains)
+        curves[name] = curve(usable, above_truncation=above)
     newest = checkpoint(window=128, nll_at_window=1.403, curves=curves, **fields)
     return printed(table, newest, width, show=show)
 
 
-def test_a_curve_is_one_line_that_fits_80_columns():
-    assert demo(80).splitlines() == [
+def test_a_curve_is_one_line_with_its_intervals():
+    assert demo(81).splitlines() == [
         "perplexity by context length; same_tokens, 2,048 tokens of 24 documents",
-        "scaling            64       128       256        512       1,024       2,048",
-        "trained     4.10±0.41 4.07±0.41 9.25±0.93  15.38±1.5   24.05±2.4   30.78±3.1",
-        "yarn-auto   4.10±0.41 4.07±0.41 4.32±0.43  5.55±0.56   6.82±0.68    9.97±1.0",
-        "rerope-logn 4.10±0.41 4.07±0.41 4.02±0.40• 3.86±0.39•* 3.67±0.37•* 3.49±0.35•*",
-        "truncation                 4.07      4.07       4.07        4.07        4.07",
+        "scaling            64       128       256         512        1,024        2,048",
+        "trained     4.10±0.41 4.07±0.41 9.25±0.93  15.38±1.54   24.05±2.41   30.78±3.08",
+        "yarn-auto   4.10±0.41 4.07±0.41 4.32±0.43   5.55±0.56    6.82±0.68    9.97±1.00",
+        "rerope-logn 4.10±0.41 4.07±0.41 4.02±0.40•  3.86±0.39•*  3.67±0.37•*  3.49±0.35•*",
+        "truncation                 4.07      4.07        4.07         4.07         4.07",
         "usable: rerope-logn ≥ 2,048; all others 128",
         "",
         "± half of the 95% interval; • best of its column;",
@@ -67,14 +67,14 @@ def test_a_curve_is_one_line_that_fits_80_columns():
     ]
 
 
-def test_a_wide_console_gets_usable_length_gain_and_blow_up():
+def test_a_wide_console_gets_usable_length_loss_above_truncation_and_blow_up():
     _, heading, trained, _, rerope, *_, explained = demo(160).splitlines()
-    assert heading.endswith("2,048     usable           gain       blow-up")
-    assert trained.endswith("30.78 ±3.1        128  -2.024 ±0.050    7.57 ±0.38")
-    assert rerope.endswith("3.49 ±0.35•*  ≥ 2,048  +0.153 ±0.050  0.858 ±0.043")
+    assert heading.endswith("2,048     usable  above truncation     blow-up")
+    assert trained.endswith("30.78 ±3.08        128     +2.024 ±0.050  7.57 ±0.38")
+    assert rerope.endswith("3.49 ±0.35•*  ≥ 2,048     −0.153 ±0.050  0.86 ±0.04")
     assert explained.endswith(
-        "gain: nats below truncation at the longest; blow-up: perplexity there over that of "
-        "truncation"
+        "above truncation: in nats per token, at the longest; blow-up: perplexity there over that "
+        "of truncation"
     )
 
 

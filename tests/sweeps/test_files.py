@@ -66,7 +66,7 @@ def test_summary_json_has_every_key_in_order(tmp_path):
         UsableLength(length=16, is_last=False, is_known=True),
         usable_at_most=UsableLength(length=64, is_last=True, is_known=True),
         blow_up={64: Estimate(1.5, 1.25, math.inf)},
-        gain_over_truncation={64: Estimate(-0.5, -0.75, -0.25)},
+        above_truncation={64: Estimate(0.5, 0.25, 0.75)},
     )
     counts = {"documents": 3, "unit_kind": "blocks", "compilations": 1}
     unknown = {"nll_at_window": math.inf, "perplexity_at_window": math.inf}
@@ -83,6 +83,7 @@ def test_summary_json_has_every_key_in_order(tmp_path):
         "usable_length_at_most": 64,
         "usable_length_at_most_is_last_tested": True,
         "blow_up": {"64": {"value": 1.5, "low": 1.25, "high": None}},
+        "above_truncation_nats": {"64": {"value": 0.5, "low": 0.25, "high": 0.75}},
         "gain_over_truncation_nats": {"64": {"value": -0.5, "low": -0.75, "high": -0.25}},
         "difference_from_trained_nats": {},
     }
@@ -115,7 +116,12 @@ def test_values_that_are_not_finite_are_null_in_json(tmp_path, value):
     assert first["nll"] == pytest.approx(1000 + np.average(LEVEL, weights=TOKENS))
     assert [second[name] for name in ("nll", "ppl", "bpb", "ci_low", "ci_high")] == [None] * 5
     found = strict((tmp_path / "summary.json").read_text())["curves"]["pi-auto"]
-    for figure in ("blow_up", "gain_over_truncation_nats", "difference_from_trained_nats"):
+    for figure in (
+        "blow_up",
+        "above_truncation_nats",
+        "gain_over_truncation_nats",
+        "difference_from_trained_nats",
+    ):
         assert found[figure]["64"] == {"value": None, "low": None, "high": None}
     # CSV has a word for it
     with (tmp_path / "results.csv").open(newline="") as file:

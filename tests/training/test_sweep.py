@@ -89,12 +89,12 @@ def test_it_sweeps_before_the_first_step_then_regularly_and_at_the_end_of_each_s
             "sweep/trained/nll_8",
             "sweep/trained/nll_16",  # the window: what truncation keeps
             "sweep/trained/nll_32",
-            "sweep/trained/gain_32",
+            "sweep/trained/above_truncation_32",
         ]
         truncated = values["sweep/trained/nll_16"]
         for entry in ("trained", "leaky", "yarn-auto"):
-            gain = truncated - values[f"sweep/{entry}/nll_32"]
-            assert values[f"sweep/{entry}/gain_32"] == pytest.approx(gain, abs=1e-12)
+            above = values[f"sweep/{entry}/nll_32"] - truncated
+            assert values[f"sweep/{entry}/above_truncation_32"] == pytest.approx(above, abs=1e-12)
 
 
 def test_it_equals_a_sweep_of_the_saved_checkpoints(swept: Run) -> None:
