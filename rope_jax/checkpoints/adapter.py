@@ -129,7 +129,7 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
 
 
 def _changes(
-    path: Path, config: Mapping[str, Any], patterns: Mapping[str, float]
+    path: Path, config: Mapping[str, Any], patterns: Mapping[str, int | float]
 ) -> dict[str, Change]:
     """Return what an adapter changes. patterns: the alphas of the modules that match each."""
     if not path.is_file():

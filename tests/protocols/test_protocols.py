@@ -386,7 +386,7 @@ def test_documents_are_the_units_from_twenty_on():
     ],
 )
 def test_auto_scores_16384_tokens(protocol, units, documents, wanted):
-    streams = Streams([], [np.zeros(1, np.int32)] * documents, units, "none", None)
+    streams = Streams([], [np.zeros(1, np.int32)] * documents, units, "none", ())
     assert protocol_of(streams, protocol, (2048,), targets=32, blocks="auto").blocks == wanted
     assert protocol_of(streams, protocol, (2048,), targets=32, blocks=5).blocks == 5
 
