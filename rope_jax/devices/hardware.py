@@ -1,5 +1,6 @@
 """Devices in words and figures, and how programs are compiled for them."""
 
+import functools
 import os
 import timeit
 from collections.abc import Sequence
@@ -38,12 +39,18 @@ def peak_flops(devices: Sequence[Any] | None = None) -> tuple[float, str]:
     chip = chip_of(devices[0].device_kind)
     if chip is not None:
         return chip.flops * len(devices), "data sheet, bfloat16"
+    measured = _measured_flops() * len(devices)
+    return measured, f"measured, {_MEASURED_SIZE}³ float32 matmul"
+
+
+@functools.cache  # all estimates of a process are then of one speed
+def _measured_flops() -> float:
     size = _MEASURED_SIZE
     x = jnp.ones((size, size), jnp.float32)
     multiply = jax.jit(jnp.matmul)
     multiply(x, x).block_until_ready()
     seconds = min(timeit.repeat(lambda: multiply(x, x).block_until_ready(), number=1, repeat=5))
-    return 2 * size**3 / seconds * len(devices), f"measured, {size}³ float32 matmul"
+    return 2 * size**3 / seconds
 
 
 def reached_flops(peak: float, devices: Sequence[Any] | None = None) -> float:

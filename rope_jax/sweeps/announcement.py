@@ -4,7 +4,7 @@ from rope_jax.config.entries import SweepEntry
 from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.console import describe_duration, print_overview, print_wrapped
-from rope_jax.devices.hardware import nominal_flops
+from rope_jax.devices.hardware import nominal_flops, peak_flops, reached_flops
 from rope_jax.errors import UserError
 from rope_jax.model.memory import parameter_count
 from rope_jax.rope.layers import describe_scaling
@@ -12,7 +12,7 @@ from rope_jax.sweeps.compatibility import ResolvedSweep
 from rope_jax.sweeps.model import LONGEST_DEFAULT, LoadedModel, SweepPlans
 
 
-def announce(loaded: LoadedModel, plans: SweepPlans, flops_per_second: float) -> None:
+def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
     """Print what is about to be swept."""
     session, training, config = loaded.session, loaded.training, plans.config
     console, longest, steps, split = session.console, plans.lengths[-1], plans.steps, plans.split
@@ -71,7 +71,7 @@ def announce(loaded: LoadedModel, plans: SweepPlans, flops_per_second: float) ->
         who = "as published" if imported else "as it was trained"
         print_wrapped(console, f"trained: the model {who}, {own}", "dim")
     if plans.chosen:
-        _warn_of_choice(loaded, plans, flops_per_second)
+        _warn_of_choice(loaded, plans)
 
 
 def _warn_of_texts(loaded: LoadedModel, plans: SweepPlans) -> None:
@@ -100,13 +100,14 @@ def _warn_of_texts(loaded: LoadedModel, plans: SweepPlans) -> None:
         )
 
 
-def _warn_of_choice(loaded: LoadedModel, plans: SweepPlans, flops_per_second: float) -> None:
+def _warn_of_choice(loaded: LoadedModel, plans: SweepPlans) -> None:
     """Say what was chosen in place of defaults that take too long or need longer texts."""
     values = {key: list(x) if isinstance(x, tuple) else x for key, x in plans.chosen.items()}
     given = " ".join(f"{key}={str(x).replace(' ', '')}" for key, x in values.items())
     why = "need longer texts"
     if plans.flops_of_defaults > LONGEST_DEFAULT * nominal_flops():
-        why = f"would take {describe_duration(plans.flops_of_defaults / flops_per_second)}"
+        seconds = plans.flops_of_defaults / reached_flops(peak_flops()[0])
+        why = f"would take {describe_duration(seconds)}"
     loaded.session.warn(
         f"{', '.join(values)}: the defaults {why}; {given} instead, and what you give is kept"
     )

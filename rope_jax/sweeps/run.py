@@ -89,16 +89,15 @@ def _measure(loaded: LoadedModel, config: ResolvedSweep) -> tuple[ResolvedSweep,
     session = loaded.session
     run, console = session.run, session.console
     expected = expected_steps(run, config.steps)
-    flops_per_second = reached_flops(peak_flops()[0])
-    plans = _planned(loaded, config, expected, flops_per_second)
+    plans = _planned(loaded, config, expected)
     steps, checkpoints = chosen_checkpoints(run, config.steps, loaded.memory.like, session.warn)
     if steps != expected:  # the newest is damaged, or the run is still training
-        plans = _planned(loaded, config, steps, flops_per_second)
+        plans = _planned(loaded, config, steps)
     stopping.check()
     journals = {step: _open_journal(loaded, config, step) for step in steps}
     if flops := plans.flops(journals.__getitem__):  # something is left to measure
-        duration = describe_duration(flops / flops_per_second)
-        print_wrapped(console, f"time: {duration}, compiling not counted")
+        seconds = flops / reached_flops(peak_flops()[0])
+        print_wrapped(console, f"time: {describe_duration(seconds)}, compiling not counted")
 
     def resuming(reused: int, total: int) -> None:
         text = f"resuming: {reused} of {total} measurements reused"
@@ -129,12 +128,10 @@ def _measure(loaded: LoadedModel, config: ResolvedSweep) -> tuple[ResolvedSweep,
     return plans.config, results
 
 
-def _planned(
-    loaded: LoadedModel, config: ResolvedSweep, steps: Sequence[int], flops_per_second: float
-) -> SweepPlans:
+def _planned(loaded: LoadedModel, config: ResolvedSweep, steps: Sequence[int]) -> SweepPlans:
     """Plan and announce the sweeps of some checkpoints; no weights are read for it."""
     plans = SweepPlans(loaded, config, steps)
-    announce(loaded, plans, flops_per_second)
+    announce(loaded, plans)
     plans.check_memory(plans.readable)
     return plans
 

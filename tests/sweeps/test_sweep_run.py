@@ -261,9 +261,9 @@ def test_the_time_of_the_defaults_and_of_what_is_chosen_is_at_one_speed(run, mon
     flops = []
     counted = lambda *plan: flops.append(sweep_flops(*plan)) or flops[-1]  # noqa: E731
     monkeypatch.setattr("rope_jax.sweeps.model.sweep_flops", counted)
-    for user in ("model", "announcement"):  # nominal: what is chosen depends on it alone
-        monkeypatch.setattr(f"rope_jax.sweeps.{user}.nominal_flops", lambda: 1.0)
-    monkeypatch.setattr("rope_jax.sweeps.run.reached_flops", lambda peak: 1e3)
+    # what is chosen depends on the nominal speed alone
+    monkeypatch.setattr("rope_jax.devices.hardware._NOMINAL_FLOPS_OF_CORE", 1.0)
+    monkeypatch.setattr("rope_jax.devices.hardware._measured_flops", lambda: 1e3 / 0.9)
     _, said = swept(run, name="long")
     defaults, chosen = (describe_duration(count / 1e3) for count in (flops[0], flops[-1]))
     assert defaults != chosen
