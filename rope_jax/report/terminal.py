@@ -99,11 +99,11 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             name = curve.name if len(groups) == 1 else label if alike else curve.label
             lines.append(line._replace(labels=(name,)))
         above = curve.group
-    names, title = ("scaling",), QUANTITIES[shown_by(comparison, protocol)]
+    names, title, of = ("scaling",), QUANTITIES[shown_by(comparison, protocol)], " of "
     if len(groups) == 1 or comparison.show == "above_truncation":
-        title += f" of {printable(groups[0].label)}"
-    elif alike:
-        names, title = ("runs",), f"{title} of {printable(next(iter(plotted)).name)}"
+        title, of = f"{title}{of}{printable(groups[0].label)}", "; "
+    if len(groups) > 1 and alike:
+        names, title = ("runs",), f"{title}{of}{printable(next(iter(plotted)).name)}"
     print_wrapped(console, f"{title}; {protocol}", "bold")
     over = f" over {measured.sampling_text(comparison)}"
     table = replace(table, labels=names, lines=lines)
@@ -113,7 +113,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             text = describe_settings(group.settings, briefly=True)
             console.print(Text.assemble(printable(group.label), (f": {text}", "dim")))
     if "above truncation" in details:
-        legend.append(f"above truncation: in nats per token, at {_longest(plotted):,} tokens")
+        whose = " of the same runs" if len(groups) > 1 else ""
+        legend.append(f"above truncation{whose}: nats per token at {_longest(plotted):,} tokens")
     if measured.has_single_seeds(comparison) and any("the 95% interval" in note for note in legend):
         legend.append("one seed says nothing about other seeds")
     if legend:

@@ -46,8 +46,7 @@ def test_a_wide_terminal_has_usable_lengths_and_losses_above_truncation(one):
         "truncation                      9.45         9.45            9.45",
         "± half of the 95% interval over documents; • best of its column;",
         "* below truncation by more than the interval of the difference;",
-        "above truncation: in nats per token, at 64 tokens; "
-        "one seed says nothing about other seeds",
+        "above truncation: nats per token at 64 tokens; one seed says nothing about other seeds",
     ]
 
 
