@@ -81,6 +81,9 @@ class CheckpointFiles:
     UserError: there are no safetensors, or a file is missing or damaged.
     """
 
+    warnings: Sequence[str] = ()
+    """What may be wrong with the model as it is read, one line each."""
+
     def __init__(self, folder: Path, adapter: Adapter | None = None) -> None:
         """adapter: what is merged into the weights as they are read."""
         self.folder, self.adapter, self.config_file = folder, adapter, folder / CONFIG

@@ -16,7 +16,7 @@ from rope_jax.config.keys import different_keys
 from rope_jax.config.load import dump
 from rope_jax.config.tokenizer import Start
 from rope_jax.config.training import Config
-from rope_jax.console import print_message, print_overview
+from rope_jax.console import print_message, print_overview, print_warning
 from rope_jax.data.tokenizers import (
     JsonTokenizer,
     added_start,
@@ -47,6 +47,8 @@ def import_checkpoint(model: str, config: ImportConfig, console: Console) -> Run
     name = config.name or (path.resolve() if path.exists() else path).name.removesuffix(GGUF)
     run = RunDirectory(Path(config.runs_dir) / name)
     training, tokenizer = _training_config(model, run, config, files, description)
+    for warning in files.warnings:
+        print_warning(console, warning)
     busy = f"{run.path}: another process is importing into it; wait for it, or choose another name"
     lock = run.path.with_name(f".{run.path.name}.import.lock")
     with file_errors(run.path, "written"), locked(lock, busy):

@@ -240,7 +240,7 @@ def write_gguf(
             weight = np.concatenate([part.reshape(-1, *rest) for part in qkv])
         if name in _PLUS_ONE and stored.endswith("norm.weight"):
             weight = weight + np.float32(1)
-        own = names.get_name(stored, try_suffixes=(".weight", ".bias"))
+        own = names.get_name(stored, try_suffixes=(".weight", ".bias")) or stored
         type_ = kind if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
         writer.add_tensor(own, gguf.quantize(weight, type_), raw_dtype=type_)
     writer.write_header_to_file()

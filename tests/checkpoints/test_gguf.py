@@ -1,5 +1,6 @@
 """A GGUF file gives the model, the positions and the tokenizer that a folder of the hub gives."""
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +16,15 @@ from rope_jax.checkpoints.exporting import export_run
 from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import is_checkpoint, open_checkpoint
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES as KNOWN
+from rope_jax.checkpoints.reading import read_description
 from rope_jax.config.checkpoints import ExportConfig
+from rope_jax.console import plain_console
+from rope_jax.rope import RotaryGeometry
 from tests.checkpoints.cases import Case, read_cases
 from tests.checkpoints.folders import (
     QUIET,
     assert_same,
+    config_of,
     golden_case,
     imported,
     loaded,
@@ -101,7 +106,7 @@ def zip_leaves(a: Any, b: Any) -> Any:
 
 def test_metadata_that_say_what_is_usual_are_read(tmp_path: Path) -> None:
     usual = {"attention__causal": True, "rope__scaling__attn_factor": 1.0, "expert_gating_func": 1}
-    usual |= {"rope__scaling__type": "none", "rope__scaling__factor": 1.0}
+    usual |= {"rope__scaling__type": "none", "rope__scaling__factor": 0.0}
     metadata = {f"qwen3moe__{key}": value for key, value in usual.items()}
     path = write_gguf(tmp_path / "model.gguf", golden_case("qwen3_moe"), **metadata)
     config = open_checkpoint(str(path), None).config
@@ -207,6 +212,16 @@ def test_a_byte_level_tokenizer_is_imported(tmp_path: Path) -> None:
     assert_same(params_of(run), loaded(path)[1])
 
 
+def test_a_tokenizer_without_a_rule_for_words_warns(tmp_path: Path) -> None:
+    tokens = byte_level() | {"tokenizer__ggml__pre": None}
+    path = write_gguf(tmp_path / "tiny.gguf", with_vocabulary(264), **tokens)
+    console = plain_console(file=io.StringIO())
+    for _ in range(2):  # also when it is already there
+        imported(path, console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.count(f"{path}: tokenizer.ggml.pre: is missing, so ") == 2
+
+
 def test_an_export_has_what_the_file_says_about_ends_and_chats(tmp_path: Path) -> None:
     tokens = byte_level()
     count = len(tokens["tokenizer__ggml__tokens"])
@@ -309,21 +324,50 @@ def cut_in_the_header(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:60])
 
 
+def replaced(old: bytes, new: bytes) -> Callable[[Path], None]:
+    """Return a function that replaces bytes in a file by as many others."""
+
+    def change(path: Path) -> None:
+        path.write_bytes(path.read_bytes().replace(old, new))
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "metadata", "says_"),
     [
         (truncated, {}, "is truncated or damaged (output_norm.weight ends at byte"),
         (cut_in_the_header, {}, "is truncated or damaged (the header does not end)"),
+        (
+            replaced(b"output_norm.weight\1", b"output_norm.weight\0"),
+            *({}, "is truncated or damaged (output_norm.weight has 0 axes)"),
+        ),
+        (replaced(b"0.attn_k.w", b"0.attn_q.w"), {}, "has blk.0.attn_q.weight twice"),
+        (
+            replaced(b"lengthX", b"_length"),
+            *({"llama__contextlengthX": 8}, "has llama.context_length twice"),
+        ),
         (None, {"general__type": "adapter"}, "general.type: is 'adapter', not a model; name the"),
+        (None, {"general__architecture": ["llama"]}, "general.architecture: is ['llama']; it"),
+        (None, {"split__count": [1]}, "split.count: is [1]; it should be one whole number"),
         (None, {"llama__rope__scaling__type": "ntk"}, "llama.rope.scaling.type: is 'ntk', which"),
         (None, {"llama__attention__clamp": 8}, "llama.attention.clamp: is 8, which nothing here"),
         (None, {"general__architecture": "gptneox"}, "gptneox.context_length: is missing; it"),
         (None, {"split__count": 3}, "is one of 3 files, which should be named …-00001-of-00003."),
-        (None, {"tokenizer__ggml__model": ["rwkv"]}, "tokenizer.ggml.model: should be text"),
+        (
+            None,
+            {"tokenizer__ggml__model": ["rwkv"]},
+            "tokenizer.ggml.model: is ['rwkv']; it should be",
+        ),
         (
             None,
             byte_level() | {"tokenizer__ggml__bos_token_id": "1"},
             "tokenizer.ggml.bos_token_id",
+        ),
+        (
+            None,
+            byte_level() | {"tokenizer__ggml__token_type": [1]},
+            "tokenizer.ggml.tokens: has 264 elements, but scores 264 and token_type 1; all",
         ),
         (None, {"tokenizer__ggml__model": "gpt2"}, "tokenizer.ggml.tokens: is missing, as a gpt2"),
         (None, {"tokenizer__ggml__model": "rwkv"}, "tokenizer.ggml.model: 'rwkv' is not one of gp"),
@@ -347,10 +391,9 @@ EPS, KEYS = "attention__layer_norm_rms_epsilon", "attention__key_length"
     ("family", "metadata", "says_"),
     [
         ("llama", {"attention__causal": False}, ".attention.causal: is false; only true can be"),
-        ("llama", {"rope__scaling__yarn_ext_factor": 0.0}, ".rope.scaling.yarn_ext_factor: is 0.0"),
         ("llama", {"rope__scaling__factor": 4.0, "rope__scaling__type": "none"},
          ".rope.scaling.factor: is 4.0; only 1.0"),
-        ("llama", {KEYS: "12"}, ".attention.key_length: is '12'; it should be one number"),
+        ("llama", {KEYS: "12"}, ".attention.key_length: is '12'; it should be one whole"),
         ("phi3", {"rope__dimension_count": [8]}, ".rope.dimension_count: is [8]; it should be one"),
         ("llama", {EPS: None}, f": has no {EPS.replace('__', '.')} or attention.layer_norm_eps"),
         ("gpt_oss", {"attention__sliding_window": None}, ": has no attention.sliding_window,"),
@@ -367,6 +410,42 @@ def test_metadata_that_cannot_be_read(
     own = {f"{name}__{key}": value for key, value in metadata.items()}
     path = write_gguf(tmp_path / "model.gguf", golden_case(family), **own)
     assert says(loaded, path).startswith(f"{path}: {name}{says_}")
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (0,)])
+def test_divisors_of_frequencies_are_one_list(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    case = golden_case("llama")
+    weights = case.weights() | {"rope_freqs.weight": np.ones(shape, np.float32)}
+    path = write_gguf(tmp_path / "model.gguf", case, weights=weights)
+    assert says(loaded, path).startswith(f"{path}: rope_freqs.weight has shape {list(shape)}; it")
+
+
+def test_half_of_a_latent_matrix_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", golden_case("deepseek_v2"))
+    replaced(b"0.attn_v_b.", b"0.attn_x_b.")(path)
+    assert "blk.0.attn_kv_b.weight is missing" in says(loaded, path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "m", "warns"),
+    [
+        ("yarn_attn_factor", 0.8782488, 1.1386294, True),
+        ("yarn_attn_factor", 1.1386294, 1.1386294, False),
+        ("yarn_ext_factor", 0.0, 1.1386294, False),
+        ("attn_factor", 0.5, 0.5693147, False),
+    ],
+)
+def test_attention_factor_of_yarn_is_that_of_llama_cpp(
+    tmp_path: Path, key: str, value: float, m: float, warns: bool
+) -> None:
+    settings = {"type": "yarn", "factor": 4.0, "original_context_length": 64, key: value}
+    metadata = {f"qwen3__rope__scaling__{name}": x for name, x in settings.items()}
+    path = write_gguf(tmp_path / "model.gguf", golden_case("qwen3"), **metadata)
+    files = open_checkpoint(str(path), None)
+    scaling = config_of(read_description(files.config, str(path))).rope.scaling
+    assert scaling.scaled(RotaryGeometry(8, 1e6, 64))[1] == pytest.approx(m, rel=1e-6)
+    assert len(files.warnings) == warns
+    assert all(f"{path}: qwen3.rope.scaling.{key}: is {value:g}, " in x for x in files.warnings)
 
 
 def test_what_llama_cpp_does_without_a_key(tmp_path: Path) -> None:
@@ -389,6 +468,11 @@ def test_files_without_weights_are_refused(tmp_path: Path) -> None:
     assert says(open_checkpoint, str(path), None).startswith(f"{path}: has no token_embd")
 
 
+def test_a_name_of_no_parts_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model-00001-of-00000.gguf", golden_case("llama"))
+    assert says(loaded, path).startswith(f"{path}: is one of 1 files, which should be named")
+
+
 def test_parts_are_read_together(tmp_path: Path) -> None:
     case = golden_case("llama")
     whole = write_gguf(tmp_path / "model.gguf", case)
@@ -408,5 +492,8 @@ def test_parts_are_read_together(tmp_path: Path) -> None:
         writer.close()
     for part in parts:
         assert_same(loaded(part)[1], loaded(whole)[1])
+    assert_same(
+        loaded(write_gguf(tmp_path / "merged.gguf", case, split__count=0))[1], loaded(whole)[1]
+    )
     parts[0].unlink()
     assert says(loaded, parts[1]).startswith(f"{parts[0]}: cannot be read")

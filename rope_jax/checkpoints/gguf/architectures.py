@@ -5,13 +5,14 @@ for all models of an architecture.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.checkpoints.families import FAMILIES, Family
+from rope_jax.checkpoints.gguf.header import check_kinds
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, parse_scaling
 from rope_jax.rope.hf.read import LENGTH
@@ -179,7 +180,6 @@ _POSITIONS = {
 }
 _SCALING = {
     "rope.scaling.factor": "factor",
-    "rope.scaling.yarn_attn_factor": "attention_factor",
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
     "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
@@ -187,15 +187,13 @@ _SCALING = {
 _REQUIRED = ("context_length", "embedding_length", "block_count", "attention.head_count")
 # Fields of families that have them, for which llama.cpp has no default.
 _REQUIRED_FIELDS = ("rms_norm_eps", "feed_forward.num_experts", "feed_forward.num_experts_per_tok")
-_NUMBERS = {
-    *("attention.sliding_window", "attention.value_length", "rope.dimension_count"),
-    *("rope.freq_base", "rope.freq_base_swa", "rope.scaling.attn_factor", *_SCALING),
-}
-_IGNORED = ("rope.scaling.finetuned",)
+# Neither llama.cpp nor transformers reads them, but for llama.cpp's Grok.
+_YARN_M = "rope.scaling.yarn_attn_factor"
+_IGNORED = ("rope.scaling.finetuned", "rope.scaling.yarn_ext_factor", _YARN_M)
 # Metadata that say what every family does; 1: softmax.
 _USUAL = {
     **{"attention.causal": True, "expert_gating_func": 1},
-    **{f"rope.scaling.{name}": 1.0 for name in ("factor", "attn_factor", "yarn_ext_factor")},
+    **{"rope.scaling.factor": 1.0, "rope.scaling.attn_factor": 1.0},
 }
 # Fields that say whether there are such tensors in a layer.
 _PARTS = {
@@ -235,11 +233,12 @@ def architecture_of(metadata: Mapping[str, Any], file: str) -> tuple[str, Archit
 
 def config_of(
     metadata: Mapping[str, Any], tensors: Collection[str], factors: Mapping[str, NDArray[Any]],
-    rows: int, file: str,
+    rows: int, file: str, warn: Callable[[str], None],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the config.json that describes a file's model.
 
     tensors: their names. factors: those of `ROPE_FACTORS` that exist. rows: of the embedding.
+    warn: called with one line if a key may mean something else.
 
     Metadata of the architecture that nothing here reads stay under their names, for the reader of
     the config to judge like any key that it does not know. UserError: see `architecture_of`.
@@ -250,20 +249,18 @@ def config_of(
         for key, value in metadata.items()
         if key.startswith(f"{name}.")
     }
+    check_kinds(metadata, f"{name}.", file)
     for key in _REQUIRED:
-        if not isinstance(given.get(key), int) or given[key] < 1:
+        if not given.get(key):
             wrong = show_value(given[key]) if key in given else "missing"
-            raise UserError(f"{file}: {name}.{key}: is {wrong}; it should be a whole number")
+            raise UserError(
+                f"{file}: {name}.{key}: is {wrong}; it should be a whole number of at least 1"
+            )
     by_field = {key.fields[0]: key.name for key in reversed(family.keys) if key.fields}
     config: dict[str, Any] = {"model_type": family.model_type, **own.config}
     names: dict[str, str | None] = {key.name: key.name for key in family.keys}
     names |= {key: by_field[f] for key, f in _FIELDS.items() if f in by_field} | _POSITIONS
     names |= own.names
-    numbers = {*names, *own.scaling, *_NUMBERS}
-    for key, value in given.items():
-        if key in numbers and not isinstance(value, int | float):
-            wrong = f"is {show_value(value)}; it should be one number"
-            raise UserError(f"{file}: {name}.{key}: {wrong}")
     for key, theirs in names.items():
         if key in given:
             value = given.pop(key)
@@ -305,7 +302,15 @@ def config_of(
     if isinstance(slides := given.get("attention.sliding_window_pattern"), list):
         del given["attention.sliding_window_pattern"]
         config["layer_types"] = [f"{'sliding' if own else 'full'}_attention" for own in slides]
-    config["rope_parameters"] = _rope(given, config, width, own, family.partial, factors)
+    rope = config["rope_parameters"] = _rope(given, config, width, own, family.partial, factors)
+    if rope["rope_type"] == "yarn" and not math.isclose(
+        m := _yarn_m(rope), stored := given.get(_YARN_M, m), rel_tol=1e-4
+    ):
+        warn(
+            f"{file}: {name}.{_YARN_M}: is {stored:g}, which is ignored as in llama.cpp: m is "
+            f"{m:.4g}, as is right if it was attn_factor in the model's config.json; if it was "
+            "attention_factor, sweep a yarn with that attention_factor"
+        )
     if family.local:
         base = family.defaults.get("rope_local_base_freq", config["rope_parameters"]["rope_theta"])
         base = given.pop("rope.freq_base_swa", base)
@@ -339,8 +344,8 @@ def _rope(
         share = rotary / width  # of which int(width · share) has to be `rotary`
         share = share if int(width * share) == rotary else math.nextafter(share, 1.0)
         rope["partial_rotary_factor"] = share
-    # llama.cpp's defaults
-    kind = given.get("rope.scaling.type", "linear" if "rope.scaling.factor" in given else "none")
+    factor = given["rope.scaling.factor"] = given.get("rope.scaling.factor") or 1.0  # as llama.cpp
+    kind = given.get("rope.scaling.type", "linear" if factor != 1 else "none")
     attention = given.get("rope.scaling.attn_factor", 1.0)
     long, short = (factors.get(f"rope_factors_{x}.weight") for x in ("long", "short"))
     both = factors.get("rope_freqs.weight")
@@ -362,10 +367,19 @@ def _rope(
         scaling = {**_SCALING, **own.scaling}
         rope |= {theirs: given.pop(key) for key, theirs in scaling.items() if key in given}
         rope |= own.rope if kind == "yarn" else {}
-        if "mscale_all_dim" in rope:  # of models that have both alike
-            both_alike = round(rope["mscale_all_dim"] / own.log_unit, 6)
-            rope |= {"mscale": both_alike, "mscale_all_dim": both_alike}
+        if "mscale_all_dim" in rope:  # the other is not in the file; DeepSeek has both alike
+            in_all = round(rope["mscale_all_dim"] / own.log_unit, 6)
+            rope |= {"mscale": 1.0 if own.log_unit == 1 else in_all, "mscale_all_dim": in_all}
+        elif kind == "yarn" and attention != 1:
+            rope["attention_factor"] = given.pop("rope.scaling.attn_factor") * _yarn_m(rope)
     return rope
+
+
+def _yarn_m(rope: Mapping[str, Any]) -> float:
+    """Return what cos and sin are multiplied by in a model with YaRN."""
+    log = 0.1 * math.log(max(rope["factor"], 1))
+    by_default = (rope.get("mscale", 1) * log + 1) / (rope.get("mscale_all_dim", 0) * log + 1)
+    return float(rope.get("attention_factor", by_default))
 
 
 def _llama3(factors: NDArray[Any], base: float, rotary: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from rope_jax.checkpoints.files import (
 )
 from rope_jax.checkpoints.gguf.architectures import ROPE_FACTORS, architecture_of, config_of
 from rope_jax.checkpoints.gguf.header import Stored, read_header
-from rope_jax.checkpoints.gguf.tokenizer import special_tokens, tokenizer_json
+from rope_jax.checkpoints.gguf.tokenizer import special_tokens, tokenizer_json, warnings_of
 from rope_jax.checkpoints.weights import Row
 from rope_jax.errors import UserError
 
@@ -54,8 +54,8 @@ class GgufFiles(CheckpointFiles):
         self._name, self._architecture, _ = architecture_of(header.metadata, str(path))
         self._stored = {
             # which llama.cpp's quantization makes a vector
-            name: stored._replace(shape=(1, stored.shape[-1]), data=stored.data.reshape(1, -1))
-            if name.endswith(_SHARED_GATE)
+            name: stored._replace(shape=(1, *stored.shape), data=stored.data.reshape(1, -1))
+            if name.endswith(_SHARED_GATE) and len(stored.shape) == 1
             else stored
             for name, stored in header.tensors.items()
         }
@@ -70,8 +70,16 @@ class GgufFiles(CheckpointFiles):
         factors = {
             name: _floats(self._stored.pop(name)) for name in ROPE_FACTORS if name in self._stored
         }
+        for name, divisors in factors.items():
+            if divisors.ndim != 1 or not divisors.size:
+                raise UserError(
+                    f"{path}: {name} has shape {list(divisors.shape)}; it should have one axis, "
+                    "with a divisor for each pair that rotates"
+                )
+        self.warnings = warnings_of(header.metadata, str(path))
         self.config = config_of(
-            *(header.metadata, self._stored, factors, embedding.shape[0], str(path))
+            *(header.metadata, self._stored, factors, embedding.shape[0], str(path)),
+            self.warnings.append,
         )
         self.tensors = {
             name: TensorInfo(stored.file, name, stored.shape, _dtype(stored))
@@ -79,10 +87,14 @@ class GgufFiles(CheckpointFiles):
         }
         for name in [name for name in self.tensors if name.endswith(_KEYS)]:
             values, both = (name.replace(_KEYS, ending) for ending in (_VALUES, _BOTH))
-            heads, rank, width = self.tensors.pop(name).shape
-            info = self.tensors.pop(values)
-            shape = heads * (width + info.shape[1]), rank
-            self.tensors[both] = info._replace(stored=both, shape=shape)
+            keys, info = self.tensors[name], self.tensors.get(values)
+            # others are reported as tensors that nothing reads
+            if info and len(keys.shape) == len(info.shape) == 3:
+                heads, rank, width = keys.shape
+                if (heads, rank) == info.shape[::2]:
+                    shape = heads * (width + info.shape[1]), rank
+                    self.tensors[both] = info._replace(stored=both, shape=shape)
+                    del self.tensors[name], self.tensors[values]
 
     @property
     def remarks(self) -> list[str]:

@@ -10,7 +10,10 @@ numbers are little-endian:
     data:         from the next multiple of general.alignment (32); offsets count from there
 """
 
+import itertools
+import math
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.errors import UserError, file_errors
+from rope_jax.rope.messages import show_value
 
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9
@@ -31,6 +35,29 @@ _NUMBERS = {
 }
 _MOST_AXES = 4
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
+
+# What the value of a key that is read has to be. A bool is no number: its type is not int.
+_KINDS = [
+    (re.compile(pattern), wanted, is_right)
+    for wanted, is_right, pattern in (
+        ("text", lambda x: isinstance(x, str),
+         r"general\.(architecture|type)|tokenizer\.(chat_template|ggml\.(model|pre))"
+         r"|.+\.rope\.scaling\.type"),
+        ("true or false", lambda x: isinstance(x, bool),
+         r"tokenizer\.ggml\.add_(bos_token|space_prefix)"),
+        ("a list of texts", lambda x: isinstance(x, list) and {*map(type, x)} <= {str},
+         r"tokenizer\.ggml\.(tokens|merges)"),
+        ("a list of numbers", lambda x: isinstance(x, list) and {*map(type, x)} <= {int, float},
+         r"tokenizer\.ggml\.(scores|token_type)"),
+        ("a whole number", lambda x: type(x) is int, r"tokenizer\.ggml\.\w+_token_id"),
+        ("a whole number of at least 1", lambda x: type(x) is int and x > 0, r"general\.alignment"),
+        ("one whole number of at least 0", lambda x: type(x) is int and x >= 0,
+         r"split\.count|.+_(count|length|rank|step|size|func)(_kv|_mla)?|.+\.sliding_window"),
+        ("one finite number", lambda x: type(x) in (int, float) and math.isfinite(x),
+         r".+(epsilon|[._]scale|factor|multiplier|softcapping|clamp_kqv|beta_(fast|slow)"
+         r"|freq_base(_swa)?)"),
+    )
+]  # fmt: skip
 
 
 class Stored(NamedTuple):
@@ -60,19 +87,41 @@ def read_header(path: Path) -> Header:
     """
     part = _PART.search(path.name)
     count = int(part[2]) if part else 1
-    names = [_PART.sub(f"-{n + 1:05}-of-{count:05}", path.name) for n in range(count)]
-    headers = [_read(path.with_name(name)) for name in names]
-    metadata = headers[0].metadata
-    if metadata.get("split.count", 1) != count:
+    files = tuple(
+        path.with_name(_PART.sub(f"-{n + 1:05}-of-{count:05}", path.name))
+        for n in range(max(count, 1))
+    )
+    parts = [_read(file) for file in files]
+    metadata = parts[0][0]
+    if (real := metadata.get("split.count") or 1) != count:  # 0: parts that were merged
         raise UserError(
-            f"{path}: is one of {metadata['split.count']} files, which should be named "
-            f"…-00001-of-{metadata['split.count']:05}.gguf"
+            f"{path}: is one of {real} files, which should be named …-00001-of-{real:05}.gguf"
         )
-    tensors = {name: stored for each in headers for name, stored in each.tensors.items()}
-    return Header(metadata, tensors, tuple(path.with_name(name) for name in names))
+    tensors = _without_twins(itertools.chain(*(tensors for _, tensors in parts)), path)
+    return Header(metadata, tensors, files)
 
 
-def _read(path: Path) -> Header:
+def check_kinds(metadata: Mapping[str, Any], begin: str | tuple[str, ...], file: str) -> None:
+    """UserError: a key that is read and begins like this has a value of the wrong kind."""
+    for key, value in metadata.items():
+        for pattern, wanted, is_right in _KINDS if key.startswith(begin) else ():
+            if pattern.fullmatch(key) and not is_right(value):
+                raise UserError(f"{file}: {key}: is {show_value(value)}; it should be {wanted}")
+
+
+def _without_twins(pairs: Iterable[tuple[str, Any]], path: Path) -> dict[str, Any]:
+    """Return pairs by name. UserError: a name occurs twice."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise UserError(
+                f"{path}: has {name} twice; download it again, or convert the model again"
+            )
+        found[name] = value
+    return found
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[tuple[str, Stored]]]:
     with file_errors(path):
         data = np.memmap(path, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
     if bytes(data[:4]) != b"GGUF":
@@ -128,26 +177,26 @@ class _Cursor:
             raise ValueError("the header does not end")
 
 
-def _parsed(path: Path, data: NDArray[np.uint8]) -> Header:
+def _parsed(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], list[tuple[str, Stored]]]:
+    """Return a file's metadata and tensors."""
     cursor = _Cursor(data, 8)
     count, keys = cursor.numbers(10, 2)
-    metadata = {}
-    for _ in range(keys):
-        key = cursor.string()
-        metadata[key] = cursor.value(cursor.number(4))
+    pairs = ((cursor.string(), cursor.value(cursor.number(4))) for _ in range(keys))
+    metadata = _without_twins(pairs, path)
+    check_kinds(metadata, ("general.", "split.", "tokenizer."), str(path))
     found = []
     for _ in range(count):
         name, axes = cursor.string(), cursor.number(4)
-        if axes > _MOST_AXES:
+        if not 0 < axes <= _MOST_AXES:
             raise ValueError(f"{name} has {axes} axes")
         shape = tuple(reversed(cursor.numbers(10, axes)))
         found.append((name, shape, cursor.number(4), cursor.number()))
     alignment = metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
     start = -(-cursor.at // alignment) * alignment
-    tensors = {
-        name: _stored(path, data, name, shape, kind, start + at) for name, shape, kind, at in found
-    }
-    return Header(metadata, tensors, (path,))
+    return metadata, [
+        (name, _stored(path, data, name, shape, kind, start + at))
+        for name, shape, kind, at in found
+    ]
 
 
 def _stored(

@@ -4,7 +4,6 @@ Two kinds: byte-level BPE ("gpt2"), of which the file has the merges and the nam
 cuts a text into words; and SentencePiece's BPE ("llama"), of which it has scores.
 """
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +20,6 @@ _IDS = {
 }
 _TURN = "eot_token_id"  # ends what a model says in a chat
 _OF_LLAMA = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}  # if a file is silent
-_TYPES = {
-    **dict.fromkeys(("model", "pre"), (str, "text")),
-    **dict.fromkeys(("tokens", "merges", "scores", "token_type"), (list, "a list")),
-    **dict.fromkeys((*_IDS.values(), _TURN), (int, "a whole number")),
-}
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
@@ -116,9 +110,6 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
     UserError: the file has none, or one that cannot be expressed.
     """
     given = _given(metadata)
-    for key, (type_, wanted) in _TYPES.items():
-        if key in given and not isinstance(given[key], type_):
-            raise UserError(f"{file}: {_KEY}{key}: should be {wanted}")
     kind = given.get("model")
     needed = {"gpt2": "merges", "llama": "scores"}
     if kind not in needed:
@@ -130,15 +121,16 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
     if kind == "gpt2" and name not in _PATTERNS:
         raise UserError(f"{file}: {_KEY}pre: {name!r} is not one of {', '.join(sorted(_PATTERNS))}")
     tokens = given["tokens"]
-    pieces = [
-        Piece(token, score, type_)
-        for token, score, type_ in zip(
-            tokens,
-            given.get("scores") or itertools.repeat(0.0),
-            given.get("token_type") or itertools.repeat(_NORMAL),
-            strict=False,
+    scores, types = (
+        given.get(key) or [by_default] * len(tokens)
+        for key, by_default in (("scores", 0.0), ("token_type", _NORMAL))
+    )
+    if not len(tokens) == len(scores) == len(types):
+        raise UserError(
+            f"{file}: {_KEY}tokens: has {len(tokens):,} elements, but scores {len(scores):,} and "
+            f"token_type {len(types):,}; all should be as long"
         )
-    ]
+    pieces = [Piece(*each) for each in zip(tokens, scores, types, strict=True)]
     bos = given.get("bos_token_id")
     adds = given.get("add_bos_token", kind == "llama" or name in _ADDS_BOS)
     if adds and (bos is None or not 0 <= bos < len(tokens)):
@@ -152,6 +144,16 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
             add_prefix(library, given.get("add_space_prefix", True))
         add_pieces(library, pieces, bos if adds else None)
     return library.to_str()
+
+
+def warnings_of(metadata: Mapping[str, Any], file: str) -> list[str]:
+    """Return a line if a tokenizer may split texts otherwise than the model's own does."""
+    if metadata.get(f"{_KEY}model") != "gpt2" or f"{_KEY}pre" in metadata:
+        return []
+    return [
+        f"{file}: {_KEY}pre: is missing, so texts are cut into words by llama.cpp's default rule, "
+        "probably not the model's own; convert the model again, or expect a worse perplexity"
+    ]
 
 
 def special_tokens(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
