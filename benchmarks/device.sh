@@ -156,7 +156,7 @@ run() { # NAME SECONDS SHARE_OF_MEMORY
   echo "$part: status $status after $((SECONDS - began)) of $limit s"
   ((status)) || mv "$log" "$FOLDER/$part.log"
   cd "$FOLDER"
-  find . -type f \( -name '*.log' -o -path '*/evals/*' -o -path '*/fits/*' -o -path '*/key_tokens/*' \) |
+  find . -type f ! -path '*/.*/*' \( -name '*.log' -o -path '*/evals/*' -o -path '*/fits/*' -o -path '*/key_tokens/*' \) |
     tar czf "$part.tar.gz" --warning=no-file-changed -T - || true # of another part, which writes to it
   cd "$OLDPWD"
   mv "$FOLDER/$part.tar.gz" "$ARCHIVE"
