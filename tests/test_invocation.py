@@ -1,15 +1,12 @@
 """Commands are named as the user called them."""
 
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rope_jax import invocation
 from rope_jax.checkpoints.files import open_checkpoint
-from rope_jax.config.data import HubData, ParquetData, TextData
-from rope_jax.data.corpora import load_documents
 from rope_jax.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -57,10 +54,6 @@ def test_every_command_has_a_script_and_a_module():
         assert f"from rope_jax.commands.{module} import main" in script
 
 
-def documents_of(data):
-    return list(load_documents(data, Path("scratch")).splits["train"]())
-
-
 def test_tensorboard_is_a_target_in_the_repository_alone(called, monkeypatch):
     called("eval_ppl.py")
     assert invocation.tensorboard_line("runs/a") == "make tensorboard RUNS=runs/a"
@@ -72,34 +65,14 @@ def test_tensorboard_is_a_target_in_the_repository_alone(called, monkeypatch):
     assert invocation.tensorboard_line("runs/a") == f"{install} && tensorboard --logdir runs/a"
 
 
-@pytest.mark.parametrize(
-    ("package", "extra", "begin", "read"),
-    [
-        ("gguf", "gguf", "m.gguf: GGUF", lambda: open_checkpoint("m.gguf", None)),
-        ("datasets", "datasets", "data.type: hub", lambda: documents_of(HubData(id="a/b"))),
-        *(
-            (
-                "pyarrow",
-                "datasets",
-                f"data.files: {name}",
-                partial(documents_of, data(files=[name])),
-            )
-            for name, data in [("a.parquet", ParquetData), ("a.txt.zst", TextData)]
-        ),
-    ],
-)
-def test_a_missing_extra_is_named(called, tmp_path, monkeypatch, package, extra, begin, read):
+def test_a_missing_extra_is_named(called, monkeypatch):
     called("/env/bin/rope-jax", "sweep")
-    monkeypatch.chdir(tmp_path)
-    for name in ("a.parquet", "a.txt.zst"):
-        Path(name).touch()
-    for name in ("rope_jax.checkpoints.gguf.files", "pyarrow.parquet"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "rope_jax.checkpoints.gguf.files", raising=False)
+    monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(UserError) as error:
-        read()
-    install = f"python -m pip install 'rope-jax[{extra}]'"
-    assert str(error.value) == f"{begin} needs the package {package}; install it with {install}"
+        open_checkpoint("m.gguf", None)
+    install = "python -m pip install 'rope-jax[gguf]'"
+    assert str(error.value) == f"m.gguf: GGUF needs the package gguf; install it with {install}"
 
 
 def test_a_page_is_opened_by_its_address(called, tmp_path):

@@ -16,7 +16,6 @@ from rope_jax.data.files import FileData, Record, matching_files, read_documents
 from rope_jax.data.splits import SPLITS, Document, Split, assign, by_position, cut, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
 from rope_jax.errors import UserError, library_errors
-from rope_jax.invocation import needs_extra
 
 # What is in memory and tokenized at once, unless one document is longer: the library `tokenizers`
 # takes about 130 bytes for each character.
@@ -91,8 +90,7 @@ def load_documents(
 
 def _hub_splits(data: HubData, skipped: dict[str, None], render: Render) -> dict[str, Split]:
     """Return the splits of a data set, whose code is never run. skipped: see `with_text`."""
-    with needs_extra("datasets", "data.type: hub"):
-        from datasets import load_dataset
+    from datasets import load_dataset
 
     # load_dataset would read a bare name as one of its loaders, and an existing path as local data
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", data.id) or Path(data.id).exists():

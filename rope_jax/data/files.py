@@ -24,7 +24,6 @@ from rope_jax.config.types import errors_in
 from rope_jax.data.chat import Render, is_chat, render_plainly
 from rope_jax.data.splits import Document
 from rope_jax.errors import UserError, library_errors, printable
-from rope_jax.invocation import needs_extra
 from rope_jax.rope.messages import shorten
 
 FileData = TextData | JsonLinesData | ParquetData
@@ -34,8 +33,7 @@ _ARCHIVES = {".tar", ".tgz", ".zip", ".7z"}
 
 
 def _open_zstd(file: Path, mode: str) -> Any:
-    with needs_extra("datasets", f"data.files: {file}"):
-        import pyarrow  # Python itself has no zstd before 3.14
+    import pyarrow  # Python itself has no zstd before 3.14
 
     stream: Any = pyarrow.CompressedInputStream(file.open(mode), "zstd")
     return io.BufferedReader(stream)
@@ -204,9 +202,8 @@ def _parsed(content: bytes, where: str, wanted: str) -> Any:
 
 
 def _parquet_rows(file: Path, name: str, column: str) -> Iterator[Record]:
-    with needs_extra("datasets", f"data.files: {file}"):
-        import pyarrow
-        from pyarrow import parquet
+    import pyarrow
+    from pyarrow import parquet
 
     with (
         library_errors(f"data.files: {file} is not readable as Parquet", pyarrow.ArrowException),

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import SweepTask
-from rope_jax.invocation import needs_extra
 from rope_jax.positions.maps import PositionMap, first_changed_distance
 from rope_jax.protocols import BASELINE
 from rope_jax.results.rows import DocumentRow, Origin, Row, UnitKind
@@ -105,8 +104,7 @@ class SweepResult:
         nll and its 95% interval, ci_low and ci_high, are in nats per token; bpb and its interval,
         bpb_low and bpb_high, in bits per byte, without values unless the sweep got `token_bytes`.
         """
-        with needs_extra("pandas", "to_frame"):
-            import pandas
+        import pandas  # half a second, and only needed here
 
         table = rows(self, _NO_ORIGIN)
         frame = pandas.DataFrame(table, columns=list(Row._fields)).drop(columns=_OF_A_RUN)

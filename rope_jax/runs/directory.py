@@ -17,7 +17,6 @@ from rope_jax.data import chat
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
 from rope_jax.errors import UserError
-from rope_jax.invocation import is_installed
 from rope_jax.rope.files import read_limited
 from rope_jax.sealed import finish_replacing, locked, write_text
 
@@ -27,8 +26,7 @@ RUN_CONFIG = "run.yaml"
 _BEFORE_CONFIG = {".lock", ".config.tmp.yaml"}
 _PACKAGES = (
     *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint"),
-    *("tokenizers", "numpy", "scipy"),
-    *(["datasets"] * is_installed("datasets")),  # an extra
+    *("datasets", "tokenizers", "numpy", "scipy"),
 )
 
 

@@ -15,8 +15,6 @@ from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from tests.data.test_corpora import whole
 
-pytest.importorskip("jinja2")
-
 CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": None}]
 # in the manner of ChatML
 TEMPLATE = """{{ bos_token }}
