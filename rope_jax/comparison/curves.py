@@ -9,7 +9,7 @@ from typing import Any
 from rope_jax import stopping
 from rope_jax.comparison.comparable import Mismatch, truncation_key, write_notes, write_remarks
 from rope_jax.comparison.groups import Group, PointKey, Sweep, group_sweeps
-from rope_jax.config.presentation import CompareConfig, FigureWidth, Presentation, Show
+from rope_jax.config.presentation import CompareConfig, Presentation
 from rope_jax.errors import UserError
 from rope_jax.protocols import BASELINE
 from rope_jax.results import statistics
@@ -128,14 +128,7 @@ class Comparison:
     """How much a usable length may lose, in nats per token."""
     notes: list[str]
     """Warnings for the reader, those about marked groups first."""
-    show: Show = "perplexity"
-    """What the tables list, and figures if it is `above_truncation`."""
-    figure_width: FigureWidth = "page"
-    has_title: bool = True
-    colors: Mapping[str, str] = field(default_factory=dict)
-    """Those that the user chose, by the name of a sweep's entry or of runs."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """What entries and runs are called instead of their names."""
+    how: Presentation = field(default_factory=Presentation)
     remarks: tuple[str, ...] = ()
     """What the reader should know besides, such as which curves stand for `trained`."""
     only: bool = False
@@ -203,11 +196,7 @@ def compare(
         curves=curves,
         tolerance=config.tolerance,
         notes=write_notes(groups, mismatches),
-        show=config.show,
-        figure_width=config.figure_width,
-        has_title=config.figure.title,
-        colors=config.colors,
-        labels=config.labels,
+        how=config,
         remarks=tuple(write_remarks(groups)),
     )
 
@@ -220,11 +209,10 @@ def compare_checkpoints(
     checkpoints: the newest first. Bits per byte turn into nats without the bytes per token, and
     losses above truncation where no curve was compared with it.
     """
-    show, newest = config.show, checkpoints[0]
-    if show == "bits_per_byte" and any(None in (row.bpb, row.bpb_low) for row in rows):
-        show = "nats"
-    if show == "above_truncation" and not newest.curves:
-        show = "nats"
+    newest = checkpoints[0]
+    has_bits = all(None not in (row.bpb, row.bpb_low) for row in rows)
+    if not {"bits_per_byte": has_bits, "above_truncation": newest.curves}.get(config.show, True):
+        config = config.model_copy(update={"show": "nats"})
     windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
     sweep = Sweep(Path(newest.run), newest.run, rows[0].seed, rows, sums={}, windows=windows)
     group = Group(config.labels.get(newest.run, newest.run), (sweep,), name=newest.run)
@@ -251,11 +239,7 @@ def compare_checkpoints(
         curves=curves,
         tolerance=newest.tolerance,
         notes=[],
-        show=show,
-        figure_width=config.figure_width,
-        has_title=config.figure.title,
-        colors=config.colors,
-        labels=config.labels,
+        how=config,
         only=True,
     )
 

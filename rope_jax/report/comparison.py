@@ -46,7 +46,7 @@ def results_texts(
     comparison: Comparison, checkpoint: CheckpointSummary, tasks: TaskTables
 ) -> tuple[str, str]:
     """Return results.md and results.tex: a table for each protocol and task of a checkpoint."""
-    tables = task_tables(checkpoint, tasks, comparison.labels)
+    tables = task_tables(checkpoint, tasks, comparison.how.labels)
     title = escape_markdown(f"{checkpoint.run}, step {checkpoint.step}")
     markdown = [f"# {title}\n", _markdown_tables(comparison), *map(format_markdown, tables)]
     return "\n".join(markdown), "\n".join(

@@ -80,7 +80,7 @@ class Plan:
 def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figure:
     """Draw each group's newest checkpoint; title: in place of one that names the groups."""
     curves = _drawn(comparison, comparison.newest)
-    plan = replace(_plan(comparison, curves), is_above=comparison.show == "above_truncation")
+    plan = replace(_plan(comparison, curves), is_above=comparison.how.show == "above_truncation")
     shown = {(point.protocol, plan.key[curve]) for curve in curves for point in curve.points}
     if comparison.only and len(shown) == 1:  # as the right ends, which are beside it
         ends = {curve.name: curve.points[-1].nll for curve in curves}
@@ -92,7 +92,7 @@ def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figu
 
 def _drawn(comparison: Comparison, curves: Sequence[Curve]) -> list[Curve]:
     """Return curves as the figure shows them: with the points that are known above truncation."""
-    if comparison.show != "above_truncation":
+    if comparison.how.show != "above_truncation":
         return list(curves)
     cut = [
         replace(curve, points=tuple(p for p in curve.points if p.above_truncation is not None))
@@ -178,8 +178,8 @@ def assign_curve_styles(comparison: Comparison) -> dict[str, LineStyle]:
     chosen: dict[str, str] = {}
     for curve in comparison.curves:
         kinds.setdefault(curve.name, curve.kind)
-        if curve.entry in comparison.colors:
-            chosen[curve.name] = comparison.colors[curve.entry]
+        if curve.entry in comparison.how.colors:
+            chosen[curve.name] = comparison.how.colors[curve.entry]
     return style.assign_styles(kinds, chosen)
 
 
@@ -193,7 +193,7 @@ def assign_group_styles(comparison: Comparison) -> dict[str, LineStyle]:
 def _distinct_styles(comparison: Comparison) -> dict[str, LineStyle]:
     styles = style.distinct_styles([group.label for group in comparison.groups])
     for group in comparison.groups:
-        color = comparison.colors.get(group.name, styles[group.label].color)
+        color = comparison.how.colors.get(group.name, styles[group.label].color)
         styles[group.label] = replace(styles[group.label], color=color)
     return styles
 
@@ -202,7 +202,7 @@ def _title(comparison: Comparison) -> str:
     groups, key = comparison.groups, shared_key(comparison.groups)
     by = "" if key is None else f", by {key}"
     title = describe_groups(comparison) + by
-    inches = style.WIDTHS[comparison.figure_width]
+    inches = style.WIDTHS[comparison.how.figure_width]
     if len(groups) > 1 and "\n" in panels.fold_title(title, inches):
         title = f"{len(groups)} groups of runs{by}"  # legend, panels or labels name them
     if any(group.marked for group in groups):
@@ -214,7 +214,7 @@ def _draw_plan(
     plan: Plan, meanings: Sequence[Artist], comparison: Comparison, title: str
 ) -> Figure:
     """Draw curves in panels; meanings: what the legend has behind `plan.legend`."""
-    width = comparison.figure_width
+    width = comparison.how.figure_width
     points = [point for curve in plan.key for point in curve.points]
     windows = sorted({curve.window for curve in plan.key})
     levels = _levels(plan, list(plan.key))
@@ -223,7 +223,7 @@ def _draw_plan(
     is_by_key = keys != [""]
     if is_by_key and len(protocols) == 1:  # the panels' titles are the keys alone
         title += f"\n{PROTOCOLS[protocols[0]].title}"
-    if not comparison.has_title:
+    if not comparison.how.figure.title:
         title = ""
     shown = list(itertools.product(protocols, keys))
     count = len(keys) if is_by_key else len(protocols)  # with keys, each protocol begins a row
@@ -232,7 +232,7 @@ def _draw_plan(
     headings = []
     for protocol, key in shown:
         heading = f"{key}\n{protocol}" if key and len(protocols) > 1 else key
-        if not heading and (comparison.has_title or count > 1):
+        if not heading and (comparison.how.figure.title or count > 1):
             heading = PROTOCOLS[protocol].title
         headings.append(panels.fold_text(heading, max(20, int(14 * inches))))
     row_height = _ROW_HEIGHTS[width][columns]
@@ -433,6 +433,6 @@ def draw_checkpoints(comparison: Comparison, *, title: str) -> Figure:
         styles={curve: styles[curve.step] for curve in curves},
         legend={f"step {steps[i]:,}": styles[steps[i]] for i in chosen.round().astype(int)},
         has_intervals=False,
-        is_above=comparison.show == "above_truncation",
+        is_above=comparison.how.show == "above_truncation",
     )
     return _draw_plan(plan, [], comparison, title)

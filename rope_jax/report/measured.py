@@ -32,8 +32,8 @@ def caption(protocol: str, stride: int | None, *, in_full: bool = False) -> str:
 
 def shown_by(comparison: Comparison, protocol: str) -> Show:
     """Return the quantity to show of a protocol: nats where truncation scores other tokens."""
-    is_unknown = comparison.show == "above_truncation" and protocol != BASELINE
-    return "nats" if is_unknown else comparison.show
+    is_unknown = comparison.how.show == "above_truncation" and protocol != BASELINE
+    return "nats" if is_unknown else comparison.how.show
 
 
 def value_text(value: float, show: Show, decimals: int = 3) -> str:
@@ -241,7 +241,7 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
     if not several:
         del abouts["above_own"]
         abouts["above_truncation"] = "The loss above truncation to the window"
-    if comparison.show == "above_truncation":  # the first table has it
+    if comparison.how.show == "above_truncation":  # the first table has it
         del abouts["above_truncation"]
     for name, about in abouts.items():
         lines = []

@@ -41,7 +41,7 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
         "notes": [*map(printable, comparison.notes)],
         "remarks": [*map(printable, comparison.remarks)],
         "tolerance": comparison.tolerance,
-        "show": comparison.show,
+        "show": comparison.how.show,
         "baseline": comparison.baseline,
         "units": " and ".join(f"{kind}s" for kind in measured.unit_kinds(points)),
         "paired": measured.pairing_text(points),

@@ -100,7 +100,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             lines.append(line._replace(labels=(name,)))
         above = curve.group
     names, title, of = ("scaling",), QUANTITIES[shown_by(comparison, protocol)], " of "
-    if len(groups) == 1 or comparison.show == "above_truncation":
+    if len(groups) == 1 or comparison.how.show == "above_truncation":
         title, of = f"{title}{of}{printable(groups[0].label)}", "; "
     if len(groups) > 1 and alike:
         names, title = ("runs",), f"{title}{of}{printable(next(iter(plotted)).name)}"
@@ -140,7 +140,7 @@ def _with_details(comparison: Comparison, protocol: str, plotted: Plotted, *head
         "above truncation": loss_cells(above, "above_truncation"),
         "blow-up": loss_cells(above),
     }
-    if comparison.show == "above_truncation":  # at every length
+    if comparison.how.show == "above_truncation":  # at every length
         del columns["above truncation"]
     shown = {heading: columns[heading] for heading in headings if heading in columns}
     lines = [
@@ -177,7 +177,7 @@ def print_sweep(
         text = f"intervals are unreliable below {RELIABLE_UNITS} {newest.unit_kind}; this sweep has"
         text += f" {newest.units}: a larger max_documents, more test text or shorter lengths give"
         print_wrapped(console, f"{text} more", "yellow")
-    print_tasks(console, newest, tasks, comparison.labels)
+    print_tasks(console, newest, tasks, comparison.how.labels)
 
 
 def _print_protocol(

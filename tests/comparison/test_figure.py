@@ -8,6 +8,7 @@ from matplotlib.collections import PolyCollection
 
 from rope_jax.comparison.curves import Comparison
 from rope_jax.comparison.groups import Group
+from rope_jax.config.presentation import Presentation
 from rope_jax.plots.style import BACKGROUND, MARKERS, REFERENCE
 from rope_jax.report.figure import describe_group, draw_comparison, shared_key
 from tests.comparison.conftest import compared
@@ -101,7 +102,9 @@ def test_a_column_is_narrow_and_its_title_counts_groups_without_room_for_their_n
     made = several(3, ["trained"])
     long = [replace(g, label=f"a-rather-long-name-{i}") for i, g in enumerate(made.groups)]
     curves = [replace(c, group=g) for c, g in zip(made.curves, long, strict=True)]
-    figure = draw_comparison(replace(made, groups=long, curves=curves, figure_width="column"))
+    figure = draw_comparison(
+        replace(made, groups=long, curves=curves, how=Presentation(figure_width="column"))
+    )
     assert figure.get_suptitle() == "3 groups of runs, by rope.base"
     assert figure.get_figwidth() == 3.3
 

@@ -23,7 +23,7 @@ def drawn(monkeypatch):
     calls = []
 
     def draw(comparison):
-        calls.append((comparison.sweeps[0].rows, comparison.curves, comparison.figure_width))
+        calls.append((comparison.sweeps[0].rows, comparison.curves, comparison.how.figure_width))
         return {}
 
     monkeypatch.setattr("rope_jax.report.figure.draw_sweep", draw)
