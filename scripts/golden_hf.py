@@ -23,6 +23,23 @@ GOLDEN = Path(__file__).parents[1] / "tests/rope/golden_hf.json"
 TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 HEAD_DIMS = (32, 48, 64, 80, 96, 128, 160, 192, 256)
 
+# YaRN without a ramp between its ends: Kimi K2's, where a pair lies between them, and where not.
+_KIMI = {
+    **{"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+    **{"beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+}
+STEPS = [
+    (
+        "yarn",
+        {
+            **{"head_dim": 64, "max_position_embeddings": 131072, "rope_theta": 50000.0},
+            "rope_scaling": _KIMI | {"truncate": truncate},
+        },
+        1,
+    )
+    for truncate in (True, False)
+]
+
 
 def random_config(kind: str, rng: random.Random) -> tuple[dict[str, Any], int]:
     """Return a config.json of one rope_type, in one of the forms in use, and a text length."""
@@ -148,7 +165,7 @@ def difference(one: tuple[np.ndarray, float], other: tuple[np.ndarray, float]) -
 
 def write() -> None:
     made = []
-    for _, config, seq_len in cases(15, 0):
+    for _, config, seq_len in (*cases(15, 0), *STEPS):
         inv_freq, m = reference(config, seq_len)
         # the shortest decimals that round-trip in float32
         numbers = [float(str(value)) for value in inv_freq]

@@ -127,6 +127,8 @@ def smollm3() -> Models:
     yield "biases", untied, LENGTHS
     sliding = {"use_sliding_window": True, "sliding_window": 16, "no_rope_layer_interval": 2}
     yield "sliding", own | sliding, LENGTHS
+    kinds = ["sliding_attention", "full_attention"] * 2  # these count without use_sliding_window
+    yield "layer_types", own | {"layer_types": kinds, "sliding_window": 16}, LENGTHS
 
 
 def phi3() -> Models:
@@ -402,6 +404,8 @@ def ministral3() -> Models:
     yarn |= {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
     yield "default", own | {"rope_parameters": yarn}, LENGTHS
     yield "window", own | {"rope_parameters": yarn, "sliding_window": 48}, LENGTHS
+    devstral = yarn | {"llama_4_scaling_beta": 0.0}
+    yield "no_query_scale", own | {"rope_parameters": devstral}, LENGTHS
 
 
 def ministral() -> Models:
@@ -497,6 +501,8 @@ def deepseek_v3() -> Models:
     yield "yarn", own | {"rope_parameters": _DEEPSEEK_ROPE}, LENGTHS
     flat = {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "norm_topk_prob": False}
     yield "default", own | flat | {"attention_bias": True, "rms_norm_eps": 1e-3}, LENGTHS
+    kimi = _DEEPSEEK_ROPE | {"beta_fast": 1.0, "beta_slow": 1.0, "mscale_all_dim": 1.0}
+    yield "kimi_k2", own | {"rope_parameters": kimi}, LENGTHS
 
 
 def gpt_oss() -> Models:

@@ -348,8 +348,8 @@ def _rope_keys(
         # proportional has it among its own settings
         share = written.get("partial_rotary_factor", 1.0)
         own["partial_rotary_factor"] = rope.get("partial_rotary_factor", share)
-    if ("llama_4_scaling_beta" in rope) != family.ministral:
-        raise ValueError(f"{'only with' if family.ministral else 'no'} Ministral's query scale")
+    if "llama_4_scaling_beta" in rope and not family.ministral:
+        raise ValueError("no Ministral's query scale")
     keys["rope_parameters"] = rope | own
     if kind in ("longrope", "yarn", "llama3") or LENGTH in family.defaults:
         # at the top level it counts for every version, and Phi-3 has a default of its own there

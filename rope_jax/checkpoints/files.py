@@ -129,6 +129,8 @@ class CheckpointFiles:
         found, self.tensors = self.tensors, {}
         pairs = {name: partner(name, info.dtype) for name, info in found.items()}
         scales = {pair[1] for pair in pairs.values() if pair is not None}
+        # those of activations, which are not quantized here
+        scales |= {f"{scale.removesuffix('weight_scale_inv')}activation_scale" for scale in scales}
         for name, info in found.items():
             if name in scales:
                 continue

@@ -1,6 +1,7 @@
 """Weights of 8 and 4 bits with a scale for each block, which become numbers as they are read.
 
     fp8 (DeepSeek V3):  W[i, j] = w[i, j]·s[⌊i/m⌋, ⌊j/n⌋], w of float8_e4m3, blocks of m × n
+    fp8 (Ministral 3):  the same with one block, the whole tensor (weight_block_size is null)
     MXFP4 (gpt-oss):    W[e, 32·g + j, i] = w[e, i, g, j]·2^(s[e, i, g] − 127), w of float4_e2m1
 
 Sources: DeepSeek-V3, arXiv 2412.19437, §3.3; OCP Microscaling Formats 1.0. Two numbers of 4 bits
@@ -74,7 +75,9 @@ def dequantized(
             numbers = np.ldexp(_PAIRS[stored[expert]], exponents[..., None, None])
             out[expert] = numbers.reshape(rows, -1).T
         return out
-    block = tuple(method.get("weight_block_size") or _BLOCK)
+    block = tuple(method.get("weight_block_size", _BLOCK) or stored.shape)
+    if scales.size == 1:
+        scales = scales.reshape(1, 1)
     wanted = tuple(-(-size // b) for size, b in zip(stored.shape, block, strict=True))
     if scales.shape != wanted:
         raise ValueError(

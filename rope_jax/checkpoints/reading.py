@@ -1,15 +1,17 @@
 """The decoder's config and positions in the config.json of a Hugging Face checkpoint."""
 
+import contextlib
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flax.traverse_util import unflatten_dict
 
 from rope_jax.checkpoints.families import FAMILIES, REFUSED, Family
+from rope_jax.checkpoints.families.base import PATTERN
 from rope_jax.checkpoints.quantized import METHODS
-from rope_jax.config.model import MOST_LAYERS
+from rope_jax.config.model import MOST_LAYERS, ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.hf.layers import shortest_pattern
@@ -178,6 +180,10 @@ def read_description(
         for name in _ROPE:
             if isinstance(given.get(name), Mapping):
                 given[name] = _without_left_over(given[name], name, left_over)
+                if own := family.defaults.get(LENGTH):  # Phi-3's counts at the top level alone
+                    own = given.get(LENGTH) or own
+                    if given[name].pop(LENGTH, own) != own:
+                        left_over.append(f"{name}.{LENGTH}")
         model = dict(family.fixed)
         for key in family.keys:
             model |= key.read(given)
@@ -185,6 +191,9 @@ def read_description(
         known = {key.name for key in family.keys} | POSITION_KEYS | family.ignored
         known |= {family.windows.key, *(TEMPERATURE if family.tempered else ())}
         known -= _unread_positions(given, family)
+        known |= _restated(given, model, rope)
+        if _misleads(given, family.windows.read(given, model["num_hidden_layers"])):
+            left_over.append(PATTERN)
         unread = _unread_keys(given, known, rope["rotary_dim"] // 2)
     except ValueError as error:  # begins with a key
         name, _, why = str(error).partition(": ")
@@ -198,11 +207,13 @@ def read_description(
 def text_part(hf: dict[str, Any]) -> dict[str, Any]:
     """Return the config of a multimodal model's language model; that of others unchanged."""
     inside = hf.get("text_config")
-    if not isinstance(inside, Mapping):
-        return hf
-    ids = ("bos_token_id", "eos_token_id", "pad_token_id")
-    of_all = (*ids, "tie_word_embeddings", "quantization_config", "auto_map")
-    return {**inside, **{key: hf[key] for key in of_all if key in hf}}
+    if isinstance(inside, Mapping):
+        ids = ("bos_token_id", "eos_token_id", "pad_token_id")
+        of_all = (*ids, "tie_word_embeddings", "quantization_config", "auto_map")
+        hf = {**inside, **{key: hf[key] for key in of_all if key in hf}}
+    if hf.get("model_type") == "kimi_k2":  # whose code is DeepSeek V3's
+        return hf | {"model_type": "deepseek_v3"}
+    return hf
 
 
 def _family(kind: Any, text: Mapping[str, Any]) -> Family:
@@ -254,14 +265,39 @@ def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -
 
 
 def _unread_positions(hf: Mapping[str, Any], family: Family) -> set[str]:
-    """Return the keys about layers that the family's code ignores, so that they may mislead."""
-    unread = set() if family.nope == "listed" else {"no_rope_layers", "no_rope_layer_interval"}
+    """Return the keys about positions that the family's code ignores, so that they may mislead."""
+    unread = {"rope_local_base_freq", "rotary_dim", "rotary_emb_base", "rotary_pct"}
+    unread -= {*family.defaults, *family.aliases.values()}
+    unread |= set() if family.nope == "listed" else {"no_rope_layers", "no_rope_layer_interval"}
     if not family.windows.exist and hf.get("use_sliding_window") is not False:
         unread |= {"sliding_window", "use_sliding_window"}
         types = hf.get("layer_types")
         if isinstance(types, list) and any(kind != "full_attention" for kind in types):
             unread.add("layer_types")
     return unread
+
+
+def _restated(hf: Mapping[str, Any], model: Mapping[str, Any], rope: Mapping[str, Any]) -> set[str]:
+    """Return keys of other families whose value is what this model has anyway."""
+    same = {"rotary_dim": rope["rotary_dim"], "rotary_emb_base": rope["base"]}
+    same["rotary_pct"] = hf.get("partial_rotary_factor", 1)
+    restated = {name for name, value in same.items() if hf.get(name) == value}
+    fields = {name: field.default for name, field in ModelConfig.model_fields.items()}
+    fields |= model
+    for key in (key for family in FAMILIES.values() for key in family.keys if key.name in hf):
+        with contextlib.suppress(ValueError):  # not one of that family's values
+            own = key.read(hf)
+            if own and own.items() <= fields.items():
+                restated.add(key.name)
+    return restated
+
+
+def _misleads(hf: Mapping[str, Any], windows: Sequence[int | None]) -> bool:
+    """Whether the period of global layers is not that of the layers with these windows."""
+    if not (every := hf.get(PATTERN)):
+        return False
+    is_global = [window is None for window in windows]
+    return is_global != [i % every == 0 for i in range(1, len(windows) + 1)]
 
 
 def _check_types(part: Mapping[str, Any]) -> None:
@@ -321,6 +357,8 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
     """Return the config with transformers' defaults, where `layers_from_hf` needs a key."""
     unread = _unread_positions(hf, family)
     given = {key: v for key, v in hf.items() if v is not None and key not in unread}
+    if given.get("rope_scaling") == {}:
+        del given["rope_scaling"]
     inside = given.get("rope_parameters") or given.get("rope_scaling") or {}
     is_new = "rope_parameters" in given
     for key, alias in family.aliases.items():
@@ -331,10 +369,7 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
                 f"{key}: is ignored by {family.model_type}, whose {alias} is {own}; remove it"
             )
     for key, default in family.defaults.items():
-        is_inside = is_new or key in inside
-        if key == LENGTH:  # in rope_scaling, transformers does not read Phi-3's
-            is_inside = is_new and key in inside
-        if not is_inside and key not in given:
+        if key not in given and (key == LENGTH or not (is_new or key in inside)):
             given.setdefault(family.aliases.get(key, key), default)
     if width := model.get("self_attention.qk_rope_head_dim", model.get("head_dim")):
         given["head_dim"] = width
@@ -345,6 +380,8 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
     if family.local or family.nope == "full":
         given["layer_types"] = family.windows.layer_types(hf, model["num_hidden_layers"])
     if family.local:
+        if "rope_type" not in inside and inside.get("type", "default") != "default":
+            raise ValueError(f"type: is ignored by {family.model_type}; call it rope_type")
         nested = given.get("rope_parameters")
         if nested and not all(isinstance(part, Mapping) for part in nested.values()):
             raise ValueError(

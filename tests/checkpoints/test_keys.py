@@ -114,6 +114,22 @@ def test_keys_that_may_change_the_logits_are_refused(key: str, value: Any) -> No
     assert described(ignored=(key,), **{key: value}) == described()
 
 
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("qwen3_moe", "use_qk_norm", True),
+        ("phi", "rotary_dim", 8),
+        ("cohere2", "rotary_pct", 1.0),
+        ("llama", "layer_norm_epsilon", 1e-5),
+        ("starcoder2", "rms_norm_eps", 0.5),  # which a LayerNorm never reads
+    ],
+)
+def test_a_key_of_another_family_may_say_what_the_model_has_anyway(
+    family: str, key: str, value: Any
+) -> None:
+    assert described(family, **{key: value}) == described(family)
+
+
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
 def test_a_key_that_is_off_changes_nothing(value: Any) -> None:
     assert described(attention_multiplier=value) == described()
@@ -169,6 +185,29 @@ def test_mscales_that_transformers_does_not_read_for_phi3_are_listed() -> None:
     found = read_description(own, "config.json")
     assert found.unread == ("rope_scaling.short_mscale", "rope_scaling.long_mscale")
     assert found._replace(unread=()) == read_description(config, "config.json")
+
+
+def test_phi3s_length_counts_at_the_top_level_alone() -> None:
+    """In transformers, 32 in rope_parameters gives way to the default of the top level."""
+    rope = json.loads(golden_case("phi3", "longrope").config)["rope_parameters"]
+    found = described("phi3", rope_parameters=rope, original_max_position_embeddings=...)
+    assert found.rope["train_length"] == 4096
+    assert found.unread == ("rope_parameters.original_max_position_embeddings",)
+
+
+@pytest.mark.parametrize("form", [{}, {"rope_parameters": None}, {"rope_scaling": {}}])
+def test_ministral3_without_rope_parameters_is_scaled_16_times(form: dict[str, Any]) -> None:
+    rope = described("ministral3", **({"rope_parameters": ...} | form)).rope
+    assert (rope["base"], rope["train_length"]) == (1e6, 16384)
+    scaling = {"type": "yarn", "factor": 16.0, "query_scale": {"type": "ministral", "beta": 0.1}}
+    assert rope["scaling"].items() >= (scaling | {"mscale": 1.0, "mscale_all_dim": 1.0}).items()
+
+
+@pytest.mark.parametrize("family", ["gemma2", "vaultgemma", "olmo3"])
+def test_a_pattern_that_the_family_ignores_is_listed(family: str) -> None:
+    found = described(family, layer_types=..., sliding_window_pattern=3)
+    assert found.unread == ("sliding_window_pattern",)
+    assert found._replace(unread=()) == described(family, layer_types=...) == described(family)
 
 
 # Values
@@ -233,6 +272,17 @@ KNOWN = ", ".join(FAMILIES)
          "interleave_moe_layer_step: 2 leaves layers without experts between those with them"),
         ("llama4_text", {"moe_layers": [1, 3]},
          "moe_layers: [1, 3] leaves layers without experts between those with them"),
+        ("phi", {"rotary_dim": 16}, "rotary_dim: is 16, which nothing here reads for phi"),
+        ("cohere2", {"rotary_pct": 0.5}, "rotary_pct: is 0.5, which nothing here reads"),
+        ("qwen2", {"rope_local_base_freq": 1e4}, "rope_local_base_freq: is 10000.0, which nothing"),
+        ("smollm3", {"rope_parameters": DEFAULT | {"partial_rotary_factor": 0.5}},
+         "partial_rotary_factor: is ignored by transformers' smollm3, which rotates the whole"),
+        ("olmo3", {"rope_parameters": ..., "rope_theta": 5e5, "rope_scaling": {"type": "linear"}},
+         "type: is ignored by olmo3; call it rope_type"),
+        ("ministral3", {"rope_parameters": YARN | {"llama_4_scaling_beta": -1.0}},
+         "llama_4_scaling_beta: should be greater than 0, not -1.0"),
+        ("llama", {"rope_parameters": YARN | {"llama_4_scaling_beta": 0.1}},
+         "llama_4_scaling_beta: is ignored by transformers' llama; leave it out"),
         ("gpt_neox", {"rope_theta": 5e5},
          "rope_theta: is ignored by gpt_neox, whose rotary_emb_base is 10000.0; remove it"),
     ],

@@ -54,6 +54,21 @@ def test_fp8_is_multiplied_by_the_scale_of_its_block(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["norm"], plain)
 
 
+def test_fp8_without_blocks_is_multiplied_by_the_scale_of_the_tensor(tmp_path: Path) -> None:
+    """Ministral 3's, whose activations have scales too; they are not quantized here."""
+    stored = RNG.normal(size=(30, 20)).astype(ml_dtypes.float8_e4m3fn)
+    tensors = {
+        "model.x.weight": stored,
+        "model.x.weight_scale_inv": np.array(0.375, ml_dtypes.bfloat16),
+        "model.x.activation_scale": np.array(3.0, ml_dtypes.bfloat16),
+    }
+    quantization = {"quant_method": "fp8", "weight_block_size": None}
+    files = files_of(tmp_path, tensors, quantization_config=quantization)
+    found = dict(files.read(files.tensors))
+    assert [*found] == ["model.x.weight"]
+    np.testing.assert_array_equal(found["model.x.weight"], stored.astype(np.float32) * 0.375)
+
+
 def test_mxfp4_is_two_numbers_in_a_byte_and_a_power_of_two(tmp_path: Path) -> None:
     experts, rows, groups = 2, 6, 3
     blocks = RNG.integers(0, 256, (experts, rows, groups, 16)).astype(np.uint8)

@@ -56,6 +56,7 @@ def test_yarn_is_none_before_its_ramp_and_pi_after(geometry):
         (RotaryGeometry(128, 1e4, 4096), 32, 1),
         (RotaryGeometry(32, 1e4, 128), 8, 0.5),
         (RotaryGeometry(64, 1e4, 256), 32, 24),
+        (RotaryGeometry(64, 5e4, 4096), 1, 1),  # Kimi K2's step
         (RotaryGeometry(64, 10.0, 32768), 256, 128),
     ],
 )
@@ -73,10 +74,10 @@ def test_yarn_keeps_fast_pairs_and_interpolates_slow_ones(geometry, beta_fast, b
 
 
 def test_the_papers_ramp_equals_llama3s_and_differs_from_the_codes():
-    ends = {"beta_slow": 1.5, "beta_fast": 6.0, "ramp": "rotations"}
-    for geometry in GEOMETRIES:
+    for geometry, fast in itertools.product(GEOMETRIES, (6.0, 1.5)):
+        ends = {"beta_slow": 1.5, "beta_fast": fast, "ramp": "rotations"}
         paper = scaling("ntk_by_parts", 8.0, **ends).scaled(geometry)[0]
-        llama = scaling("llama3", 8.0, low_freq_factor=1.5, high_freq_factor=6.0).scaled(geometry)
+        llama = scaling("llama3", 8.0, low_freq_factor=1.5, high_freq_factor=fast).scaled(geometry)
         np.testing.assert_allclose(paper, llama[0], rtol=1e-14)
     geometry = RotaryGeometry(128, 1e4, 4096)
     code, paper = (scaling("yarn", ramp=r).scaled(geometry)[0] for r in ("index", "rotations"))

@@ -22,6 +22,7 @@ REQUIRED = object()
 ANY = object()
 """In the values of a key: a field that another key sets."""
 
+PATTERN = "sliding_window_pattern"
 SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
 ACTIVATIONS = {
     **dict.fromkeys(("silu", "swish"), "silu"),
@@ -207,12 +208,14 @@ class Windows(NamedTuple):
         return keys | switch
 
 
-def every(period: int) -> Callable[[Mapping[str, Any], int], list[str]]:
-    """Return a function for layer types of which every `period`-th is global."""
+def every(period: int, key: str = "") -> Callable[[Mapping[str, Any], int], list[str]]:
+    """Return a function for layer types of which every `period`-th is global.
+
+    key: the key of config.json that may say another period, if the family's code reads one.
+    """
 
     def types(config: Mapping[str, Any], count: int) -> list[str]:
-        names = ("sliding_window_pattern", "_sliding_window_pattern")
-        every = next((config[name] for name in names if config.get(name)), period)
+        every = config.get(key) or period
         return [SLIDING if (layer + 1) % every else FULL for layer in range(count)]
 
     return types
@@ -292,7 +295,7 @@ class Family:
     local:      whether sliding layers have their own rope parameters and are never scaled.
     layout:     which dimensions form a pair.
     modern:     returns a config with keys of later configs in place of those of earlier ones.
-    multimodal: model types whose text_config describes a model of this family.
+    multimodal: other model types of this family, most of which describe it in their text_config.
     ministral:  whether its code scales queries by `llama_4_scaling_beta`, which others ignore.
     """
 

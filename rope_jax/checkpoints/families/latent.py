@@ -79,5 +79,6 @@ LATENT = (
         ignored=_IGNORED,
         layout="interleaved",
         modern=n_routed_experts,
+        multimodal=("kimi_k2",),
     ),
 )  # fmt: skip

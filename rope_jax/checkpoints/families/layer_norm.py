@@ -7,6 +7,7 @@ from rope_jax.checkpoints.families.base import (
     ACTIVATIONS,
     ATTENTION_BIAS,
     MLP_BIAS,
+    PATTERN,
     SIZES,
     Family,
     Key,
@@ -134,7 +135,7 @@ LAYER_NORM = (
         "Cohere2ForCausalLM",
         _COHERE_KEYS,
         fixed=_COHERE,
-        windows=Windows(default=4096, types=every(4)),
+        windows=Windows(default=4096, types=every(4, PATTERN)),
         defaults={"rope_theta": 10_000.0},
         nope="full",
         layout="interleaved",
@@ -270,7 +271,7 @@ LAYER_NORM = (
         windows=Windows(),
         ignored=frozenset(
             {"activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon", "mlp_type"}
-            | {"norm_type", "scale_attention_softmax_in_fp32"}
+            | {"norm_type", "rms_norm_eps", "scale_attention_softmax_in_fp32"}
         ),
     ),
     Family(

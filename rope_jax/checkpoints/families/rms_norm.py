@@ -9,6 +9,7 @@ from rope_jax.checkpoints.families.base import (
     ATTENTION_BIAS,
     FULL,
     MLP_BIAS,
+    PATTERN,
     SLIDING,
     Family,
     Key,
@@ -49,9 +50,9 @@ def _exaone_rows(model: ModelConfig) -> tuple[Row, ...]:
 
 def _pattern_of_letters(config: dict[str, Any]) -> dict[str, Any]:
     """EXAONE 4: LLLG, for three local layers before each global one, is 4; 0 is none at all."""
-    every = config.get("sliding_window_pattern")
+    every = config.get(PATTERN)
     every = len(every) if isinstance(every, str) else every or None
-    return config | {"sliding_window_pattern": every}
+    return config | {PATTERN: every}
 
 
 def _called_full_attention(config: dict[str, Any]) -> dict[str, Any]:
@@ -66,6 +67,13 @@ def upper_layers(config: Mapping[str, Any], count: int, first: int = 28) -> list
     """Qwen: the layers from max_window_layers on slide. first: its default."""
     first = config.get("max_window_layers", first)
     return [SLIDING if layer >= first else FULL for layer in range(count)]
+
+
+def _types_go_first(config: dict[str, Any]) -> dict[str, Any]:
+    """SmolLM3: layers that are listed as sliding slide, even if use_sliding_window is false."""
+    found = config.get("layer_types")
+    is_listed = isinstance(found, list) and SLIDING in found
+    return config | {"use_sliding_window": True} if is_listed else config
 
 
 def _unrotated_layers(config: Mapping[str, Any], count: int) -> list[str]:
@@ -155,6 +163,7 @@ RMS_NORM = (
         defaults={"rope_theta": 2_000_000.0},
         ignored=frozenset({"max_window_layers"}),
         nope="listed",
+        modern=_types_go_first,
     ),
     Family(
         "phi3",
@@ -162,7 +171,7 @@ RMS_NORM = (
         llama_keys(eps=1e-5),
         rows=functools.partial(llama_rows, fused=_PHI3_FUSED),
         windows=Windows(),
-        # transformers' value counts even beside another one in rope_parameters
+        # at the top level, where alone it counts, whatever is in rope_parameters
         defaults={"original_max_position_embeddings": 4096},
         ignored=frozenset(
             {"attention_bias", "full_attn_mod", "interpolate_factor", "lm_head_bias", "mlp_bias"}
@@ -183,7 +192,7 @@ RMS_NORM = (
         "Gemma3ForCausalLM",
         (*_GEMMA_KEYS, Key("final_logit_softcapping", ("logit_softcap",), None)),
         fixed=_GEMMA | {"qk_norm": True},
-        windows=Windows(default=4096, types=every(6)),
+        windows=Windows(default=4096, types=every(6, PATTERN)),
         defaults={"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0},
         # transformers' code of Gemma 3 does not apply a cap in attention
         ignored=frozenset({"attn_logit_softcapping", "hidden_act"}),
@@ -352,7 +361,7 @@ RMS_NORM = (
         "Exaone4ForCausalLM",
         llama_keys(kv_heads=32, eps=1e-5),
         fixed={"norm_placement": "after", "qk_norm": True},
-        windows=Windows(default=4096, types=every(4)),
+        windows=Windows(default=4096, types=every(4, PATTERN)),
         nope="full",
         modern=_pattern_of_letters,
     ),
@@ -361,6 +370,13 @@ RMS_NORM = (
         "Ministral3ForCausalLM",
         llama_keys(kv_heads=8, head_dim=128, eps=1e-5),
         windows=Windows(),
+        defaults={
+            "rope_scaling": {
+                **{"rope_type": "yarn", "rope_theta": 1_000_000.0, "factor": 16.0},
+                **{"original_max_position_embeddings": 16_384, "llama_4_scaling_beta": 0.1},
+                **{"mscale": 1.0, "mscale_all_dim": 1.0},
+            }
+        },
         rope_types=("yarn",),
         multimodal=("mistral3",),
         ministral=True,

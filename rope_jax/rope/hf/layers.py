@@ -9,11 +9,12 @@ from rope_jax.rope.hf.read import (
     head_dim,
     language_model,
     layer_types,
+    parse_theirs,
     positive_int,
     read_part,
 )
 from rope_jax.rope.layers import LayerOverride, RotaryLayers
-from rope_jax.rope.strategies import Scaling, parse_scaling
+from rope_jax.rope.strategies import Scaling
 
 T = TypeVar("T")
 
@@ -89,10 +90,10 @@ def _without_positions(config: Config) -> Scaling:
     """The scaling of layers that do not rotate; Llama 4 scales their queries."""
     settings: dict[str, Any] = {"type": "drope"}
     is_llama4 = config.get("model_type") in ("llama4", "llama4_text")
-    if is_llama4 and config.get("attn_temperature_tuning", True):
+    if is_llama4 and config.get("attn_temperature_tuning", True) and config.get("attn_scale", True):
         own = {key: config[key] for key in ("attn_scale", "floor_scale") if key in config}
         settings["query_scale"] = {"type": "llama4"} | own
-    return parse_scaling(settings)
+    return parse_theirs(settings)
 
 
 def shortest_pattern(layers: list[T]) -> list[T]:

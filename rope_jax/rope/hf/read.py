@@ -48,6 +48,9 @@ ROPE_TYPES = {
 }
 SCALES_SOFTMAX = frozenset({"deepseek_v2", "deepseek_v3"})
 """Model types whose logits are multiplied by `softmax_scale`."""
+_SCALES_QUERIES = {None, "ministral3", "mistral4"}  # None: of a config without a model_type
+# Keys of which one of our settings is made under another name.
+_THEIR_NAMES = {"beta": "llama_4_scaling_beta", "p": "partial_rotary_factor", "s": "mscale_all_dim"}
 # Version 4 keeps these outside of rope_scaling, version 5 inside of rope_parameters.
 _IN_EITHER_PLACE = ("rope_theta", "partial_rotary_factor")
 
@@ -57,8 +60,6 @@ _BASE_IS_10000 = {
     *("deepseek_v2", "deepseek_v3", "falcon", "gemma", "gemma2", "granite", "llama", "mistral"),
     *("olmo", "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2"),
 }
-# Of these, the types that, when unscaled, rotate the whole head, whatever the config says.
-_WHOLE_HEAD = _BASE_IS_10000 - {"phi3"}
 # Keys that state the width of the rotated heads.
 _HEAD_DIM = ("head_dim", "qk_rope_head_dim", "attention_head_dim", "kv_channels")
 # Model types for which it is hidden_size / num_attention_heads if none of these keys is given.
@@ -80,6 +81,11 @@ _PART_OF_HEAD = {
     *("persimmon", "phi", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
     *("recurrent_gemma", "stablelm"),
 }
+# Model types that, when unscaled, rotate the whole head, whatever the config says.
+_WHOLE_HEAD = (_BASE_IS_10000 | _HEAD_DIM_IS_DERIVED) - _PART_OF_HEAD
+_WHOLE_HEAD -= {"glm4v_text", "gpt_neox_japanese", "phi3", "phi4_multimodal"}
+_WHOLE_HEAD |= {"ernie4_5", "gemma3_text", "gpt_oss", "helium", "internlm3", "llama4_text"}
+_WHOLE_HEAD |= {"ministral3", "seed_oss", "vaultgemma"}
 
 
 def softmax_scale(rope: Config) -> float:
@@ -179,8 +185,8 @@ def _of_global_layers(rope: Config) -> Config:
 
 def layer_types(config: Config, count: int) -> list[str | None]:
     """Return the type of each of `count` layers; ValueError if the config does not say."""
-    types = config.get("layer_types")
-    if types is None and config.get("sliding_window_pattern"):
+    types, kind = config.get("layer_types"), config.get("model_type")
+    if types is None and config.get("sliding_window_pattern") and kind != "olmo3":
         every = positive_int(config, "sliding_window_pattern")
         types = [f"{'sliding' if (i + 1) % every else 'full'}_attention" for i in range(count)]
     if not isinstance(types, list | tuple):
@@ -243,7 +249,17 @@ def read_part(
     length = positive_int({LENGTH: original}, LENGTH)
     geometry = RotaryGeometry(rotary_dim, float(_number("rope_theta", base)), length)
     settings = _settings(config, rope, kind, geometry, 1.0 if share is None else share)
-    return geometry, parse_scaling(settings)
+    return geometry, parse_theirs(settings)
+
+
+def parse_theirs(settings: dict[str, Any]) -> Scaling:
+    """Parse settings made of Hugging Face's keys; an error names the key in the file."""
+    try:
+        return parse_scaling(settings)
+    except ValueError as error:
+        name, colon, why = str(error).partition(": ")
+        name = name.removeprefix("query_scale.")
+        raise ValueError(_THEIR_NAMES.get(name, name) + colon + why) from None
 
 
 def _type(config: Config, rope: Config, where: str) -> str:
@@ -268,8 +284,9 @@ def _settings(
     needs_factor = kind == "yarn" or (kind == "longrope" and "attention_factor" not in own)
     if needs_factor and "factor" not in own:
         longest = positive_int(config, "max_position_embeddings")
-        # below 1 if a config has swapped the two lengths; the factor's own check rejects it
-        own["factor"] = longest / geometry.train_length
+        # Below 1 if a config has swapped the two lengths, which YaRN's own check rejects.
+        ratio = longest / geometry.train_length
+        own["factor"] = max(ratio, 1.0) if kind == "longrope" else ratio  # m is 1 up to 1
     if missing := [key for key in required if key not in own]:
         raise ValueError(f"{missing[0]}: is required for rope_type {kind} and was not given")
     if kind == "proportional":
@@ -283,8 +300,11 @@ def _settings(
     if kind == "yarn":
         own.pop("finetuned", None)
         own.pop("max_position_embeddings", None)  # Ministral 3 repeats the top-level one
-        beta = own.pop("llama_4_scaling_beta", None)
-        if beta is not None:
+        if beta := own.pop("llama_4_scaling_beta", None):  # 0 scales nothing
+            if (model_type := config.get("model_type")) not in _SCALES_QUERIES:
+                raise ValueError(
+                    f"llama_4_scaling_beta: is ignored by transformers' {model_type}; leave it out"
+                )
             own["query_scale"] = {"type": "ministral", "beta": beta}
         if config.get("model_type") in SCALES_SOFTMAX and own.get("mscale_all_dim"):
             if not own.get("mscale") and "attention_factor" not in own:

@@ -54,7 +54,8 @@ def to_hf(
     which model types without partial rotary (Llama) ignore for `default`.
     max_position_embeddings: the length at which the model will be used; by default
     factor · train_length, or train_length for `dynamic`, whose formula contains it.
-    model_type: the code of DeepSeek V2 and V3 makes a constant query scale of `mscale_all_dim`.
+    model_type: the code of DeepSeek V2 and V3 makes a constant query scale of `mscale_all_dim`, and
+        that of Ministral 3 needs a `llama_4_scaling_beta`.
 
     ValueError: transformers has no form for the strategy (see `HF_FORMS`), or the lengths or
     widths do not fit.
@@ -71,6 +72,8 @@ def to_hf(
             rope["attention_factor"] = scaling.m
     if isinstance(scale, MinistralScale) and rope.get("rope_type") == "yarn":
         rope["llama_4_scaling_beta"] = scale.beta
+    elif scale is None and model_type == "ministral3" and rope.get("rope_type") == "yarn":
+        rope["llama_4_scaling_beta"] = 0.0  # its code needs the key
     elif isinstance(scale, ConstantScale) and of_code != 1:
         if not math.isclose(scale.s, of_code, rel_tol=1e-5):
             raise ValueError(

@@ -26,7 +26,8 @@ class ByParts(Scaling):
 
         ramp_i = 1 − clip((r_i − beta_slow)/(beta_fast − beta_slow), 0, 1)
 
-    Positions are not also divided by s.
+    If beta_fast and beta_slow are equal (Kimi K2), there is no ramp but a step; an index ramp whose
+    ends meet is 0.001 pairs wide. Positions are not also divided by s.
     """
 
     beta_fast: Positive = Field(
@@ -42,9 +43,9 @@ class ByParts(Scaling):
 
     @model_validator(mode="after")
     def _ramp_makes_sense(self) -> "ByParts":
-        if self.beta_fast <= self.beta_slow:
+        if self.beta_fast < self.beta_slow:
             raise ValueError(
-                f"beta_fast ({self.beta_fast:g}) must be above beta_slow ({self.beta_slow:g})"
+                f"beta_fast ({self.beta_fast:g}) must not be below beta_slow ({self.beta_slow:g})"
             )
         if self.ramp == "rotations" and not self.truncate:
             raise ValueError(
@@ -200,11 +201,12 @@ class Llama3Scaling(Scaling):
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
         theta = geometry.inv_freq()
         turns = geometry.train_length * theta / (2 * math.pi)
-        low, high = self.low_freq_factor, self.high_freq_factor
-        kept = _ramp(turns, low, high) if low < high else (turns >= low).astype(np.float64)
+        kept = _ramp(turns, self.low_freq_factor, self.high_freq_factor)
         return (1 - kept) * theta / self.factor + kept * theta, 1.0
 
 
 def _ramp(x: np.ndarray, low: float | int, high: float | int) -> np.ndarray:
-    """Return 0 up to low, 1 from high on, and a straight line between."""
+    """Return 0 up to low, 1 from high on, and a straight line between; a step if they are equal."""
+    if low == high:
+        return (x >= low).astype(np.float64)
     return np.clip((x - low) / (high - low), 0, 1)
