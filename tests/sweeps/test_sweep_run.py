@@ -194,7 +194,7 @@ def test_a_sweep_is_refused_before_weights_are_read(run, monkeypatch):
             swept(run, name="large")
         patch.setattr("rope_jax.sweeps.model.device_bytes", lambda: weights + window // 2)
         with pytest.raises(UserError, match=r"^lengths: a window of 64 .* may fit is 16$"):
-            swept(run, name="large")
+            swept(run, name="large", attention="blockwise")
     assert not (run[0].evals / "large").exists()
 
 

@@ -43,7 +43,7 @@ HUGE |= {"num_attention_heads": 2, "head_dim": 2**16, "layers": "scanned"}
     ("config_", "message"),
     [
         (
-            sized({"batch_size": LARGEST}),
+            sized({"batch_size": LARGEST}, attention="blockwise"),
             r"^stages\[1\]: 2,147,483,647 × 128 tokens at a time take at least [\d,.]+ GiB per "
             r"device, but there are only 16\.0; raise stages\.1\.grad_accumulation, or set .*"
             r"or lower stages\.1\.batch_size, or split windows",
