@@ -166,14 +166,15 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
         float *p = logits + r * K, *out = sums + (i + r) * v_row;
         if (!small) raise(p, scale, row_max + i + r, row_sum + i + r, divisor + i + r, out, v_row);
         vec sum = {}, sum_as_stored = {};
-        for (int s = 0; s < K; s += LANES) {
-          const vec weight = exp2_of(load(p + s) * scale - row_max[i + r]);
-          sum += weight;
+        for (int s = 0; s < K; s += 2 * LANES) {
+          const vec weight[2] = {exp2_of(load(p + s) * scale - row_max[i + r]),
+                                 exp2_of(load(p + s + LANES) * scale - row_max[i + r])};
+          sum = sum + weight[0] + weight[1];
           // in the place of logits that have been read
-          sum_as_stored += store_along(weights + r * K, s, weight);
+          sum_as_stored = store_and_add(sum_as_stored, weights + r * K, s, weight);
         }
         row_sum[i + r] += sum_of(sum);
-        divisor[i + r] += TOGETHER > 1 ? sum_of(sum_as_stored) : sum_of(sum);
+        divisor[i + r] += sum_of(TOGETHER > 1 ? sum_as_stored : sum);  // else they are equal
       }
       multiply_add(rows, v_row, K / TOGETHER, weights, K, 1, v_tile, v_row, sums + i * v_row, v_row);
     }

@@ -19,6 +19,7 @@ typedef unsigned factors __attribute__((vector_size(4 * LANES), aligned(4), may_
 enum { TOGETHER = 2 };  // numbers in a factor
 
 INLINE factors load_factors(const factor *p) { return *(const factors *)p; }
+INLINE void store_factors(factor *p, factors x) { *(factors *)p = x; }
 INLINE factors all_of(factor x) { return x + (factors){}; }
 
 // sums + Σ left·right over the numbers of each pair
@@ -67,11 +68,20 @@ INLINE factors down(const vec *rows) { return pairs_of(rows[0], rows[1]); }
 
 INLINE vec numbers_of(halves x) { return (vec)(__builtin_convertvector(x, factors) << 16); }
 
-// Stores the numbers from column `at` of a row on, as factors along the row, and returns them as stored.
-INLINE vec store_along(factor *row, long at, vec x) {
-  const halves stored = rounded(x);
-  *(halves *)(row + at / 2) = stored;
-  return numbers_of(stored);
+// Stores the numbers from column `at` of a row on, as factors along the row.
+INLINE void store_along(factor *row, long at, vec x) { *(halves *)(row + at / 2) = rounded(x); }
+
+// Stores two vectors of them and adds all numbers, as they are stored, to the sums.
+INLINE vec store_and_add(vec sums, factor *row, long at, const vec *x) {
+#ifdef __AVX512BF16__
+  const factors stored = (factors)_mm512_cvtne2ps_pbh((__m512)x[1], (__m512)x[0]);
+#else
+  const halves both[2] = {rounded(x[0]), rounded(x[1])};
+  factors stored;
+  memcpy(&stored, both, sizeof stored);
+#endif
+  store_factors(row + at / 2, stored);
+  return with_products(sums, stored, all_of(0x3f803f80));  // two times 1
 }
 
 #else
@@ -81,17 +91,18 @@ typedef vec factors;
 enum { TOGETHER = 1 };
 
 INLINE factors load_factors(const factor *p) { return load(p); }
+INLINE void store_factors(factor *p, factors x) { store(p, x); }
 INLINE factors all_of(factor x) { return filled(x); }
 INLINE vec with_products(vec sums, factors left, factors right) { return sums + left * right; }
 INLINE factors down(const vec *rows) { return rows[0]; }
-INLINE vec store_along(factor *row, long at, vec x) {
-  store(row + at, x);
-  return x;
+INLINE void store_along(factor *row, long at, vec x) { store(row + at, x); }
+INLINE vec store_and_add(vec sums, factor *row, long at, const vec *x) {
+  store(row + at, x[0]);
+  store(row + at + LANES, x[1]);
+  return sums + x[0] + x[1];
 }
 
 #endif
-
-INLINE void store_factors(factor *p, factors x) { *(factors *)p = x; }
 
 // How many factors `count` numbers are. The last may be half of a pair, whose other half is 0.
 INLINE long factors_in(long count) { return (count + TOGETHER - 1) / TOGETHER; }
