@@ -59,6 +59,7 @@ test-processors: $(VENV)/.dev ## run the tests of numbers as processors with AVX
 	$(BIN)/python -m pytest -m 'not slow' --without-kernels $(NUMBERS)
 
 accelerator: $(VENV)/.dev ## check the attention kernels on a GPU or TPU, and measure its speed (12 minutes)
+	rm -f '$(RUNS)'/accelerator/*.log
 	PYTHON=$(BIN)/python benchmarks/device.sh '$(RUNS)/accelerator'
 
 aot: $(VENV)/.dev ## compile every attention and mesh for TPUs and GPUs (hours; needs their compilers)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measure, in 12 minutes of a borrowed GPU, what no GPU has measured yet, the most valuable part first.
+# Measure, in 12 minutes of a GPU, what no GPU has measured yet, the most valuable part first.
 #
 #   benchmarks/device.sh FOLDER [PART ...]
 #   MODEL=SmolLM2-135M-Instruct.Q4_1.gguf BOOKS=books TORCH_PYTHON=TORCH/bin/python benchmarks/device.sh FOLDER
@@ -138,6 +138,7 @@ longppl-fit() {
 }
 
 if [ "${2:-}" = --part ]; then
+  trap 'exit 143' TERM # only after what it runs, which saves its work: else that would go on unseen
   "$3"
   exit
 fi
@@ -155,19 +156,29 @@ run() { # NAME SECONDS SHARE_OF_MEMORY
   tail -n 20 "$log"
   echo "$part: status $status after $((SECONDS - began)) of $limit s"
   ((status)) || mv "$log" "$FOLDER/$part.log"
+  exec 9> "$FOLDER/archive.lock"
+  flock 9
   cd "$FOLDER"
   find . -type f ! -path '*/.*/*' \( -name '*.log' -o -path '*/evals/*' -o -path '*/fits/*' -o -path '*/key_tokens/*' \) |
     tar czf "$part.tar.gz" --warning=no-file-changed -T - || true # of another part, which writes to it
   cd "$OLDPWD"
   mv "$FOLDER/$part.tar.gz" "$ARCHIVE"
+  exec 9>&-
 }
 
+for part in "${@:2}"; do
+  if [[ $PARTS != *$'\n'"$part "* ]]; then
+    echo "$part: no such part; the parts are:$PARTS" >&2
+    exit 2
+  fi
+done
 mkdir -p "$FOLDER"
 trap 'kill $(jobs -p); wait; exit 143' INT TERM
 status=0 chosen=()
 while read -r part seconds how; do
   if [[ $part == longppl && (-z ${MODEL:-} || -z ${BOOKS:-}) ]]; then
     echo "SmolLM2 is not measured: MODEL and BOOKS are not set"
+    [ $# -eq 1 ] || status=1
     break
   elif [[ $# -gt 1 && " ${*:2} " != *" $part "* ]]; then
     continue

@@ -4,4 +4,4 @@ import pytest
 
 from rope_jax.kernels.loading import load_kernels
 
-needs_kernels = pytest.mark.skipif(load_kernels() is None, reason="there is no C++ compiler")
+needs_kernels = pytest.mark.skipif(load_kernels() is None, reason="the kernels are not compiled")

@@ -114,12 +114,20 @@ def test_parts_run_in_order_and_a_failed_one_again(device: Device) -> None:
 
 
 def test_a_part_is_stopped_when_its_time_is_over(device: Device) -> None:
-    device.does("exec sleep 60")
+    # it takes its time to end, as a training that saves its state does
+    device.does('trap "sleep 1; echo saved >> $0.calls; exit" TERM; sleep 60 & wait')
     status, (only,), out = device.run(LIMIT="1")
     assert status == 1
     assert "check_accelerator" in only
-    assert "kernels: status 124 after 1 of 1 s" in out
+    assert Path(f"{device.python}.calls").read_text() == "saved\n"
+    assert re.search(r"kernels: status 124 after \d+ of 1 s", out)
     assert "mfu-8k: not started, no time is left" in out
+
+
+def test_an_unknown_part_is_refused(device: Device) -> None:
+    status, calls, out = device.run("kernel")
+    assert (status, calls) == (2, [])
+    assert "kernel: no such part" in out
 
 
 def test_parts_of_smollm2_share_the_gpu_and_are_archived(device: Device, tmp_path: Path) -> None:

@@ -112,8 +112,12 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
             value == x and type(value) is type(x) for x in plain
         ):
             raise UserError(f"{path}: {key}: is {show_value(value)}, and {_ADVICE}")
-    patterns = config.get("alpha_pattern") or {}
-    named = {f"alpha_pattern: {key}": alpha for key, alpha in patterns.items()}
+    try:  # as PEFT matches them: the end of a module's name
+        given = (config.get("alpha_pattern") or {}).items()
+        patterns = {re.compile(rf"(.*\.)?({key})$"): alpha for key, alpha in given}
+    except (AttributeError, re.error) as error:
+        raise UserError(f"{path}: alpha_pattern: is not readable ({error})") from None
+    named = {f"alpha_pattern: {key}": alpha for key, alpha in given}
     for key, alpha in {"lora_alpha": config.get("lora_alpha"), **named}.items():
         if type(alpha) not in (int, float) or not math.isfinite(alpha):
             raise UserError(f"{path}: {key}: should be a number, not {show_value(alpha)}")
@@ -129,9 +133,9 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
 
 
 def _changes(
-    path: Path, config: Mapping[str, Any], patterns: Mapping[str, int | float]
+    path: Path, config: Mapping[str, Any], patterns: Mapping[re.Pattern[str], int | float]
 ) -> dict[str, Change]:
-    """Return what an adapter changes. patterns: the alphas of the modules that match each."""
+    """Return what an adapter changes. patterns: the alphas of modules; the first match counts."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; save the adapter as safetensors")
     parts: dict[str, dict[str, NDArray[np.float32]]] = {}
@@ -147,8 +151,7 @@ def _changes(
         name = f"{without_prefix(module)}.weight"
         if not own.keys() >= {"lora_A", "lora_B"}:
             raise UserError(f"{path}: {name} has only one of lora_A and lora_B")
-        # as PEFT matches them: the first that is the end of the module's name
-        alphas = (x for key, x in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
+        alphas = (alpha for pattern, alpha in patterns.items() if pattern.match(module))
         rank = len(own["lora_A"])
         divisor = math.sqrt(rank) if config.get("use_rslora") else rank
         scale = next(alphas, config["lora_alpha"]) / divisor

@@ -109,7 +109,7 @@ def _published_start(files: CheckpointFiles, content: str) -> Start:
     settings = files.tokenizer_settings() if files.tokenizer.name == TOKENIZER else {}
     token = settings.get("bos_token") if settings.get("add_bos_token") is True else None
     given = token.get("content") if isinstance(token, dict) else token
-    return added_start(content, str(files.tokenizer)) or given
+    return added_start(content, str(files.tokenizer)) or (given if isinstance(given, str) else None)
 
 
 def _is_imported(run: RunDirectory, training: Config) -> bool:

@@ -196,10 +196,10 @@ def read_description(
             left_over.append(PATTERN)
         unread = _unread_keys(given, known, rope["rotary_dim"] // 2)
     except ValueError as error:  # begins with a key
-        name, _, why = str(error).partition(": ")
+        name, colon, why = str(error).partition(": ")
         if why.startswith("is not used in rope parameters"):
             why += f"; if it is of no consequence, give 'ignored_keys=[{name}]'"
-        raise UserError(f"{file}: {name}: {why}") from None
+        raise UserError(f"{file}: {name}{colon}{why}") from None
     nested = unflatten_dict(model, sep=".")
     return Description(family, nested, rope, window, (*left_over, *unread))
 

@@ -124,6 +124,7 @@ def test_other_adapters_are_refused(folder: Path, key: str, value: Any) -> None:
     [
         ("lora_alpha", float("nan"), "should be a number, not nan"),
         ("alpha_pattern", {"q_proj": "4"}, "q_proj: should be a number, not '4'"),
+        ("alpha_pattern", {"q_proj(": 4}, "is not readable (missing ), unterminated subpattern"),
         ("base_model_name_or_path", None, "should name the base model, not null"),
         ("base_model_name_or_path", "gone", "gone: is neither a folder with a config.json nor the"),
         ("base_model_name_or_path", "/mnt/m", "/mnt/m: is neither a folder with a config.json nor "
