@@ -46,7 +46,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if session.config.getoption("--without-kernels"):
         from rope_jax.kernels import loading  # only now: jaxtyping's hook must come before
 
-        loading.library_path = lambda: Path("not compiled")
+        loading.kernels_file = lambda: Path("not compiled")
 
 
 @pytest.fixture(scope="session", autouse=True)

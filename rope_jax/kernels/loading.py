@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rope_jax.errors import UserError
-from rope_jax.kernels.naming import library as library_path
+from rope_jax.kernels.naming import library as kernels_file
 
 # The functions in calls.cc. XLA knows them as rope_jax_….
 _FUNCTIONS = (
@@ -30,7 +30,7 @@ def load_kernels() -> str | None:
     None: these sources were not compiled for this jaxlib. UserError if what was compiled cannot be
     loaded.
     """
-    path = library_path()
+    path = kernels_file()
     if not path.exists():
         return None
     try:
