@@ -25,19 +25,27 @@ _GENERATION = re.compile(r"{%(-?)\s*(end)?generation\s*(-?)%}")
 
 def is_chat(value: Any) -> bool:
     """Return whether a value of a column is a conversation."""
-    return isinstance(value, list) and all(isinstance(m, dict) and "role" in m for m in value)
+    is_filled = isinstance(value, list) and bool(value)
+    return is_filled and all(isinstance(m, dict) and "role" in m for m in value)
 
 
 def render_plainly(messages: Messages) -> str:
-    """Return "ROLE: CONTENT" of each message, with an empty line between two."""
+    """Return "ROLE: CONTENT" of each message, with an empty line between two.
+
+    ValueError: a content is neither text nor a list of parts.
+    """
     return "\n\n".join(f"{m['role']}: {_text_of(m.get('content'))}" for m in messages)
 
 
 def _text_of(content: Any) -> str:
     """Return the text of a message, which may be in parts; those that are not text are left out."""
+    texts = [content]
     if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in content)
-    return content or ""
+        texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    for text in texts:
+        if not isinstance(text, str | None):
+            raise ValueError(f"a message's content is of type {type(text).__name__}, not text")
+    return "".join(text or "" for text in texts)
 
 
 class ChatTemplate(NamedTuple):
@@ -58,8 +66,10 @@ class ChatTemplate(NamedTuple):
         """
         with needs_extra("chat", "the tokenizer's chat template"):
             from jinja2 import TemplateError
-        # templates expect keys to be absent, where a table has null
-        given = [{key: x for key, x in m.items() if x is not None} for m in messages]
+        # a table has null where a message lacks a key; that of `content` is the message's own
+        given = [
+            {key: x for key, x in m.items() if x is not None or key == "content"} for m in messages
+        ]
         try:
             return _compiled(self.template).render(
                 messages=given, tools=None, documents=None, **self.tokens

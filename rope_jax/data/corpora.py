@@ -38,7 +38,7 @@ class Documents(NamedTuple):
             return self.about
         records = f"{len(self.skipped):,} record{'s' * (len(self.skipped) > 1)}"
         first = next(iter(self.skipped))
-        return [*self.about, f"skipped {records} whose text is null, the first at {first}"]
+        return [*self.about, f"skipped {records} without text, the first at {first}"]
 
 
 def load_documents(

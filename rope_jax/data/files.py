@@ -136,7 +136,7 @@ def with_text(
         if nulls and count == before:
             every = f"all {nulls:,} records" if nulls > 1 else "its only record"
             raise UserError(
-                f"data.column: {column!r} of {source} is null in {every}; name a text column"
+                f"data.column: {column!r} of {source} has no text in {every}; name a text column"
             )
     if not count:
         raise UserError(none)
@@ -180,7 +180,8 @@ def _json_records(lines: Iterable[bytes], name: str) -> Iterator[Record]:
                 yield _object(row, f"{name}:{index}", "write a list of objects")
             return
         where, is_first = f"{name}:{number}", False
-        yield _object(_parsed(line, where, "one object per line"), where, "write one per line")
+        row = _parsed(line, f"the line {where}", "each object on one line")
+        yield _object(row, where, "write one per line")
 
 
 def _object(row: Any, where: str, advice: str) -> Record:
@@ -227,7 +228,7 @@ def _checked_text(record: Mapping[str, Any], column: str, where: str, render: Re
     """Return the text in the column. UserError: there is none, or it is no text, chat or null."""
     _require_column(column, record, where)
     value = record[column]
-    if value is None:
+    if value is None or value == []:
         return None
     if is_chat(value):
         with errors_in(f"data.column: {column!r} of {where}: ", UserError):
@@ -235,7 +236,10 @@ def _checked_text(record: Mapping[str, Any], column: str, where: str, render: Re
     if not isinstance(value, str):
         is_ids = isinstance(value, list) and any(isinstance(item, int) for item in value)
         what = "holds token ids" if is_ids else f"is of type {type(value).__name__}"
-        raise UserError(f"data.column: {column!r} of {where} {what}, not text; name a text column")
+        advice = "name a text column"
+        if isinstance(value, list) and isinstance(value[0], dict):
+            advice = "a conversation is a list of messages with role and content"
+        raise UserError(f"data.column: {column!r} of {where} {what}, not text; {advice}")
     try:
         value.encode("utf-8")  # JSON can escape half a character, "\ud800"
     except UnicodeEncodeError as error:

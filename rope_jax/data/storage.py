@@ -38,7 +38,7 @@ class TokenSplit:
     starts: NDArray[np.int64]
     """[D + 1]: where the tokens of each document begin, and N."""
     ids: list[str]
-    """[D]: where each document was found: a path, path:line, path:row or split:row."""
+    """[D]: where each document was found: a path, path:line, path:index, path:row or split:row."""
     path: Path
     """The file that is mapped, of all splits."""
     opened: os.stat_result

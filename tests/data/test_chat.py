@@ -8,7 +8,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from rope_jax.config.data import JsonLinesData
 from rope_jax.config.tokenizer import FileTokenizerConfig
 from rope_jax.config.training import Config
-from rope_jax.data.chat import ChatTemplate, find_template
+from rope_jax.data.chat import ChatTemplate, find_template, render_plainly
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import open_tokenizer
 from rope_jax.errors import UserError
@@ -32,11 +32,21 @@ def test_a_template_is_rendered_as_by_transformers():
     assert (
         ChatTemplate("{{ messages | tojson }}", {}).render([{"role": "é<"}]) == '[{"role": "é<"}]'
     )
+    # null is dropped where a table has it for an absent key, but content may be none
+    nulls = [{"role": "user", "name": None, "content": None}]
+    told = "{% for m in messages %}{{ m.content is none, m.name is defined }}{% endfor %}"
+    assert ChatTemplate(told, {}).render(nulls) == "(True, False)"
     assert ChatTemplate("{{ strftime_now('%Y') }}", {}).render([]) == "2024"
     with pytest.raises(ValueError, match=r"chat template refuses it \(no tools\)"):
         template.render([{"role": "user", "tool_calls": []}])
     with pytest.raises(ValueError, match=r"refuses it \(.*unsafe"):
         ChatTemplate("{{ ''.__class__.__mro__ }}", {}).render([])
+
+
+def test_a_message_may_have_its_text_in_parts_or_none():
+    parts = ["a", {"type": "image"}, {"type": "text", "text": "b"}]
+    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": None}]
+    assert render_plainly(messages) == "user: ab\n\nassistant: "
 
 
 @pytest.mark.parametrize("place", ["", "huggingface"])

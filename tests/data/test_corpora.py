@@ -245,7 +245,7 @@ def test_streaming_reads_no_more_documents_than_are_used(tmp_path, monkeypatch):
 
 
 WITH_NULLS = [None, "a", "b", None, "c", "d"]
-SKIPPED = "skipped 2 records whose text is null, the first at "
+SKIPPED = "skipped 2 records without text, the first at "
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -261,7 +261,7 @@ def test_nulls_among_the_texts_of_a_file_are_skipped_and_counted(tmp_path, kind)
     assert found.notes == [f"{SKIPPED}{path}:{first}"]
     # a file without any text is wrong
     none = write(tmp_path / "none", [None, None])
-    says = f"data.column: 'text' of {none} is null in all 2 records; name a text column"
+    says = f"data.column: 'text' of {none} has no text in all 2 records; name a text column"
     assert_message(schema(files=[good, none]), tmp_path, says)
 
 
@@ -296,7 +296,7 @@ NULL = pyarrow.array([None], pyarrow.string())
         ({"train": {"text": ["b"]}}, None,
          "column: someone/books, train:0 has no 'book'; its columns: text"),
         ({"train": {"book": ["a"]}, "test": {"book": NULL}}, None,
-         "column: 'book' of the test split of someone/books is null in its only record; na"),
+         "column: 'book' of the test split of someone/books has no text in its only record"),
         ({"train": {"book": ["a"]}, "test": {"book": []}}, None,
          "id: the test split of someone/books has no documents"),
         ({"train": {"book": BOOKS}, "validation": {"book": BOOKS}}, "test",
@@ -329,7 +329,11 @@ LINE = '{"text": "fine"}\n'
     ("kind", "content", "message"),
     [
         (TextData, b"ab\xe9", "data.files: {} is not UTF-8 (byte 2); save it as UTF-8"),
-        (JsonLinesData, LINE.encode() + b'{"text": "\xe9"}', "data.files: {}:2 is not UTF-8"),
+        (
+            JsonLinesData,
+            LINE.encode() + b'{"text": "\xe9"}',
+            "data.files: the line {}:2 is not UTF",
+        ),
         (
             JsonLinesData,
             LINE + '["a"]',
@@ -338,6 +342,23 @@ LINE = '{"text": "fine"}\n'
         (JsonLinesData, '[{"text": ""}, 1]', "data.files: {}:1 is not a JSON object; write a list"),
         (JsonLinesData, '[{"text": ""}', "data.files: {} is not JSON (Expecting ',' delimiter, "),
         (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 is of type int, not text"),
+        (JsonLinesData, '{\n "text": "a"\n}', "data.files: the line {}:1 is not JSON (Expecting "),
+        (
+            JsonLinesData,
+            '[{"text": []}]',
+            "data.column: 'text' of {} has no text in its only record",
+        ),
+        (
+            JsonLinesData,
+            '{"text": [{"from": "human", "value": "a"}]}',
+            "data.column: 'text' of {}:1 is of type list, not text; a conversation is a list of "
+            "messages with role and content",
+        ),
+        (
+            JsonLinesData,
+            '{"text": [{"role": "user", "content": [5]}]}',
+            "data.column: 'text' of {}:1: a message's content is of type int, not text",
+        ),
         (JsonLinesData, '{"text": "\\ud800"}', "data.column: 'text' of {}:1 has a lone surrogate"),
     ],
 )
