@@ -24,7 +24,6 @@ _LATEX = {
     "Δ": r"\Delta ",
     "Σ": r"\sum ",
 }
-_LATEX |= {"Δ": r"\Delta ", "Σ": r"\sum "}
 _LATEX |= {"⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil "}
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻₀₁₂₃₄₅₆₇₈₉", "0123456789-0123456789")
 # A letter is one only if no others are beside it: words, names and units are text.

@@ -101,8 +101,9 @@ class _TimeLeftColumn(ProgressColumn):
 def progress_bar(console: Console, counter: type[ProgressColumn]) -> Progress:
     """Return a bar: the task's description, the bar, `counter`, the time left, the field `now`.
 
-    Only a terminal shows it, because it cannot be redrawn elsewhere. The speed is the mean since
-    the first update, however far apart updates are; what came before that one is not counted.
+    Only a terminal shows it, because it cannot be redrawn elsewhere. The speed is the mean
+    over the updates that rich keeps, the last 1,000, however far apart they are; what came before
+    the first of them is not counted.
     """
     return Progress(
         TextColumn("{task.description}", markup=False),

@@ -296,7 +296,7 @@ class Config(Frozen):
 
     @property
     def sweep_window(self) -> int:
-        """The length against which the sweep during training measures gains."""
+        """The length whose truncated text is the zero of the sweep during training."""
         return (self.sweep and self.sweep.window) or self.stages[0].seq_len
 
     @property

@@ -110,7 +110,7 @@ def plan_training(
 def _describe_time(flops: float, devices: Sequence[Any] | None, without: str) -> str:
     peak, source = peak_flops(devices)
     reached = reached_flops(peak, devices)
-    speed = f"{reached / 1e9:,.0f} of the peak's {peak / 1e9:,.0f} GFLOP/s ({source})"
+    speed = f"{reached / 1e9:,.0f} GFLOP/s, {reached / peak:.0%} of {peak / 1e9:,.0f} ({source})"
     return f"{describe_duration(flops / reached)}, {without}; at {speed}"
 
 

@@ -75,7 +75,7 @@ class Estimate(NamedTuple):
 
     def negated(self) -> "Estimate":
         """Return the estimate of −value."""
-        return Estimate(value=-self.value, low=-self.high, high=-self.low)
+        return Estimate(value=0 - self.value, low=0 - self.high, high=0 - self.low)  # 0 has no sign
 
     def mapped(self, rising: Callable[[float], float]) -> "Estimate":
         """Return the estimate of rising(value); `rising` must be an increasing function."""

@@ -90,8 +90,9 @@ def _warn_of_texts(loaded: LoadedModel, plans: SweepPlans) -> None:
     if equal := [alike for alike in names.values() if len(alike) > 1]:
         more = sum(map(len, equal)) - len(equal) - 1
         session.warn(
-            f"data: {equal[0][0]} and {equal[0][1]} are the same text, but count as two in the "
-            f"intervals, which are too narrow{f' (and {more:,} more)' * (more > 0)}; remove one"
+            f"data: {equal[0][1]} has exactly the same text as {equal[0][0]}"
+            f"{f' (and {more:,} more repeat others)' * (more > 0)}, but each counts in the "
+            "intervals, which are too narrow; keep one of each text"
         )
     if config.data is not None:
         session.warn(

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from rope_jax.results.statistics import (
+    Estimate,
     Sums,
     mean_nll,
     paired_difference,
@@ -209,6 +210,10 @@ def test_the_usable_length_ends_before_the_first_failure():
         tested = [n for n in sorted(upper_bounds) if n >= 16]
         stopped_by = next((b for n in tested if not (b := upper_bounds[n]) <= 0.02), 0.0)
         assert found.is_known == (bool(tested) and not math.isnan(stopped_by))
+
+
+def test_an_estimate_of_zero_stays_zero_when_negated():
+    assert repr(Estimate(0.0, -1.0, 0.0).negated()) == repr(Estimate(0.0, 0.0, 1.0))
 
 
 def test_resampling_in_parts_gives_the_same_interval(monkeypatch):

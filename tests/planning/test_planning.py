@@ -106,7 +106,7 @@ def test_a_plan_of_a_sweep_counts_measurements(planned, tmp_path):
     short, window, long = (window_flops(config.model, 257, n, 8) for n in (16, 64, 128))
     flops = 20000 * (short + window + 2 * long)
     assert f"{flops:.3g} FLOPs for one block of each document" in out
-    assert f"\ntime: {time_of(flops)}, compiling not counted; at 1 of the peak's 1 GFLOP/s" in out
+    assert f"\ntime: {time_of(flops)}, compiling not counted; at 1 GFLOP/s, 90% of 1 (" in out
     line = f"next: /env/bin/rope-jax sweep runs/small --sweep s.yaml {shlex.join(given)}"
     assert out.splitlines()[-1] == line
 
