@@ -16,7 +16,6 @@ from rope_jax.devices import processes
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
-from rope_jax.rope import Scaling
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints, DamagedCheckpoint, params_fingerprint
 from rope_jax.training.optimizer import with_new_schedule
@@ -98,7 +97,7 @@ def _check(
             f"init_from: the tokenizer of {source.run} is another one; leave the section tokenizer "
             "out, so that it is inherited"
         )
-    _warn_of_weaker(source, program.config, warn)
+    warn_of_weaker(program.config, warn, source)
     trained_on = None
     if (record := recorded_provenance(source.checkpoint)) is not None:
         check_config(record, source.config, source.step, f"init_from: {source.run / 'config.yaml'}")
@@ -111,31 +110,37 @@ def _check(
         )
 
 
-def _warn_of_weaker(source: Source, config: Config, warn: Callable[[str], None]) -> None:
-    """Warn of the first stage whose slowest pair is faster than what the source was trained with.
+def warn_of_weaker(
+    config: Config, warn: Callable[[str], None], source: Source | None = None
+) -> None:
+    """Warn of the first stage whose slowest pair is faster than one that was trained before.
 
-    Pairs that do not rotate at all are left aside.
+    That is by the source or an earlier stage. Pairs that do not rotate at all are left aside.
     """
     if not config.model.position.is_rotary:
         return
-    own = source.config.trained_at(source.step)
-    of_source = _slowest_wavelengths(source.config, own.scaling, own.window)
-    for number, stage in enumerate(config.stages):
+    where, trained, stage = "stages.0", config, 0
+    if source is not None:
+        where, trained, stage = str(source.run), source.config, source.config.stage_at(source.step)
+    strongest, longest = trained.stage_scaling(stage), _slowest_wavelengths(trained, stage)
+    for number in range(len(config.stages)):
         scaling = config.stage_scaling(number)
-        of_stage = _slowest_wavelengths(config, scaling, stage.length)
-        shorter, longer = np.broadcast_arrays(of_stage, of_source)
-        if (is_weaker := shorter < 0.999 * longer).any():
+        shorter, longer = np.broadcast_arrays(_slowest_wavelengths(config, number), longest)
+        if not (is_weaker := shorter < 0.999 * longer).any():
+            where, strongest, longest = f"stages.{number}", scaling, shorter
+        elif number == 0 or scaling != config.stage_scaling(number - 1):
             layer = int(is_weaker.argmax())
             warn(
-                f"stages.{number}: scaling {scaling.type} is weaker than {own.scaling.type}, with "
-                f"which {source.run} was trained: the slowest pair turns once in "
-                f"{shorter[layer]:,.0f} instead of {longer[layer]:,.0f} tokens; leave scaling out "
-                "to keep the model's own, or give a larger factor of L"
+                f"stages.{number}: scaling {scaling.type} is weaker than {strongest.type} of "
+                f"{where}: the slowest pair turns once in {shorter[layer]:,.0f} instead of "
+                f"{longer[layer]:,.0f} tokens; leave scaling out to keep that one, or give a "
+                "larger factor"
             )
             return
 
 
-def _slowest_wavelengths(config: Config, scaling: Scaling, length: int) -> Float[np.ndarray, " L"]:
+def _slowest_wavelengths(config: Config, stage: int) -> Float[np.ndarray, " L"]:
     """Return each layer's longest wavelength 2π/θ in tokens, 0 if no pair rotates; L may be 1."""
+    scaling, length = config.stage_scaling(stage), config.stages[stage].length
     inv_freq = config.rotary_layers.frequencies(scaling, length).inv_freq[:, 0]
     return np.max(2 * np.pi / np.where(inv_freq > 0, inv_freq, np.inf), axis=-1)

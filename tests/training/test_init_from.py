@@ -24,7 +24,7 @@ from rope_jax.errors import UserError
 from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
-from rope_jax.training.init_from import Start, start_from
+from rope_jax.training.init_from import Start, start_from, warn_of_weaker
 from rope_jax.training.program import Program
 from rope_jax.training.run import train
 from rope_jax.training.step import TrainState
@@ -197,13 +197,30 @@ def test_a_weaker_scaling_than_the_sources_is_warned_of(source: RunDirectory) ->
         return said
 
     (line,) = warned(type="pi", factor=1.5)
-    assert line.startswith("stages.0: scaling pi is weaker than pi, with which")
+    assert line.startswith(f"stages.0: scaling pi is weaker than pi of {source.path}: the slowest")
     assert "the slowest pair turns once in 9,425 instead of 12,566 tokens" in line
     (line,) = warned(type="none")
     assert "6,283 instead of 12,566" in line
     assert warned(type="pi", factor=2) == warned(type="ntk", factor=4) == []
     # at 64 tokens, four times L, it scales by four
     assert warned(type="dynamic_ntk") == []
+
+
+def test_a_weaker_scaling_than_an_earlier_stages_is_warned_of() -> None:
+    def warned(*scalings: tuple[int, dict[str, Any] | None]) -> list[str]:
+        each = {"steps": 1, "batch_size": 1}
+        stages = [each | {"seq_len": length, "scaling": x} for length, x in scalings]
+        said: list[str] = []
+        warn_of_weaker(training_config({"name": "run", "stages": stages}, "C.yaml"), said.append)
+        return said
+
+    pi, none = {"type": "pi", "factor": 4}, {"type": "none"}
+    (line,) = warned((64, none), (64, pi), (64, None), (64, none))
+    assert line.startswith("stages.3: scaling none is weaker than pi of stages.2: the slowest pair")
+    assert line.endswith("; leave scaling out to keep that one, or give a larger factor")
+    # windows of several lengths with one scaling, even one that depends on the length
+    for scaling in (none, {"type": "dynamic_ntk"}):
+        assert warned((64, scaling), (256, None), (32, None)) == []
 
 
 def test_seeds_of_an_extension_are_one_experiment(source: RunDirectory) -> None:
