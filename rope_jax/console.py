@@ -150,14 +150,18 @@ class Column(NamedTuple):
 def print_columns(console: Console, columns: Sequence[Column], *, gap: int = 2) -> None:
     """Print a table with a line per row, in which no cell is cut or folded.
 
-    Columns that do not fit beside the others follow below them, behind the first column, which
-    names the rows.
+    Where they do not fit beside each other, they are divided evenly among several tables, each
+    with the first column, which names the rows.
     """
-    names, rest = columns[0], list(columns[1:])
-    while rest:
-        panel = [names, *rest]
-        while len(panel) > 2 and sum(c.width + gap for c in panel) - gap > console.width:
-            panel.pop()
+    names, *rest = columns
+    for count in range(1, len(rest) + 1):
+        size = math.ceil(len(rest) / count)
+        panels = [[names, *rest[at : at + size]] for at in range(0, len(rest), size)]
+        if all(sum(c.width + gap for c in panel) - gap <= console.width for panel in panels):
+            break
+    for number, panel in enumerate(panels):
+        if number:
+            console.print()
         headings = [Text(column.heading, "bold") for column in panel]
         for cells in (headings, *zip(*(column.cells for column in panel), strict=True)):
             line = Text()
@@ -167,9 +171,6 @@ def print_columns(console: Console, columns: Sequence[Column], *, gap: int = 2) 
                 line = Text.assemble(line, *parts, " " * gap)
             line.rstrip()
             console.print(line, soft_wrap=True)
-        rest = rest[len(panel) - 1 :]
-        if rest:
-            console.print()
 
 
 def print_overview(console: Console, title: str, facts: Mapping[str, str | Sequence[str]]) -> None:

@@ -10,6 +10,7 @@ from rope_jax import stopping
 from rope_jax.comparison.comparable import Mismatch, truncation_key, write_notes, write_remarks
 from rope_jax.comparison.groups import Group, PointKey, Sweep, group_sweeps
 from rope_jax.config.presentation import CompareConfig, Presentation
+from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
 from rope_jax.protocols import BASELINE
 from rope_jax.results import statistics
@@ -182,7 +183,8 @@ def compare(
     ]
     if not any(curve.is_newest for curve in curves):
         raise UserError(f"{groups[0].label}: its seeds have no point in common")
-    _check_names(config, groups, curves)
+    with errors_in("", UserError):
+        config.check_names((c.entry for c in curves), (group.name for group in groups))
     if config.show == "above_truncation" and not any(
         point.above_truncation for curve in curves for point in curve.points
     ):
@@ -215,7 +217,7 @@ def compare_checkpoints(
         config = config.model_copy(update={"show": "nats"})
     windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
     sweep = Sweep(Path(newest.run), newest.run, rows[0].seed, rows, sums={}, windows=windows)
-    group = Group(config.labels.get(newest.run, newest.run), (sweep,), name=newest.run)
+    group = Group(newest.run, (sweep,), name=newest.run)
     curves = []
     for checkpoint in checkpoints:
         at_step = [row for row in rows if row.step == checkpoint.step]
@@ -233,7 +235,8 @@ def compare_checkpoints(
             about = {"truncation": checkpoint.nll_at_window, "window": checkpoint.window}
             usable = None if summary is None else summary.usable
             curves.append(Curve.of(own, points, config.labels, group=group, usable=usable, **about))
-    _check_names(config, [group], curves)
+    with errors_in("", UserError):
+        config.check_names(curve.entry for curve in curves)
     return Comparison(
         groups=[group],
         curves=curves,
@@ -242,14 +245,6 @@ def compare_checkpoints(
         how=config,
         only=True,
     )
-
-
-def _check_names(config: Presentation, groups: Sequence[Group], curves: Sequence[Curve]) -> None:
-    known = dict.fromkeys((*(c.entry for c in curves), *(g.name for g in groups)))
-    for key, chosen in (("labels", config.labels), ("colors", config.colors)):
-        for name in chosen:
-            if name not in known:
-                raise UserError(f"{key}: {name} is no curve or run; there are {', '.join(known)}")
 
 
 class _Pooling:

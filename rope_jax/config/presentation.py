@@ -1,5 +1,6 @@
 """Schemas of how results are shown, compared and drawn again. Imports no jax."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -36,11 +37,30 @@ class _Look(Frozen):
     )
     figure: FigureConfig = FigureConfig()
     labels: dict[str, str] = Field(
-        {}, description="what figures and tables call curves and runs: {yarn-auto: YaRN}"
+        {},
+        description="what figures and tables call curves, and in a comparison runs: "
+        "{yarn-auto: YaRN}",
     )
     colors: dict[str, Color] = Field(
-        {}, description='of curves and runs, by name: {yarn-auto: "#D55E00"}'
+        {}, description='of curves, and in a comparison of runs, by name: {yarn-auto: "#D55E00"}'
     )
+
+    def check_names(self, curves: Iterable[str], runs: Iterable[str] = ()) -> None:
+        """ValueError if labels or colors are of other names, or labels leave two names alike."""
+        known = dict.fromkeys((*curves, *(runs := list(runs))))
+        for key, chosen in (("labels", self.labels), ("colors", self.colors)):
+            if unknown := [name for name in chosen if name not in known]:
+                kind = "curve or run" if runs else "curve"
+                raise ValueError(f"{key}: {unknown[0]} is no {kind}; there are {', '.join(known)}")
+        for name, label in self.labels.items():
+            if not label.strip():
+                raise ValueError(f"labels: {name}: is empty; leave it out to keep the name")
+            alike = [other for other in known if self.labels.get(other, other) == label]
+            if len(alike) > 1:
+                raise ValueError(
+                    f"labels: {alike[0]} and {alike[1]} would both be called {label}; "
+                    "give each its own label"
+                )
 
 
 class Presentation(_Look):

@@ -122,10 +122,7 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         endings = (".csv", ".jsonl", ".json", ".yaml", ".md", ".tex", ".png", ".pdf", ".svg")
         if files := [e.label for e in self.scalings if e.label.endswith(endings)]:
             raise ValueError(f"scalings: {files[0]} is named like a results file")
-        known = [entry.label for entry in self.scalings]
-        for key, chosen in (("labels", self.labels), ("colors", self.colors)):
-            if unknown := [name for name in chosen if name not in known]:
-                raise ValueError(f"{key}: {unknown[0]} is no curve; there are {', '.join(known)}")
+        self.check_names(entry.label for entry in self.scalings)
         check_read_whole(self.data)
         if self.lengths is not None and self.stride is not None:
             check_stride(self.stride, self.lengths)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,14 @@ from rope_jax.invocation import browser_line, install_line, is_installed
 from rope_jax.plots.saving import write_figure
 from rope_jax.report import measured
 from rope_jax.report.figure import draw_comparison
-from rope_jax.report.measured import measured_table
 from rope_jax.report.page import PAGE, format_page
-from rope_jax.report.table import escape_markdown, format_latex, format_markdown, markdown_lines
+from rope_jax.report.table import (
+    Table,
+    escape_markdown,
+    format_latex,
+    format_markdown,
+    markdown_lines,
+)
 from rope_jax.report.tasks import effective_tables, task_tables
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskTables
@@ -48,20 +53,20 @@ def results_texts(
     """Return results.md and results.tex: a table for each protocol and task of a checkpoint."""
     tables = task_tables(checkpoint, tasks, comparison.how.labels)
     title = escape_markdown(f"{checkpoint.run}, step {checkpoint.step}")
-    markdown = [f"# {title}\n", _markdown_tables(comparison), *map(format_markdown, tables)]
-    return "\n".join(markdown), "\n".join(
-        [comparison_latex(comparison), *map(format_latex, tables)]
-    )
+    shown = [*_tables(comparison), *((table, 2) for table in tables)]
+    markdown = [f"# {title}\n", *(format_markdown(table, level=level) for table, level in shown)]
+    return "\n".join(markdown), "\n".join(format_latex(table) for table, _ in shown)
 
 
-def _markdown_tables(comparison: Comparison) -> str:
-    """Return the tables by protocol, and below each the differences that are known."""
-    parts = []
+def _tables(comparison: Comparison) -> Iterator[tuple[Table, int]]:
+    """Yield the tables by protocol, and after each the differences that are known.
+
+    With each its level of heading in Markdown; 0: none.
+    """
     for protocol in comparison.protocols:
-        parts.append(format_markdown(measured_table(comparison, protocol)))
-        differences = measured.difference_tables(comparison, protocol)
-        parts += [format_markdown(table, level=0) for table in differences]
-    return "\n".join(parts)
+        yield measured.measured_table(comparison, protocol), 2
+        for table in measured.difference_tables(comparison, protocol):
+            yield table, 0
 
 
 def comparison_markdown(comparison: Comparison) -> str:
@@ -71,18 +76,14 @@ def comparison_markdown(comparison: Comparison) -> str:
     heading, *rows = ([*map(escape_markdown, row)] for row in measured.describe_sources(comparison))
     parts.append(markdown_lines(heading, rows, left=len(heading)))
     parts += [f"{escape_markdown(remark)}.\n" for remark in comparison.remarks]
-    parts.append(_markdown_tables(comparison))
+    parts += [format_markdown(table, level=level) for table, level in _tables(comparison)]
     parts += map(format_markdown, effective_tables(comparison.sweeps))
     return "\n".join(parts)
 
 
 def comparison_latex(comparison: Comparison) -> str:
     """Return a tabular environment per protocol, and for each of its differences, for a paper."""
-    tables = []
-    for protocol in comparison.protocols:
-        tables.append(measured_table(comparison, protocol))
-        tables += measured.difference_tables(comparison, protocol)
-    return "\n".join(map(format_latex, tables))
+    return "\n".join(format_latex(table) for table, _ in _tables(comparison))
 
 
 def comparison_csv(comparison: Comparison) -> str:

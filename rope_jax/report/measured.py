@@ -36,6 +36,13 @@ def shown_by(comparison: Comparison, protocol: str) -> Show:
     return "nats" if is_unknown else comparison.how.show
 
 
+def quantity_text(comparison: Comparison, protocol: str) -> str:
+    """Return what a table of a protocol lists, in words, and why it is not what was asked for."""
+    show = shown_by(comparison, protocol)
+    text = QUANTITIES[show]
+    return text if show == comparison.how.show else f"{text}, as truncation scores other tokens,"
+
+
 def value_text(value: float, show: Show, decimals: int = 3) -> str:
     """Return a loss as text; a perplexity, from nats, as a power of e above 100,000."""
     if show == "above_truncation":
@@ -232,6 +239,7 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
     lengths = sorted({point.length for point in points})
     columns = tuple(f"{n:,}" for n in lengths)
     several = len(comparison.groups) > 1
+    first = next((group for group in comparison.groups if not group.marked), None)
     abouts = {
         "difference": f"The difference from {comparison.baseline} at the same length",
         "from_first": "The difference from the same scaling of the first group",
@@ -246,6 +254,8 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
     for name, about in abouts.items():
         lines = []
         for curve, own in plotted.items():
+            if name == "above_own" and curve.group is first:  # above_truncation is the same
+                continue
             found = [getattr(own[n], name) if n in own else None for n in lengths]
             if any(found):
                 cells = [Cell(difference_text(estimate)) for estimate in found]
@@ -274,7 +284,8 @@ def _caption(comparison: Comparison, plotted: Plotted, table: Table) -> str:
         half += f", {pairing_text(points)}"
     else:
         half += ", or the interval itself where half of it exceeds the value"
-    text = [f"{QUANTITIES[show].capitalize()} by {by}; {splits} split, {units}.", f"{half}."]
+    what = quantity_text(comparison, table.title).capitalize()
+    text = [f"{what} by {by}; {splits} split, {units}.", f"{half}."]
     if min(counts)[0] < RELIABLE_UNITS:
         kinds = " and ".join(f"{kind}s" for kind in unit_kinds(points))
         text.append(f"{kinds.capitalize()} are too few for a reliable interval.")

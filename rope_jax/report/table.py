@@ -192,28 +192,30 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 
 def print_table(
-    console: Console, table: Table, *, over: str = ""
+    console: Console, table: Table, *, over: str = "", file: str = "results.md"
 ) -> tuple[list[str], tuple[str, ...]]:
     """Print one line per curve. Return what explains its signs, and the details that have room.
 
     A table that is too wide leaves out details, from the last one on, then writes intervals closer
-    ("4.08±0.57"), and goes on below itself. Nothing is cut.
+    ("4.08±0.57"), then leaves them out, and goes on below itself. No number is cut.
 
-    over: what the intervals are over, such as " over documents".
+    over: what the intervals are over, such as " over documents". file: which has all intervals.
     """
     few = min(1, len(table.details))
     forms = [(" ", count) for count in range(len(table.details), -1, -1)]
-    for space, count in (*forms, ("", few), ("", 0)):
-        columns, gap = _columns(table, space, count), 2 if space else 1
+    for space, count in (*forms, ("", few), ("", 0), (None, few), (None, 0)):
+        columns, gap = _columns(table, space, count), 1 if space == "" else 2
         if sum(column.width for column in columns) + gap * (len(columns) - 1) <= console.width:
             break
     print_columns(console, columns, gap=gap)
     cells = [cell for line in table.all_lines for cell in line.cells[: len(table.columns)]]
+    intervals = "".join(cell.interval for cell in cells)
+    has_room = space is not None
     notes = {
-        f"± half of the 95% interval{over}": any("±" in cell.interval for cell in cells),
-        f"[ ] the ends of the 95% interval{over}, where it is wider than the value": any(
-            "[" in cell.interval for cell in cells
-        ),
+        f"± half of the 95% interval{over}": has_room and "±" in intervals,
+        f"[ ] the ends of the 95% interval{over}, where half of it exceeds the value": has_room
+        and "[" in intervals,
+        f"{file} has the 95% intervals": not has_room and bool(intervals),
         f"{BEST} best of its column": any(cell.is_best for cell in cells),
         f"{BELOW_TRUNCATION} below truncation by more than the interval of the difference": any(
             cell.is_below for cell in cells
@@ -222,8 +224,8 @@ def print_table(
     return [note for note, is_needed in notes.items() if is_needed], table.details[:count]
 
 
-def _columns(table: Table, space: str, count: int) -> list[Column]:
-    """Return the names, the columns, and the first `count` details."""
+def _columns(table: Table, space: str | None, count: int) -> list[Column]:
+    """Return the names, the columns, and the first `count` details; space: None, no intervals."""
     names: list[Text] = []
     rows: list[Sequence[Cell]] = []
     for line in table.all_lines:
@@ -239,7 +241,7 @@ def _columns(table: Table, space: str, count: int) -> list[Column]:
         texts = [
             Text.assemble(
                 (cell.value, "bold" if cell.is_best else ""),
-                (cell.interval and space + cell.interval, "dim"),
+                ("" if space is None else cell.interval and space + cell.interval, "dim"),
                 cell.marks.ljust(room),
             )
             for cell in own

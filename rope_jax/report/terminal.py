@@ -16,7 +16,6 @@ from rope_jax.errors import printable
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report import measured
 from rope_jax.report.measured import (
-    QUANTITIES,
     Plotted,
     loss_cells,
     measured_table,
@@ -99,7 +98,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             name = curve.name if len(groups) == 1 else label if alike else curve.label
             lines.append(line._replace(labels=(name,)))
         above = curve.group
-    names, title, of = ("scaling",), QUANTITIES[shown_by(comparison, protocol)], " of "
+    names, title, of = ("scaling",), measured.quantity_text(comparison, protocol), " of "
     if len(groups) == 1 or comparison.how.show == "above_truncation":
         title, of = f"{title}{of}{printable(groups[0].label)}", "; "
     if len(groups) > 1 and alike:
@@ -107,7 +106,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     print_wrapped(console, f"{title}; {protocol}", "bold")
     over = f" over {measured.sampling_text(comparison)}"
     table = replace(table, labels=names, lines=lines)
-    legend, details = print_table(console, table, over=over)
+    legend, details = print_table(console, table, over=over, file="comparison.md")
     for group in groups:
         if group.settings:
             text = describe_settings(group.settings, briefly=True)
@@ -192,7 +191,7 @@ def _print_protocol(
     # whole windows of different lengths rarely cover the same tokens
     tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
     point = next(iter(points.values()))
-    what = f"{QUANTITIES[shown_by(comparison, protocol)]} by"
+    what = f"{measured.quantity_text(comparison, protocol)} by"
     what += f" {measured.caption(protocol, point.stride)}"
     title = f"{what}; {protocol}, {tokens} tokens of {measured.documents_text(point.documents)}"
     print_wrapped(console, title, "bold")
@@ -216,10 +215,11 @@ def _print_protocol(
         alone = f"by the values alone, with fewer than {RELIABLE_UNITS} {kind}"
         few = f"too few {kind} for one at the next length"
         notes.append(f"no interval: {few if checkpoint.is_reliable else alone}")
+    longest = f"{_longest(plotted):,} tokens"
     if "above truncation" in details:
-        notes.append("above truncation: in nats per token, at the longest")
+        notes.append(f"above truncation: nats per token at {longest}")
     if "blow-up" in details:
-        notes.append("blow-up: perplexity there over that of truncation")
+        notes.append(f"blow-up at {longest}: perplexity divided by that of truncation")
     return notes
 
 
@@ -238,7 +238,8 @@ def _print_by_step(console: Console, comparison: Comparison, protocol: str) -> N
         heading = "" if curve.name == above else curve.name
         lines.append(Line((f"  step {curve.step:,}",), shown, heading=heading))
         above = curve.name
-    print_wrapped(console, f"{QUANTITIES[show]} by training step; {protocol}", "bold")
+    what = measured.quantity_text(comparison, protocol)
+    print_wrapped(console, f"{what} by training step; {protocol}", "bold")
     headings = tuple(f"{n:,}" for n in lengths)
     print_table(console, Table("", "", ("scaling",), headings, lines))
     console.print()

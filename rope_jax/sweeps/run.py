@@ -26,6 +26,7 @@ from rope_jax.plots.saving import save_figure
 from rope_jax.protocols import BASELINE
 from rope_jax.report.comparison import results_texts
 from rope_jax.report.figure import draw_sweep
+from rope_jax.report.measured import QUANTITIES
 from rope_jax.report.tasks import draw_tasks
 from rope_jax.report.tensorboard import write_events
 from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
@@ -207,12 +208,16 @@ def _finish(
             f"nothing is compared with truncation: the window, {newest.window}, is not among the "
             "lengths",
         )
+    if comparison.how.show != config.show:
+        text = f"show: nats per token, because {QUANTITIES[config.show]} cannot be known here"
+        print_wrapped(console, text)
+    numbers = "results.md" if comparison.how.show == "above_truncation" else "results.csv"
     names = ("curve.png", "steps.png", *(f"{task.label}.png" for task in config.tasks))
     figures = [path for name in names if (path := folder / name).exists()]
     print_message(
         console,
         f"figure{'s' * (len(figures) > 1)}: {' and '.join(map(str, figures))}; the numbers are in "
-        "results.csv beside it",
+        f"{numbers} beside it",
     )
 
 

@@ -151,8 +151,13 @@ def test_losses_above_truncation_are_listed_instead_of_perplexities(sweep_of):
     assert shift == pytest.approx(-0.5, abs=0.05)
     assert values == pytest.approx([0.5 + shift, 0.25 + shift, 0.125 + shift, 0.375 + shift])
     assert "Nats per token above truncation by context length" in text
-    assert "Nats per token by length of adjacent windows" in text  # which scores other tokens
+    assert "Nats per token, as truncation scores other tokens, by length of adjacent" in text
+    # the first group's own truncation is everyone's, so its loss above it is listed once
+    own = text.partition("truncation to the window of the same runs")[2].partition("\n\n#")[0]
+    assert set(re.findall(r"^\| (one|wide) ", own, re.MULTILINE)) == {"wide"}
     with pytest.raises(UserError, match=r"^labels: yarn is no curve or run; there are trained, "):
         compared(*runs, labels={"yarn": "YaRN"})
+    with pytest.raises(UserError, match=r"^labels: one and two would both be called two; give"):
+        compared(*runs, labels={"one": "two"})
     with pytest.raises(UserError, match=r"^show: these results do not have the loss at the window"):
         compared(sweep_of("three", protocols=("whole_window",)), show="above_truncation")

@@ -83,7 +83,7 @@ def test_intervals_over_seeds_may_be_wider_than_their_values(sweep_of):
     assert f"± half of the 95% interval {over}; [ ] the ends of the" in " ".join(lines)
     lines = printed(compared(*seeds), 100).splitlines()
     ends = "[ ] the ends of the 95% interval over documents and seeds"
-    assert f"{ends}, where it is wider than the value" in " ".join(lines)
+    assert f"{ends}, where half of it exceeds the value" in " ".join(lines)
     assert "one seed" not in " ".join(lines)
 
 
@@ -120,7 +120,8 @@ def test_wide_intervals_are_whole_in_a_narrow_terminal_and_explained_if_there_ar
     point = next(p for p in found.curves[0].points if p.length == 64)
     low, high = (value_text(nll, "perplexity", 2) for nll in (point.nll - 0.1, point.nll * 4))
     assert rf" \[{low}, {high}\]" in comparison_markdown(found)
-    assert f"[{low}, {high}]" in printed(found, 60)
+    assert f"[{low}, {high}]" in printed(found, 80)
+    assert "comparison.md has the 95% intervals" in printed(found, 50)
     # intervals that do not exist are not explained
     unknown = {"ci_low": math.nan, "ci_high": math.nan, "above_own": None}
     curves = [replace(c, points=tuple(replace(p, **unknown) for p in c.points)) for c in one.curves]

@@ -67,14 +67,39 @@ def test_a_curve_is_one_line_with_its_intervals():
     ]
 
 
+def test_80_columns_have_every_length_in_one_table_and_say_where_the_intervals_are():
+    lines = demo(80).splitlines()
+    assert lines[1:6] == [
+        "scaling        64   128   256     512    1,024    2,048     usable",
+        "trained      4.10  4.07  9.25   15.38    24.05    30.78        128",
+        "yarn-auto    4.10  4.07  4.32    5.55     6.82     9.97        128",
+        "rerope-logn  4.10  4.07  4.02•   3.86•*   3.67•*   3.49•*  ≥ 2,048",
+        "truncation         4.07  4.07    4.07     4.07     4.07",
+    ]
+    assert lines[7].startswith("results.md has the 95% intervals; • best of its column;")
+
+
+def test_a_table_that_is_too_wide_is_divided_evenly():
+    headings = [line.split() for line in demo(40).splitlines() if line.startswith("scaling")]
+    assert headings == [["scaling", "64", "128", "256"], ["scaling", "512", "1,024", "2,048"]]
+
+
+def test_losses_of_other_protocols_are_nats_and_the_title_says_why():
+    curves = {"trained": curve(AT_WINDOW, above_truncation={16: Estimate(0.1, 0.0, 0.2)})}
+    table = [row("trained", 16, 1.0, protocol=p) for p in ("same_tokens", "sliding")]
+    text = printed(table, checkpoint(curves=curves), show="above_truncation")
+    assert "nats per token above truncation by" in text
+    assert "nats per token, as truncation scores other tokens, by" in text
+
+
 def test_a_wide_console_gets_usable_length_loss_above_truncation_and_blow_up():
     _, heading, trained, _, rerope, *_, explained = demo(160).splitlines()
     assert heading.endswith("2,048     usable  above truncation     blow-up")
     assert trained.endswith("30.78 ±3.08        128     +2.024 ±0.050  7.57 ±0.38")
     assert rerope.endswith("3.49 ±0.35•*  ≥ 2,048     −0.153 ±0.050  0.86 ±0.04")
     assert explained.endswith(
-        "above truncation: in nats per token, at the longest; blow-up: perplexity there over that "
-        "of truncation"
+        "above truncation: nats per token at 2,048 tokens; "
+        "blow-up at 2,048 tokens: perplexity divided by that of truncation"
     )
 
 
