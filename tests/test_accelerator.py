@@ -104,7 +104,7 @@ def test_parts_run_in_order_and_a_failed_one_again(device: Device) -> None:
         ["benchmarks/accelerator.py", "--models", "1b-32k"],
         ["benchmarks/accelerator.py", "--models", "1b-32k"],
     ]
-    assert "kernels: status 0 after 0 of 150 s" in out
+    assert re.search(r"kernels: status 0 after \d+ of 150 s", out)
     assert "mfu-8k: status 3" in out
     device.does("true")
     status, (again,), out = device.run()

@@ -97,7 +97,7 @@ def run_code(code: str, **names: object) -> dict:
 
 def test_the_protocols_windows_are_what_the_page_says() -> None:
     protocol = run_code(PROTOCOL.code)["SecondHalf"]
-    streams = streams_of([np.arange(100)], [0], "documents", "none", None)
+    streams = streams_of([np.arange(100)], [0], "documents", "none", ())
     settings = {"targets": 4, "max_blocks": 1, "stride": 4, "seed": 0}
     windows = protocol(streams, lengths=[8, 32], **settings).windows(8)
     assert windows.start.tolist() == [0, 4, 8, 12, 16, 20, 24]

@@ -192,18 +192,20 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 
 def print_table(
-    console: Console, table: Table, *, over: str = "", file: str = "results.md"
+    console: Console, table: Table, *, over: str = "", file: str | None = "results.md"
 ) -> tuple[list[str], tuple[str, ...]]:
     """Print one line per curve. Return what explains its signs, and the details that have room.
 
     A table that is too wide leaves out details, from the last one on, then writes intervals closer
     ("4.08±0.57"), then leaves them out, and goes on below itself. No number is cut.
 
-    over: what the intervals are over, such as " over documents". file: which has all intervals.
+    over: what the intervals are over, such as " over documents". file: which has all intervals;
+        None: they are not left out here.
     """
     few = min(1, len(table.details))
     forms = [(" ", count) for count in range(len(table.details), -1, -1)]
-    for space, count in (*forms, ("", few), ("", 0), (None, few), (None, 0)):
+    without = [(None, few), (None, 0)] if file else []
+    for space, count in (*forms, ("", few), ("", 0), *without):
         columns, gap = _columns(table, space, count), 1 if space == "" else 2
         if sum(column.width for column in columns) + gap * (len(columns) - 1) <= console.width:
             break

@@ -126,7 +126,7 @@ def print_tasks(
     for table in task_tables(checkpoint, tables, labels):
         quantity = "exact answers in %" if table.below else "perplexity of key tokens"
         print_wrapped(console, f"{quantity}, by context length; {table.title}", "bold")
-        print_table(console, table)
+        print_table(console, table, file=None)
         console.print()
     if checkpoint.tasks:
         print_wrapped(console, _explanation(next(iter(checkpoint.tasks.values()))), "dim")
