@@ -76,7 +76,7 @@ def config_of(shape: Shape) -> Any:
     """Return the config of a run on all devices, without a corpus."""
     import jax
 
-    from rope_jax.config.training import Config
+    from rope_jax.config.training import TrainingConfig
 
     devices = jax.device_count()
     model = {
@@ -87,7 +87,7 @@ def config_of(shape: Shape) -> Any:
     }
     windows = shape.windows * devices
     stage = {"steps": 10**6, "seq_len": shape.seq_len, "batch_size": windows}
-    return Config.model_validate(
+    return TrainingConfig.model_validate(
         {
             "name": "benchmark",
             "model": model,

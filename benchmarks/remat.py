@@ -16,7 +16,7 @@ from typing import Any, get_args
 import numpy as np
 
 from rope_jax.config.model import RematName
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.data.batches import Batch
 from rope_jax.devices.malloc import keep_freed_memory
 
@@ -35,7 +35,7 @@ class Step:
         from rope_jax.model.resolve import resolve_run
         from rope_jax.training.program import Program
 
-        config = Config.model_validate(
+        config = TrainingConfig.model_validate(
             {
                 "name": "benchmark",
                 "model": model,

@@ -51,7 +51,7 @@ def ours(shape: Shape) -> Side:
     import jax
     import numpy as np
 
-    from rope_jax.config.training import Config
+    from rope_jax.config.training import TrainingConfig
     from rope_jax.data.batches import Batch
     from rope_jax.devices.hardware import compiled
     from rope_jax.model.decoder import LanguageModel
@@ -61,7 +61,7 @@ def ours(shape: Shape) -> Side:
     from rope_jax.training.step import TrainState, make_train_step
 
     batch_size, seq_len = shape.batch_size, shape.seq_len
-    config = Config.model_validate(
+    config = TrainingConfig.model_validate(
         {
             "name": "benchmark",
             "model": {

@@ -10,7 +10,7 @@ from rich.console import Console
 from rope_jax.attention import AttentionName
 from rope_jax.config.data import DataConfig
 from rope_jax.config.devices import DistributedConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console, print_warning
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizers import Tokenizer, describe_tokenizer
@@ -34,7 +34,7 @@ _TEXTS_TOO_LARGE = "data: there is not enough memory to read it; split large fil
 @contextlib.contextmanager
 def open_run(
     run: RunDirectory,
-    config: Config,
+    config: TrainingConfig,
     console: Console,
     *,
     attention: AttentionName | None = None,
@@ -76,7 +76,7 @@ class Session:
     def __init__(
         self,
         run: RunDirectory,
-        config: Config,
+        config: TrainingConfig,
         console: Console,
         attention: AttentionName | None = None,
     ) -> None:

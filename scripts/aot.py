@@ -192,10 +192,10 @@ def compile_case(case: Case) -> dict[str, Any]:
     """Compile a case in this process; return its figures, or why it is refused."""
     prepare()
     from rope_jax.config.load import validate
-    from rope_jax.config.training import Config
+    from rope_jax.config.training import TrainingConfig
 
     try:
-        config = validate(Config, training_config(case), case.name)
+        config = validate(TrainingConfig, training_config(case), case.name)
         return (
             compile_training(config, case) if case.work == "train" else compile_sweep(config, case)
         )

@@ -248,13 +248,13 @@ def _print_state_hash(run: Path) -> None:
     import numpy as np
 
     from rope_jax.config.load import load
-    from rope_jax.config.training import Config
+    from rope_jax.config.training import TrainingConfig
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.resolve import resolve_run
     from rope_jax.training.checkpoints import Checkpoints
     from rope_jax.training.program import Program
 
-    config = load(Config, run / "config.yaml")
+    config = load(TrainingConfig, run / "config.yaml")
     like = Program(resolve_run(config), 257, Placement(config.mesh)).abstract_state
     step, state = Checkpoints(run / "checkpoints").restore_newest(like, sys.exit)
     leaves = (np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state))

@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Int
 from rope_jax.attention import BACKENDS, AttentionName
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
@@ -209,7 +209,7 @@ def train_guarded(folder: Path) -> None:
         (folder / f"{number}.txt").write_text("".join(words))
     data = {"type": "text", "files": [str(folder / "*.txt")], "cache_dir": str(folder / "cache")}
     stage = {"steps": 8, "seq_len": 64, "batch_size": 2 * jax.device_count()}
-    config = Config.model_validate(
+    config = TrainingConfig.model_validate(
         {
             "name": "guarded",
             "log_every_steps": 1,

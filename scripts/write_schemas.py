@@ -15,12 +15,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 
 FOLDER = Path(__file__).parents[1] / "configs/schema"
 # By the name of the file that the first lines of configs/**/*.yaml refer to.
 SCHEMAS: dict[str, type[BaseModel]] = {
-    "train": Config,
+    "train": TrainingConfig,
     "sweep": SweepConfig,
     "grid": GridConfig,
     "fit": FitConfig,

@@ -18,7 +18,7 @@ import eval_ppl
 import train
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from scripts import fit, grid, plan
 
@@ -155,12 +155,12 @@ def test_a_name_cannot_act_on_the_terminal(folder, refused):
 
 def test_a_printed_config_cannot_act_on_the_terminal(folder):
     evil = r'runs_dir="\e]0;x\a\n\r\u202e\xa0\U000E0001"'
-    config = load(Config, folder / "run.yaml", [evil])
+    config = load(TrainingConfig, folder / "run.yaml", [evil])
     assert config.runs_dir == "\x1b]0;x\x07\n\r\u202e\xa0\U000e0001"
     text = dump(config)
     assert all(line.isprintable() for line in text.split("\n"))
     (folder / "dumped.yaml").write_text(text)
-    assert load(Config, folder / "dumped.yaml") == config
+    assert load(TrainingConfig, folder / "dumped.yaml") == config
 
 
 def test_a_command_reports_bad_input_within_seconds_as_a_process(folder):
@@ -178,7 +178,10 @@ def test_a_command_reports_bad_input_within_seconds_as_a_process(folder):
 # Fuzz tests: whatever the input, the loader returns a config or raises a UserError
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
-SCHEMAS = {Config: ROOT / "configs/demo.yaml", SweepConfig: ROOT / "configs/sweeps/demo.yaml"}
+SCHEMAS = {
+    TrainingConfig: ROOT / "configs/demo.yaml",
+    SweepConfig: ROOT / "configs/sweeps/demo.yaml",
+}
 KEYS = sorted({key for schema in SCHEMAS for key in schema.model_fields})
 KEYS += ["type", "factor", "beta_fast", "hidden_size", "head_dim", "steps", "seq_len", "train"]
 WORDS = [*KEYS, "pi", "yarn", "trained", "auto", "text", "${seed}", "a/b"]

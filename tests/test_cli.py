@@ -17,7 +17,7 @@ from rope_jax.commands.main import main as installed_main
 from rope_jax.config.key_help import key_overview, key_section
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import Stopped, UserError
 from rope_jax.invocation import COMMANDS
 
@@ -44,7 +44,7 @@ def command(monkeypatch, call):
 def test_help_lists_the_keys_and_says_all_about_one(command):
     out = command(train.main, "train.py", "--help")
     assert out.startswith("usage: train.py CONFIG.yaml [key=value ...]\n")
-    assert "\n".join(key_overview(Config, "train.py", 80)) in out
+    assert "\n".join(key_overview(TrainingConfig, "train.py", 80)) in out
     out = command(eval_ppl.main, "eval_ppl.py", "--help", "scalings.N")
     assert out.splitlines() == key_section(SweepConfig, "scalings.N", 80)
     assert "\n  yarn: YaRN: θ for fast pairs" in out
@@ -61,7 +61,10 @@ def test_the_printed_config_gives_the_same_run_or_sweep(command, tmp_path):
     # the run of the sweep does not exist: only the sweep is read
     words = ["--print-config", "runs/none", "--sweep", "demo", *given]
     sweep = command(eval_ppl.main, "eval_ppl.py", *words)
-    for out, schema, file in (run, Config, "demo.yaml"), (sweep, SweepConfig, "sweeps/demo.yaml"):
+    for out, schema, file in (
+        (run, TrainingConfig, "demo.yaml"),
+        (sweep, SweepConfig, "sweeps/demo.yaml"),
+    ):
         (tmp_path / "again.yaml").write_text(out)
         wanted = load(schema, ROOT / "configs" / file, given)
         assert load(schema, tmp_path / "again.yaml") == wanted
@@ -140,7 +143,7 @@ def test_a_config_may_be_a_pipe(command):
     os.close(write_end)
     out = command(train.main, "train.py", f"/dev/fd/{read_end}", "--print-config")
     os.close(read_end)
-    assert out == dump(load(Config, ROOT / "configs/demo.yaml"))
+    assert out == dump(load(TrainingConfig, ROOT / "configs/demo.yaml"))
 
 
 def test_the_next_command_is_never_cut(capsys, monkeypatch):

@@ -17,7 +17,7 @@ from rope_jax.config.inspection import KNOWN_MODELS, MapsConfig
 from rope_jax.config.load import load
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.inspection.maps import shown_maps, write_map_rows
 from rope_jax.model.layers import LayerContext, LayerInputs, LayerKind
 from rope_jax.positions.bands import band_masks, rotations
@@ -62,7 +62,7 @@ def commands(text):
 PLACEHOLDER = re.compile(
     r"[$<…]|CONFIG|\bRUN\b|half|recency|grouped|fused|soft_mixture|strategy.json|--help"
 )
-CONFIGS = {"train.py": Config, "eval_ppl.py": SweepConfig, "scripts/fit.py": FitConfig}
+CONFIGS = {"train.py": TrainingConfig, "eval_ppl.py": SweepConfig, "scripts/fit.py": FitConfig}
 
 
 def test_commands_have_valid_configs(monkeypatch):
@@ -158,7 +158,7 @@ def test_the_examples_of_scalings_run():
     assert names["k"].shape == (2, 100, 2, 64)
     layers = next(b for b in examples("docs/scalings.md", "yaml") if "pattern" in b)
     raw = yaml.safe_load(layers) | {"name": "x", "model": {"num_hidden_layers": 8}}
-    config = Config.model_validate(
+    config = TrainingConfig.model_validate(
         raw | {"stages": [{"steps": 200, "seq_len": 128, "batch_size": 1}]}
     )
     local = [own.sliding_window is not None for own in config.pattern]
@@ -209,5 +209,5 @@ def test_the_figure_of_the_maps_is_that_of_the_config(tmp_path):
 
 
 def test_the_demo_is_the_first_of_the_known_models():
-    demo = load(Config, ROOT / "configs/demo.yaml")
+    demo = load(TrainingConfig, ROOT / "configs/demo.yaml")
     assert KNOWN_MODELS[0].geometry == demo.rotary_layers.geometry

@@ -24,7 +24,7 @@ from rope_jax.checkpoints.weights import write_weights
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.strategy import read_strategy
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import print_message, print_overview, print_warning
 from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.devices.memory import in_gib
@@ -103,7 +103,7 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
 
 
 def _positions(
-    training: Config, config: ExportConfig, stage: int
+    training: TrainingConfig, config: ExportConfig, stage: int
 ) -> tuple[Scaling, list[str], int]:
     """Return the scaling as transformers can express it, what it cannot, and the fitted length.
 
@@ -135,7 +135,7 @@ def _positions(
 def _write_texts(
     folder: Path,
     keys: dict[str, Any],
-    training: Config,
+    training: TrainingConfig,
     tokenizer: Tokenizer,
     length: int,
     original: dict[str, Any],
@@ -169,7 +169,7 @@ def _original(folder: Path) -> dict[str, Any]:
 
 
 def describe(
-    training: Config,
+    training: TrainingConfig,
     scaling: Scaling,
     length: int,
     vocab_size: int,
@@ -261,7 +261,7 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _position_keys(
-    training: Config, scaling: Scaling, length: int, family: Family
+    training: TrainingConfig, scaling: Scaling, length: int, family: Family
 ) -> dict[str, Any]:
     """Return the keys about rotation and sliding windows. ValueError: the family lacks some."""
     count = training.model.num_hidden_layers

@@ -15,7 +15,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.keys import different_keys
 from rope_jax.config.load import dump
 from rope_jax.config.tokenizer import Start
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import print_message, print_overview, print_warning
 from rope_jax.data.tokenizers import (
     JsonTokenizer,
@@ -66,7 +66,7 @@ def _training_config(
     config: ImportConfig,
     files: CheckpointFiles,
     description: Description,
-) -> tuple[Config, JsonTokenizer]:
+) -> tuple[TrainingConfig, JsonTokenizer]:
     file, content = files.tokenizer, files.read_tokenizer()
     bos = _published_start(files, content) if config.bos == "auto" else config.bos
     known = description.model["vocab_size"]
@@ -98,7 +98,7 @@ def _training_config(
         "stages": [{"steps": 1, "seq_len": config.window or description.window, "batch_size": 1}],
         "mesh": config.mesh.model_dump(),
     }
-    return validate(Config, raw, str(files.config_file)), tokenizer
+    return validate(TrainingConfig, raw, str(files.config_file)), tokenizer
 
 
 def _published_start(files: CheckpointFiles, content: str) -> Start:
@@ -112,7 +112,7 @@ def _published_start(files: CheckpointFiles, content: str) -> Start:
     return added_start(content, str(files.tokenizer)) or (given if isinstance(given, str) else None)
 
 
-def _is_imported(run: RunDirectory, training: Config) -> bool:
+def _is_imported(run: RunDirectory, training: TrainingConfig) -> bool:
     """Whether the run already holds this import. UserError if it holds something else."""
     finish_replacing(run.path)
     if not run.path.exists():
@@ -137,7 +137,7 @@ def _is_imported(run: RunDirectory, training: Config) -> bool:
 
 def _import(
     run: RunDirectory,
-    training: Config,
+    training: TrainingConfig,
     files: CheckpointFiles,
     description: Description,
     tokenizer: JsonTokenizer,

@@ -8,12 +8,12 @@ from rope_jax.errors import printable
 
 if TYPE_CHECKING:
     from rope_jax.config.inspection import InspectionType
-    from rope_jax.config.training import Config
+    from rope_jax.config.training import TrainingConfig
 
 
 def read_inspection(
     argv: list[str], description: str, schema: "type[InspectionType]"
-) -> "tuple[InspectionType, Config | None]":
+) -> "tuple[InspectionType, TrainingConfig | None]":
     """Return the keys of an inspection and the training config that they are about, if any."""
     from rope_jax.config.inspection import dump_inspection, load_inspection
 

@@ -6,12 +6,12 @@ from rope_jax import cli, stopping
 def main(argv: list[str]) -> None:
     from rope_jax.config.inherit import load_training
     from rope_jax.config.load import config_path, sweep_of
-    from rope_jax.config.training import Config
+    from rope_jax.config.training import TrainingConfig
     from rope_jax.devices.malloc import keep_freed_memory
     from rope_jax.invocation import command_line
     from rope_jax.user_cache import keep_compiled_programs
 
-    parser = cli.parser("CONFIG.yaml", __doc__, Config)
+    parser = cli.parser("CONFIG.yaml", __doc__, TrainingConfig)
     parser.add_argument("config", metavar="CONFIG.yaml", help="the run's config")
     arguments, config = cli.read_config(
         parser, argv, "config", read=lambda _, *given: load_training(*given)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rope_jax.config.explain import validate
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, printable
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import Sums
@@ -181,7 +181,7 @@ def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
     flat, given, imported = {}, {}, set()
     for i, text in enumerate(experiments):
         if text is not None:
-            config = validate(Config, {**json.loads(text), "name": "x"}, "config")
+            config = validate(TrainingConfig, {**json.loads(text), "name": "x"}, "config")
             flat[i] = dict(_flatten(config.model_dump(mode="json")))
             given[i] = dict(_flatten(config.model_dump(mode="json", exclude_defaults=True)))
             if config.imported is not None:

@@ -25,7 +25,7 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.protocols import PROTOCOLS
 from rope_jax.results.rows import DocumentRow, Row
@@ -139,7 +139,7 @@ def read_sweep(folder: Path) -> Sweep:
         raise UserError(f"{folder}: results.csv and summary.json disagree about steps; sweep again")
     config, training = files.run_config(), None
     with contextlib.suppress(UserError):
-        training = load(Config, config)
+        training = load(TrainingConfig, config)
     return Sweep(
         folder=folder,
         run=rows[0].run,
@@ -183,7 +183,7 @@ def _find_baselines(
     entries: Sequence[SweepEntry],
     windows: Mapping[int, int],
     lengths: Collection[int],
-    training: Config | None,
+    training: TrainingConfig | None,
 ) -> dict[int, str]:
     """Return the name of the curve with each checkpoint's own scaling, by training step.
 
@@ -212,7 +212,7 @@ def _find_baselines(
     }
 
 
-def _experiment(training: Config) -> str:
+def _experiment(training: TrainingConfig) -> str:
     """Return a run's config as JSON, without `_NOT_THE_MODEL`."""
     settings = training.model_dump(mode="json", exclude=_NOT_THE_MODEL)
     settings["data"].pop("cache_dir", None)

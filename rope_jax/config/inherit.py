@@ -12,7 +12,7 @@ from rope_jax.config.keys import at, flat
 from rope_jax.config.load import load, read_raw
 from rope_jax.config.sections import AnyInitFrom, InitFrom
 from rope_jax.config.tokenizer import ByteTokenizerConfig, FileTokenizerConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import Frozen, errors_in
 from rope_jax.errors import UserError, errors_from, file_errors
 from rope_jax.rope.messages import show_value
@@ -26,14 +26,14 @@ class Source:
     """The run that another one starts from, and the step of the checkpoint that is used."""
 
     run: Path
-    config: Config
+    config: TrainingConfig
     step: int
 
     @property
     def checkpoint(self) -> Path:
         return self.run / "checkpoints" / str(self.step)
 
-    def check_model(self, config: Config) -> None:
+    def check_model(self, config: TrainingConfig) -> None:
         """UserError, naming the fields, unless this run's parameters mean the same in `config`."""
         new, old = _meaning(config), _meaning(self.config)
         differences = [
@@ -48,7 +48,7 @@ class Source:
             )
 
 
-def load_training(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+def load_training(path: Path | None, overrides: Sequence[str] = ()) -> TrainingConfig:
     """Load a training config as `load` does, with the keys that it inherits. Raises UserError."""
     return training_config(*read_raw(path, overrides))
 
@@ -71,12 +71,12 @@ def find_source(start: InitFrom) -> Source:
         shown = ", ".join(map(str, steps))
         raise UserError(f"init_from.step: {run} has no checkpoint of step {step}; it has {shown}")
     with errors_from("init_from"), errors_in(f"{run / 'config.yaml'}: ", UserError):
-        config = load(Config, run / "config.yaml")
+        config = load(TrainingConfig, run / "config.yaml")
         config.stage_at(step)
     return Source(run, config, step)
 
 
-def planned_source(start: InitFrom, config: Config) -> Source:
+def planned_source(start: InitFrom, config: TrainingConfig) -> Source:
     """Return what a run with a config will be as a source. UserError: it will not have the step."""
     step = config.last_step if start.step is None else start.step
     with errors_in(f"init_from.step: {start.run}: ", UserError):
@@ -86,7 +86,7 @@ def planned_source(start: InitFrom, config: Config) -> Source:
 
 def training_config(
     raw: Any, origin: str, find: Callable[[InitFrom], Source] = find_source
-) -> Config:
+) -> TrainingConfig:
     """Validate a raw training config, with the keys that it inherits from the run `init_from`.
 
     A run inherits `model`, `data` and `rope`, key by key: the scaling and map that the checkpoint
@@ -97,13 +97,13 @@ def training_config(
     origin: errors begin with it. find: returns the run and checkpoint that `init_from` names.
     """
     if (given := at(raw, "init_from")) is None:
-        return validate(Config, raw, origin)
+        return validate(TrainingConfig, raw, origin)
     start = validate(_Start, {"init_from": given}, origin).init_from
     if _is_complete(raw, start):
-        return validate(Config, raw, origin)
+        return validate(TrainingConfig, raw, origin)
     with errors_from(origin):
         source = find(start)
-    config = validate(Config, _with_inherited(raw, start, source), origin)
+    config = validate(TrainingConfig, _with_inherited(raw, start, source), origin)
     with errors_from(origin):
         source.check_model(config)
     return config
@@ -118,12 +118,12 @@ class _Start(Frozen):
 def _is_complete(raw: dict[str, Any], start: InitFrom) -> bool:
     """Whether a raw config states every key of its first level, as only a dumped one does."""
     try:
-        config = Config.model_validate(raw)
+        config = TrainingConfig.model_validate(raw)
     except ValidationError:  # perhaps because it lacks what it inherits
         return False
     return (
         start.step is not None
-        and Config.model_fields.keys() == config.model_fields_set
+        and TrainingConfig.model_fields.keys() == config.model_fields_set
         and (config.sweep is None or config.sweep.window is not None)
     )
 
@@ -160,7 +160,7 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
     return merged
 
 
-def _meaning(config: Config) -> dict[str, Any]:
+def _meaning(config: TrainingConfig) -> dict[str, Any]:
     """Return the fields that decide the shapes or the meaning of parameters, by dotted key."""
     model, is_rotary = config.model, config.model.position.is_rotary
     values = model.model_dump(mode="json", exclude=_EXECUTION) | {

@@ -16,7 +16,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.inherit import training_config
 from rope_jax.config.load import dump, dump_yaml, read_raw
 from rope_jax.config.model import Base
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import (
     Frozen,
     Length,
@@ -175,7 +175,7 @@ _KEYS_BESIDE_TRAINING = ("length", "scalings", "output")
 
 def load_inspection(
     schema: type[InspectionType], path: Path | None, overrides: Sequence[str]
-) -> tuple[InspectionType, Config | None]:
+) -> tuple[InspectionType, TrainingConfig | None]:
     """Return the inspection in a config file, and the training config if the file is one.
 
     A file with `stages` is a training config; `length`, `scalings` and `output` may be added to it.
@@ -193,7 +193,7 @@ def load_inspection(
     return inspection, None
 
 
-def dump_inspection(inspection: ScalingConfig, training: Config | None) -> str:
+def dump_inspection(inspection: ScalingConfig, training: TrainingConfig | None) -> str:
     """Return the results of `load_inspection` as YAML, which loads as the same two."""
     if training is None:
         return dump(inspection)

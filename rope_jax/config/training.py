@@ -44,7 +44,7 @@ from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers, Scaling
 
 
-class Config(Frozen):
+class TrainingConfig(Frozen):
     """A training run."""
 
     name: FolderName = Field(description="name of the run directory")
@@ -81,7 +81,7 @@ class Config(Frozen):
         return settings
 
     @model_validator(mode="after")
-    def _sections_fit(self) -> "Config":
+    def _sections_fit(self) -> "TrainingConfig":
         self._check_positions()
         for key, scaling, *_ in self._uses():
             with errors_in(f"{key}."):

@@ -16,7 +16,7 @@ from jaxtyping import Array
 from rope_jax.config.entries import SweepEntry
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.strategy import Strategy
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
 from rope_jax.fitting.start import axes, check_start, exact, log_factors_at_start, numbers_at_start
@@ -42,7 +42,7 @@ class Parameters:
     and for far frequencies the angle by which they have changed at distance n.
     """
 
-    training: Config
+    training: TrainingConfig
     config: FitConfig
     start: FittedParams
     """The numbers at the start, float64 on the host, with full axes [l, h] for what is learned."""
@@ -206,7 +206,11 @@ def _by_layer(numbers: np.ndarray) -> Any:
 
 
 def parameters_of(
-    training: Config, config: FitConfig, start: SweepEntry, first_border: int | None, stage: int
+    training: TrainingConfig,
+    config: FitConfig,
+    start: SweepEntry,
+    first_border: int | None,
+    stage: int,
 ) -> Parameters:
     """Return the free parameters of a fit of a stage's checkpoint that begins at a sweep's entry.
 

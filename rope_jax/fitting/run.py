@@ -16,7 +16,7 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import write_strategy
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import errors_in
 from rope_jax.console import describe_duration, print_message, print_overview, print_wrapped
 from rope_jax.devices.hardware import peak_flops, reached_flops
@@ -46,7 +46,9 @@ _SUMMARY = "summary.json"
 _ENTRY: TypeAdapter[SweepEntry] = TypeAdapter(AnyEntry)
 
 
-def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Console) -> Path:
+def fit_run(
+    run: RunDirectory, training: TrainingConfig, config: FitConfig, console: Console
+) -> Path:
     """Fit positions with the weights of a run frozen; return the folder RUN/fits/<name>/.
 
     The same call continues a fit that was stopped. Raises UserError, or Stopped after a signal.
@@ -92,7 +94,7 @@ def _check_finished(summary: Path, run: RunDirectory, config: FitConfig) -> None
         )
 
 
-def checked_start(training: Config, config: FitConfig, stage: int) -> SweepEntry:
+def checked_start(training: TrainingConfig, config: FitConfig, stage: int) -> SweepEntry:
     """Return where a fit of a stage's checkpoint starts. UserError if it cannot start there."""
     trained = training.trained(stage)
     with errors_in("", UserError):

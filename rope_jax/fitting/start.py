@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rope_jax.config.fit import OF_FAR, FitConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.positions.mapping import FittedParams
 from rope_jax.positions.maps import PositionMap
 from rope_jax.positions.maps.fitted import FittedMap
@@ -22,7 +22,7 @@ from rope_jax.rope.strategies import NoScaling
 _STARTS = "rerope, leaky_rerope, far_frequencies or fitted"
 
 
-def default_start(training: Config, stage: int) -> dict[str, Any]:
+def default_start(training: TrainingConfig, stage: int) -> dict[str, Any]:
     """Return the default start: ReRoPE from half the window, with the own scaling and logn."""
     window = max(1, training.stages[stage].seq_len // 2)
     scaling = training.stage_scaling(stage).model_dump(exclude_none=True)
@@ -31,7 +31,7 @@ def default_start(training: Config, stage: int) -> dict[str, Any]:
 
 
 def check_start(
-    training: Config, config: FitConfig, scaling: Scaling, map_: PositionMap | None
+    training: TrainingConfig, config: FitConfig, scaling: Scaling, map_: PositionMap | None
 ) -> None:
     """ValueError if something in `learn` cannot change the start."""
     of_far = [name for name in config.learn if name in (*OF_FAR, "bias")]
@@ -66,7 +66,7 @@ def check_start(
         raise ValueError("learn: frequencies: no pair rotates, and no λ changes a frequency of 0")
 
 
-def axes(training: Config, config: FitConfig) -> tuple[int, int, int]:
+def axes(training: TrainingConfig, config: FitConfig) -> tuple[int, int, int]:
     """Return how many layers, heads and key-value heads have numbers of their own: all, or 1."""
     model = training.model
     if config.per == "head":
@@ -80,7 +80,7 @@ def exact(frequencies: Frequencies) -> np.ndarray:
 
 
 def numbers_at_start(
-    training: Config,
+    training: TrainingConfig,
     config: FitConfig,
     scaling: Scaling,
     map_: PositionMap | None,
@@ -131,7 +131,7 @@ def numbers_at_start(
 
 
 def log_factors_at_start(
-    training: Config, config: FitConfig, numbers: FittedParams
+    training: TrainingConfig, config: FitConfig, numbers: FittedParams
 ) -> np.ndarray | None:
     """Return ln λ [l, k, pairs] of the start, λ = θ/θ'; None unless frequencies are learned.
 
@@ -159,7 +159,7 @@ def log_factors_at_start(
 def _far(
     map_: PositionMap,
     theta: np.ndarray,
-    training: Config,
+    training: TrainingConfig,
     config: FitConfig,
     scaling: Scaling,
     first_border: int | None,

@@ -18,7 +18,7 @@ from rope_jax.config.inherit import load_training
 from rope_jax.config.keys import different_keys
 from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.invocation import COMMANDS
 from rope_jax.runs.directory import RunDirectory
@@ -112,7 +112,7 @@ class TrainJob(Job):
     """A training run. planned: its config as far as it is known before any job has run."""
 
     config: Path
-    planned: Config
+    planned: TrainingConfig
 
     result_name: ClassVar[str] = "metrics.jsonl"
 

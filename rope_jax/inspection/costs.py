@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, printable
 from rope_jax.inspection.output import print_table
 from rope_jax.model.decoder import language_model
@@ -44,7 +44,7 @@ def costs_of(run: RunDirectory) -> Iterator[Cost]:
         yield _fit(run, config, file)
 
 
-def _training(run: RunDirectory, config: Config) -> Cost:
+def _training(run: RunDirectory, config: TrainingConfig) -> Cost:
     steps, tokens, seconds = 0, 0, 0.0
     speeds = {
         line["step"]: line["throughput/tokens_per_second"] for line in _lines(run.throughput_file)
@@ -60,7 +60,7 @@ def _training(run: RunDirectory, config: Config) -> Cost:
     return Cost(run.path.name, "", numbers, steps, tokens, seconds)
 
 
-def _fit(run: RunDirectory, training: Config, file: Path) -> Cost:
+def _fit(run: RunDirectory, training: TrainingConfig, file: Path) -> Cost:
     config = load(FitConfig, file.parent / "fit.yaml")
     try:
         summary = json.loads(file.read_text(encoding="utf-8"))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rope_jax.config.entries import ENTRIES
 from rope_jax.config.inspection import ScalingConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
 from rope_jax.inspection.output import short_number
@@ -32,7 +32,7 @@ class InspectedModel:
     sliding: tuple[int | None, ...] = (None,)
 
     @classmethod
-    def from_config(cls, asked: ScalingConfig, training: Config | None) -> "InspectedModel":
+    def from_config(cls, asked: ScalingConfig, training: TrainingConfig | None) -> "InspectedModel":
         """Make the model of a training config, which must rotate, or of a bare geometry."""
         if training is None:
             geometry = RotaryGeometry(asked.rotary_dim, asked.base, asked.train_length)

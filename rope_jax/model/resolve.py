@@ -7,7 +7,7 @@ import jax
 
 from rope_jax.attention import AttentionName
 from rope_jax.config.model import FloatName, ModelConfig, check_attention
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
 from rope_jax.kernels.loading import has_amx, load_kernels
@@ -22,14 +22,14 @@ class ResolvedModel(ModelConfig):
     product_dtype: FloatName | None = None  # type: ignore[assignment]
 
 
-class ResolvedRun(Config):
+class ResolvedRun(TrainingConfig):
     """A run's config as this machine computes it."""
 
     model: ResolvedModel
 
 
 def resolve_run(
-    config: Config, platform: str | None = None, attention: AttentionName | None = None
+    config: TrainingConfig, platform: str | None = None, attention: AttentionName | None = None
 ) -> ResolvedRun:
     """Return a run's config with choices in place of `auto`; see also `check_backend`.
 
@@ -61,7 +61,7 @@ def resolve_model(
     return ResolvedModel.model_construct(model.model_fields_set, **fields)
 
 
-def with_products(config: Config, products: str) -> Config:
+def with_products(config: TrainingConfig, products: str) -> TrainingConfig:
     """Return the config that a run records: with what `product_dtype: auto` became, "" for none."""
     model = config.model.model_copy(update={"product_dtype": products or None})
     return config.model_copy(update={"model": model})
@@ -81,7 +81,7 @@ def _obstacle(model: ModelConfig, platform: str | None) -> str | None:
     return model.backend.obstacle(platform, dtype, model.heads_width)
 
 
-def _with_attention(config: Config, attention: AttentionName) -> ModelConfig:
+def _with_attention(config: TrainingConfig, attention: AttentionName) -> ModelConfig:
     """Return a run's model with another attention backend; UserError if it cannot have it."""
     trained = config.model.attention
     model = config.model.model_copy(update={"attention": attention})

@@ -16,7 +16,7 @@ from rope_jax.config.devices import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import LongPPL
 from rope_jax.config.tokenizer import BPETokenizerConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import Column, describe_duration, print_columns, print_overview, print_wrapped
 from rope_jax.data.tokenizers import open_tokenizer
 from rope_jax.devices.hardware import device_line, peak_flops, reached_flops
@@ -69,7 +69,7 @@ class StagePlan:
 
 
 def plan_training(
-    config: Config, vocab_size: int, console: Console, target: Target | None = None
+    config: TrainingConfig, vocab_size: int, console: Console, target: Target | None = None
 ) -> None:
     """Print the cost of a training run, compiled for this machine or a target."""
     placement = Placement(config.mesh, None if target is None else target.devices())
@@ -129,7 +129,7 @@ def plan_stage(program: Program, number: int, *, validates: bool) -> StagePlan:
     return StagePlan(bound, needed, time.perf_counter() - began, refusal)
 
 
-def planned_vocabulary(config: Config, run: Path | None = None) -> int:
+def planned_vocabulary(config: TrainingConfig, run: Path | None = None) -> int:
     """Return the size of the model's vocabulary, without training a tokenizer.
 
     run: the directory of a run, which has its own copy of the tokenizer. Without one, a tokenizer
@@ -178,7 +178,7 @@ def _print_stages(console: Console, program: Program, plans: Sequence[StagePlan]
 
 
 def plan_sweep(
-    training: Config,
+    training: TrainingConfig,
     config: SweepConfig,
     vocab_size: int,
     console: Console,
@@ -263,7 +263,7 @@ class ReadingPlan(NamedTuple):
 
 
 def plan_readings(
-    training: Config,
+    training: TrainingConfig,
     config: SweepConfig,
     model: LanguageModel,
     placement: Placement,
@@ -298,7 +298,7 @@ def plan_readings(
     return plans
 
 
-def _plan_one_document(training: Config, config: SweepConfig) -> Plan:
+def _plan_one_document(training: TrainingConfig, config: SweepConfig) -> Plan:
     """Plan a sweep of a run's last stage, of zeros that are one block of text."""
     trained = training.trained(len(training.stages) - 1)
     longest = sweep_lengths(config, trained.window)[-1]  # the model may be unable to read it
@@ -317,7 +317,7 @@ def _plan_one_document(training: Config, config: SweepConfig) -> Plan:
     )
 
 
-def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list[list[Job]]:
+def _jobs_by_program(training: TrainingConfig, config: SweepConfig, length: int) -> list[list[Job]]:
     """Return the sweep's jobs at the longest length, by the program that they need."""
     by_program: dict[str, list[Job]] = {}
     for job in _plan_one_document(training, config).jobs():

@@ -16,7 +16,7 @@ from tensorboardX.summary import custom_scalars, image, text
 
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.report.table import yaml_block
 from rope_jax.results.rows import Row
 from rope_jax.results.summary import CheckpointSummary
@@ -48,7 +48,7 @@ def write_events(
     newest: CheckpointSummary,
     images: Mapping[str, UInt8[np.ndarray, "height width 3"]],
     config: SweepConfig,
-    training: Config,
+    training: TrainingConfig,
     tasks: Sequence[TaskRow] = (),
 ) -> None:
     """Write event files under `folder`: curves, hyperparameters with their outcome, and figures.
@@ -101,7 +101,9 @@ def _values(row: Row, is_newest: bool) -> dict[str, float]:
     return values if row.bpb is None else values | {f"unit_bits_per_byte/{row.protocol}": row.bpb}
 
 
-def _settings(row: Row, config: SweepConfig, training: Config, window: int) -> dict[str, str]:
+def _settings(
+    row: Row, config: SweepConfig, training: TrainingConfig, window: int
+) -> dict[str, str]:
     """Return hyperparameters as text: TensorBoard would show the seed 0 as 0.0000."""
     base = f"{training.rope.base:g}" if training.model.position.is_rotary else ""
     factor = "auto" if row.auto else "" if row.factor is None else f"{row.factor:g}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from rope_jax.config.keys import different_keys
 from rope_jax.config.load import dump, load
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.data import chat
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
@@ -46,7 +46,9 @@ class RunDirectory:
         self.huggingface = path / "huggingface"
 
     def check_available(
-        self, config: Config, explain_other: Callable[[Config], str | None] | None = None
+        self,
+        config: TrainingConfig,
+        explain_other: Callable[[TrainingConfig], str | None] | None = None,
     ) -> None:
         """UserError unless the folder is absent, is empty, or holds a run with this config.
 
@@ -67,9 +69,9 @@ class RunDirectory:
     @contextlib.contextmanager
     def prepared(
         self,
-        config: Config,
+        config: TrainingConfig,
         tokenizer: Tokenizer,
-        explain_other: Callable[[Config], str | None] | None = None,
+        explain_other: Callable[[TrainingConfig], str | None] | None = None,
     ) -> Iterator[None]:
         """Create the folder with its config and tokenizer; keep others out in this context."""
         busy = f"{self.path}: another process is training in it; wait for it, or choose another "
@@ -110,14 +112,16 @@ class RunDirectory:
             if step.isdigit() and int(step) not in keep:
                 path.unlink(missing_ok=True)
 
-    def load_config(self) -> Config:
+    def load_config(self) -> TrainingConfig:
         """Return the run's config. UserError if this is not a run directory."""
         with _reading(self.path):  # such as a name that is too long
             if not self.config_file.is_file():
                 raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
-        return load(Config, self.config_file)
+        return load(TrainingConfig, self.config_file)
 
-    def open_tokenizer(self, config: Config, warn: Callable[[str], Any] = print) -> Tokenizer:
+    def open_tokenizer(
+        self, config: TrainingConfig, warn: Callable[[str], Any] = print
+    ) -> Tokenizer:
         """Return the run's tokenizer, from its copy if there is one. UserError: it is another."""
         tokenizer = open_tokenizer(
             config.tokenizer, config.data, self.tokenizer_file, warn, config.model.vocab_size

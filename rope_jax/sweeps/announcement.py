@@ -1,7 +1,7 @@
 """What a sweep prints before it measures: checkpoints, texts, scalings, memory and warnings."""
 
 from rope_jax.config.entries import SweepEntry
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import errors_in
 from rope_jax.console import describe_duration, print_overview, print_wrapped
 from rope_jax.devices.hardware import nominal_flops, peak_flops, reached_flops
@@ -115,7 +115,7 @@ def _warn_of_choice(loaded: LoadedModel, plans: SweepPlans) -> None:
 
 
 def _describe_scalings(
-    training: Config, config: ResolvedSweep, longest: int, stage: int
+    training: TrainingConfig, config: ResolvedSweep, longest: int, stage: int
 ) -> list[str]:
     """Describe each entry at the longest length; UserError if one cannot be used there."""
     position = training.model.position
@@ -128,7 +128,9 @@ def _describe_scalings(
     return lines
 
 
-def describe_entry(training: Config, entry: SweepEntry, length: int, stage: int) -> list[str]:
+def describe_entry(
+    training: TrainingConfig, entry: SweepEntry, length: int, stage: int
+) -> list[str]:
     """Describe the scaling and the map with which an entry reads windows of a length."""
     window, trained, trained_map = training.trained(stage)
     scaling = entry.at(length, window, trained)

@@ -6,7 +6,7 @@ from typing import Any
 from rope_jax.config.entries import TrainedEntry
 from rope_jax.config.sweep import SweepConfig, check_encoding
 from rope_jax.config.tasks import LongPPL
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import errors_in
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
@@ -18,7 +18,7 @@ class ResolvedSweep(SweepConfig):
     """A sweep's config with the defaults that its run decides: scalings, and where `bos` goes."""
 
 
-def resolve_sweep(config: SweepConfig, training: Config, **chosen: Any) -> ResolvedSweep:
+def resolve_sweep(config: SweepConfig, training: TrainingConfig, **chosen: Any) -> ResolvedSweep:
     """Return a sweep's config as it is for a run, with values chosen in place of defaults.
 
     UserError: the model's positions take no such entry.
@@ -33,7 +33,7 @@ def resolve_sweep(config: SweepConfig, training: Config, **chosen: Any) -> Resol
     return ResolvedSweep.model_construct(given, **fields)
 
 
-def checked_sweep(config: SweepConfig, training: Config) -> ResolvedSweep:
+def checked_sweep(config: SweepConfig, training: TrainingConfig) -> ResolvedSweep:
     """Return a sweep's config as it is for a run. UserError: they do not fit together."""
     resolved = resolve_sweep(config, training)
     check_run_entries(training, resolved)
@@ -54,7 +54,9 @@ def checked_sweep(config: SweepConfig, training: Config) -> ResolvedSweep:
     return resolved
 
 
-def check_key_tokens(training: Config, config: SweepConfig, corpus: Corpus | None = None) -> None:
+def check_key_tokens(
+    training: TrainingConfig, config: SweepConfig, corpus: Corpus | None = None
+) -> None:
     """UserError if a mask of key tokens is of other texts, or was found by the run itself."""
     for task in config.tasks:
         if not isinstance(task, LongPPL):
@@ -72,7 +74,7 @@ def check_key_tokens(training: Config, config: SweepConfig, corpus: Corpus | Non
             raise UserError(f"tasks: {task.label}: mask: {task.mask} {wrong}")
 
 
-def check_run_entries(training: Config, config: SweepConfig) -> None:
+def check_run_entries(training: TrainingConfig, config: SweepConfig) -> None:
     """UserError if an entry cannot be used at any stage of the checkpoints to sweep."""
 
     def check(stage: int) -> None:
@@ -85,7 +87,9 @@ def check_run_entries(training: Config, config: SweepConfig) -> None:
         check_stages(training, steps, check)
 
 
-def check_stages(training: Config, steps: Iterable[int], check: Callable[[int], object]) -> None:
+def check_stages(
+    training: TrainingConfig, steps: Iterable[int], check: Callable[[int], object]
+) -> None:
     """Raise a UserError of `check` if it refuses each stage of these steps; without any, of all."""
     last = training.spans[-1].end
     stages = {training.stage_at(step) for step in steps if step <= last}

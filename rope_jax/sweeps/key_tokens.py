@@ -12,7 +12,7 @@ from rich.progress import TaskProgressColumn
 
 from rope_jax import stopping
 from rope_jax.config.key_tokens import KeyTokensConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import errors_in
 from rope_jax.console import print_message, print_overview, print_wrapped, progress_bar
 from rope_jax.data.cache import cache_errors
@@ -44,7 +44,7 @@ _FOLDER = "key_tokens"
 
 
 def find_key_tokens(
-    run: RunDirectory, training: Config, config: KeyTokensConfig, console: Console
+    run: RunDirectory, training: TrainingConfig, config: KeyTokensConfig, console: Console
 ) -> Path:
     """Write the key tokens that a run finds in its corpus, or in `data`, once; return the file.
 

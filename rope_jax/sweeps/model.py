@@ -13,7 +13,7 @@ from rope_jax.config.data import DataConfig
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.data.mix import words_of
 from rope_jax.data.storage import Corpus, TokenSplit
 from rope_jax.devices import processes
@@ -156,7 +156,7 @@ def load_model(
 
 
 def mesh_for(
-    training: Config, devices: int | None = None, *, whole_heads: bool = False
+    training: TrainingConfig, devices: int | None = None, *, whole_heads: bool = False
 ) -> MeshConfig:
     """Return a mesh that splits parameters as in training as far as possible.
 

@@ -15,7 +15,7 @@ from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.devices import differ_by_head
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_message, print_wrapped
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import peak_flops, reached_flops
@@ -55,7 +55,11 @@ _MOST_OF_JOURNAL = 2**30  # bytes; a measurement takes about 20 per document
 
 
 def sweep_run(
-    run: RunDirectory, training: Config, config: SweepConfig, console: Console, again: bool = False
+    run: RunDirectory,
+    training: TrainingConfig,
+    config: SweepConfig,
+    console: Console,
+    again: bool = False,
 ) -> None:
     """Sweep a run's checkpoints and write RUN/evals/<name>/. again: repeat earlier measurements."""
     opened = open_run(
@@ -186,7 +190,7 @@ def sweep_tables(results: Sequence[Result]) -> SweepTables:
 
 
 def _finish(
-    loaded: LoadedModel, training: Config, config: ResolvedSweep, found: SweepTables
+    loaded: LoadedModel, training: TrainingConfig, config: ResolvedSweep, found: SweepTables
 ) -> None:
     """Write the results, delete journals of other checkpoints, and show the tables."""
     run, console, newest = loaded.session.run, loaded.session.console, found.checkpoints[0]
@@ -221,7 +225,9 @@ def _finish(
     )
 
 
-def write_folder(folder: Path, config: SweepConfig, found: SweepTables, training: Config) -> None:
+def write_folder(
+    folder: Path, config: SweepConfig, found: SweepTables, training: TrainingConfig
+) -> None:
     """Write all files of a sweep; an earlier sweep's folder is replaced once all are complete."""
     newest, tasks = found.checkpoints[0], found.tasks
     comparison = compare_checkpoints(found.rows, found.checkpoints, config)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from rope_jax.config.inherit import Source, find_source
 from rope_jax.config.sections import InitFrom
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.errors import UserError
@@ -111,7 +111,7 @@ def _check(
 
 
 def warn_of_weaker(
-    config: Config, warn: Callable[[str], None], source: Source | None = None
+    config: TrainingConfig, warn: Callable[[str], None], source: Source | None = None
 ) -> None:
     """Warn of the first stage whose slowest pair is faster than one that was trained before.
 
@@ -139,7 +139,7 @@ def warn_of_weaker(
             return
 
 
-def _slowest_wavelengths(config: Config, stage: int) -> Float[np.ndarray, " L"]:
+def _slowest_wavelengths(config: TrainingConfig, stage: int) -> Float[np.ndarray, " L"]:
     """Return each layer's longest wavelength 2π/θ in tokens, 0 if no pair rotates; L may be 1."""
     scaling, length = config.stage_scaling(stage), config.stages[stage].length
     inv_freq = config.rotary_layers.frequencies(scaling, length).inv_freq[:, 0]

@@ -8,7 +8,7 @@ import jax
 
 from rope_jax import stopping
 from rope_jax.config.model import RematName
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.devices.memory import check_fits, in_gib, is_host_memory, least_available, shortage_as
 from rope_jax.errors import UserError
 from rope_jax.model.memory import bytes_per_device, step_bound
@@ -120,7 +120,7 @@ def _advice(program: Program, number: int, *, in_validation: bool = False) -> st
     return ", or ".join(way for way, helps in ways.items() if helps)
 
 
-def check_compile_time(config: Config) -> None:
+def check_compile_time(config: TrainingConfig) -> None:
     """UserError if compiling a stage would take more than about a minute."""
     layers = config.model.num_hidden_layers
     if config.model.layers == "unrolled" and layers > _MOST_UNROLLED:

@@ -6,10 +6,10 @@ import jax
 import optax
 
 from rope_jax.config.sections import OptimConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 
 
-def learning_rate(config: Config) -> optax.Schedule:
+def learning_rate(config: TrainingConfig) -> optax.Schedule:
     """Return the learning rate as a function of the global step, over all stages.
 
     A schedule starts at the first stage and at every stage with its own learning_rate, and lasts
@@ -26,7 +26,7 @@ def learning_rate(config: Config) -> optax.Schedule:
     return optax.join_schedules(schedules, boundaries[:-1])
 
 
-def optimizer(config: Config) -> optax.GradientTransformation:
+def optimizer(config: TrainingConfig) -> optax.GradientTransformation:
     """Return AdamW (arXiv 1711.05101) on gradients clipped by their global norm."""
     optim, rate = config.optim, learning_rate(config)
     adamw = optax.adamw(

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from rope_jax.config.keys import different_keys
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
@@ -33,16 +33,16 @@ Record = dict[str, Any]
 (None) for an imported one, and `config`, which a later version of the package may reject."""
 
 
-def provenance_of(config: Config, corpus: Corpus | None) -> Record:
+def provenance_of(config: TrainingConfig, corpus: Corpus | None) -> Record:
     """Return what every checkpoint of a run records: corpus and config."""
     fingerprint = None if corpus is None else corpus.fingerprint
     return {"corpus": fingerprint, "config": config.model_dump(mode="json")}
 
 
-def check_config(record: Record, config: Config, step: int, file: str | Path) -> None:
+def check_config(record: Record, config: TrainingConfig, step: int, file: str | Path) -> None:
     """UserError if `config`, read from `file`, differs in what influences a step's parameters."""
     try:
-        recorded = Config.model_validate(record["config"])
+        recorded = TrainingConfig.model_validate(record["config"])
     except ValueError:  # another version's config, whose keys cannot be compared
         return
     different = [key for key in different_keys(config, recorded) if not key.startswith(_FREE)]
@@ -54,7 +54,7 @@ def check_config(record: Record, config: Config, step: int, file: str | Path) ->
 
 
 def check_provenance(
-    run: RunDirectory, config: Config, corpus: Corpus | None, warn: Callable[[str], None]
+    run: RunDirectory, config: TrainingConfig, corpus: Corpus | None, warn: Callable[[str], None]
 ) -> None:
     """UserError unless the run's checkpoints were trained with this config on this corpus.
 
@@ -112,13 +112,15 @@ def check_record(record: Record, step: int) -> None:
         raise ValueError(f"it is the checkpoint of step {record['step']}")
 
 
-def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] = ()) -> bool:
+def same_until(
+    new: TrainingConfig, old: TrainingConfig, step: int, *, but_for: tuple[str, ...] = ()
+) -> bool:
     """Whether the first `step` steps of two configs have the same windows and learning rates.
 
     but_for: beginnings of keys that may differ besides.
     """
 
-    def begun(config: Config) -> list[tuple[int, dict[str, Any]]]:
+    def begun(config: TrainingConfig) -> list[tuple[int, dict[str, Any]]]:
         # without `learning_rate`, which is compared as a number for every step
         return [
             (min(span.end, step), span.stage.model_dump(exclude={"steps", "learning_rate"}))
@@ -134,14 +136,14 @@ def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] 
     return begun(new) == begun(old) and bool(np.array_equal(*rates))
 
 
-def _different(new: Config, old: Config) -> list[str]:
+def _different(new: TrainingConfig, old: TrainingConfig) -> list[str]:
     """Return the keys that differ, but for the backend of a softmax attention."""
     same = new.model.backend.is_softmax and old.model.backend.is_softmax
     free = ("model.attention",) if same else ()
     return [key for key in different_keys(new, old) if key not in free]
 
 
-def explain_other(new: Config, old: Config, step: int) -> str | None:
+def explain_other(new: TrainingConfig, old: TrainingConfig, step: int) -> str | None:
     """Return why a run with another config cannot go on from a step; None if it can."""
     different = _different(new, old)
     if not different or (step and same_until(new, old, step)):
@@ -158,7 +160,9 @@ def explain_other(new: Config, old: Config, step: int) -> str | None:
     )
 
 
-def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: bool) -> str | None:
+def describe_gaps(
+    run: RunDirectory, config: TrainingConfig, done: int, has_validation: bool
+) -> str | None:
     """Return one line that names the steps missing from metrics.jsonl up to `done`, if any."""
     every = {"train/loss": config.log_every_steps}
     if has_validation:

@@ -11,7 +11,7 @@ from tensorboardX.summary import text
 
 from rope_jax import stopping
 from rope_jax.config.load import dump
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import print_message
 from rope_jax.data.batches import training_batch, validation_batches
 from rope_jax.data.mix import mix_of
@@ -41,7 +41,7 @@ from rope_jax.training.sweep import TrainingSweep
 from rope_jax.training.terminal import TrainingProgress, announce, conclude
 
 
-def train(config: Config, console: Console) -> RunDirectory:
+def train(config: TrainingConfig, console: Console) -> RunDirectory:
     """Train a run, or continue it from its newest undamaged checkpoint; return its directory.
 
     Raises UserError for bad input, a full disk, damage, or a loss that is not finite; Stopped if
@@ -122,7 +122,7 @@ def _train(session: Session) -> None:
         conclude(session.console, config.last_step, minutes, trainer.validation_loss)
 
 
-def _check_config(config: Config) -> None:
+def _check_config(config: TrainingConfig) -> None:
     """UserError for what cannot be trained: an import, weights in bfloat16, or without texts.
 
     AdamW's steps are a thousandth of a weight or less, and bfloat16 would round them away.
@@ -171,7 +171,7 @@ def _compile_after(done: int, program: Program, corpus: Corpus, session: Session
 
 
 def _prepare_to_resume(
-    run: RunDirectory, config: Config, corpus: Corpus, done: int, start: Start | None
+    run: RunDirectory, config: TrainingConfig, corpus: Corpus, done: int, start: Start | None
 ) -> None:
     """Check that a run can continue after step `done`; record its environment if it is new."""
     if done and run.recorded_corpus() == corpus.fingerprint:
@@ -186,7 +186,7 @@ def _prepare_to_resume(
     run.write_environment(corpus.tokenizer.name, corpus, None if start is None else start.origin)
 
 
-def flops_after(done: int, config: Config, vocab_size: int) -> float:
+def flops_after(done: int, config: TrainingConfig, vocab_size: int) -> float:
     """Return the FLOPs of the training steps after step `done`. vocab_size: the tokenizer's."""
     return sum(
         max(0, span.end - max(done, span.begin))

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn
 
 from rope_jax.config.sections import DocumentsConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import (
     describe_duration,
     print_overview,
@@ -22,7 +22,7 @@ from rope_jax.runs.logs import Scalars
 
 def announce(
     console: Console,
-    config: Config,
+    config: TrainingConfig,
     folder: str,
     parameters: int,
     facts: Mapping[str, str | Sequence[str]],

@@ -20,7 +20,7 @@ from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.explain import validate
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
@@ -113,7 +113,7 @@ def assert_same(found: Any, expected: Any) -> None:
     assert all(same_bits(np.asarray(a[path]), np.asarray(b[path])) for path in a)
 
 
-def config_of(description: Description) -> Config:
+def config_of(description: Description) -> TrainingConfig:
     """Return the training config of a run with the model that was described."""
     raw = {
         "name": "imported",
@@ -122,10 +122,10 @@ def config_of(description: Description) -> Config:
         "optim": {"warmup_steps": 0},
         "stages": [{"steps": 1, "seq_len": description.window, "batch_size": 1}],
     }
-    return validate(Config, raw, "config.json")
+    return validate(TrainingConfig, raw, "config.json")
 
 
-def windows_of(config: Config) -> list[tuple[int | None, int | None]]:
+def windows_of(config: TrainingConfig) -> list[tuple[int | None, int | None]]:
     """Return the sliding window and the chunk of every layer."""
     layers = [
         config.pattern[i % len(config.pattern)] for i in range(config.model.num_hidden_layers)
@@ -133,7 +133,7 @@ def windows_of(config: Config) -> list[tuple[int | None, int | None]]:
     return [(own.sliding_window, own.attention_chunk) for own in layers]
 
 
-def loaded(folder: Path, param_dtype: str = "float32") -> tuple[Config, Params]:
+def loaded(folder: Path, param_dtype: str = "float32") -> tuple[TrainingConfig, Params]:
     """Return the config and the parameters of a checkpoint."""
     files = open_checkpoint(str(folder), None)
     description = read_description(files.config, str(files.config_file))
@@ -144,7 +144,7 @@ def loaded(folder: Path, param_dtype: str = "float32") -> tuple[Config, Params]:
     return config, load_parameters(files, description.family.rows(config.model), like)
 
 
-def logits_function(config: Config) -> Any:
+def logits_function(config: TrainingConfig) -> Any:
     """Return a function (params, tokens [1, T], rotary) -> logits [T, V]."""
     model = language_model(resolve_run(config), config.model.vocab_size or 0)
     cap = config.model.logit_softcap

@@ -18,7 +18,7 @@ from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
 from rope_jax.config.strategy import Strategy, write_strategy
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.model.decoder import language_model
@@ -62,7 +62,7 @@ def with_config(run: RunDirectory, path: Path, **changes: Any) -> RunDirectory:
     raw = run.load_config().model_dump(mode="json")
     path.mkdir()
     (path / "checkpoints").symlink_to(run.checkpoints)
-    (path / "config.yaml").write_text(dump(validate(Config, raw | changes, "test")))
+    (path / "config.yaml").write_text(dump(validate(TrainingConfig, raw | changes, "test")))
     return RunDirectory(path)
 
 
@@ -299,17 +299,17 @@ def test_what_has_no_form_is_refused_or_lost(
 
 
 def keys_of(
-    config: Config, scaling: dict[str, Any] | None = None, length: int = 16, **how: Any
+    config: TrainingConfig, scaling: dict[str, Any] | None = None, length: int = 16, **how: Any
 ) -> dict[str, Any]:
     return describe(config, parse_scaling(scaling or {"type": "none"}), length, 257, **how)[1]
 
 
-def changed(folder: Path, **sections: dict[str, Any]) -> Config:
+def changed(folder: Path, **sections: dict[str, Any]) -> TrainingConfig:
     raw = tiny(folder).model_dump(mode="json")
     for name, keys in sections.items():
         raw[name] = raw[name] | keys
     raw["stages"] = raw["stages"][:1]
-    return validate(Config, raw, "test")
+    return validate(TrainingConfig, raw, "test")
 
 
 NONE = "family: none can express this model ("

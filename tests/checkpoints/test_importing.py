@@ -21,7 +21,7 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.inherit import load_training, training_config
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.fitting.run import fit_run
@@ -89,7 +89,7 @@ def test_an_import_is_an_ordinary_run(llama: Path, run: RunDirectory) -> None:
         *("checkpoints", "config.yaml", "environment.json", "huggingface", "tokenizer.json"),
     ]
     config = load_training(run.config_file)
-    assert config == load(Config, run.config_file)
+    assert config == load(TrainingConfig, run.config_file)
     assert config.imported is not None
     assert config.imported.model == str(llama)
     assert (config.model.param_dtype, config.model.dtype) == ("float32", "float32")

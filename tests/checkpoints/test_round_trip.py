@@ -16,7 +16,7 @@ from rope_jax.checkpoints.files import OTHER_PARTS, CheckpointFiles
 from rope_jax.checkpoints.opening import without_prefix
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.checkpoints.weights import tensors_of, write_weights
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
 from tests.checkpoints.cases import FAMILIES as GOLDEN
@@ -118,7 +118,7 @@ def test_every_parameter_has_a_tensor(family: str) -> None:
         assert {name: t.shape for name, t in tensors.items()} == wanted, case.name
 
 
-def meaning(config: Config) -> dict[str, Any]:
+def meaning(config: TrainingConfig) -> dict[str, Any]:
     """Return the model's fields, without defaults that follow from others."""
     model = config.model
     return model.model_dump() | {

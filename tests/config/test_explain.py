@@ -8,7 +8,7 @@ import yaml
 from rope_jax.config.explain import validate
 from rope_jax.config.keys import at
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.rope.keys import TAG_KEYS
 from tests.config.examples import FULL, SWEEP
@@ -28,7 +28,7 @@ def raw_configs():
     """Return FULL and SWEEP as raw configs, each with its schema."""
     sweep = yaml.safe_load(SWEEP)
     sweep["scalings"] = [s if isinstance(s, dict) else {"type": s} for s in sweep["scalings"]]
-    return [(Config, yaml.safe_load(FULL)), (SweepConfig, sweep)]
+    return [(TrainingConfig, yaml.safe_load(FULL)), (SweepConfig, sweep)]
 
 
 def assert_complaint(schema, raw, begins):
@@ -58,7 +58,7 @@ def test_a_misspelt_key_and_a_wrong_value_are_named_wherever_they_are():
 
 def test_a_missing_key_is_named_wherever_it_is():
     missing = {
-        Config: ["name", "stages", "stages.1.seq_len", "rope.scaling.factor", "data.files"],
+        TrainingConfig: ["name", "stages", "stages.1.seq_len", "rope.scaling.factor", "data.files"],
         SweepConfig: ["scalings.2.factor", "tasks.9.mask"],
     }
     for schema, full in raw_configs():

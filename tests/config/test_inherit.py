@@ -9,7 +9,7 @@ from rope_jax.config.inherit import load_training, training_config
 from rope_jax.config.inspection import ScalingConfig, load_inspection
 from rope_jax.config.load import dump
 from rope_jax.config.tokenizer import FileTokenizerConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.positions.encodings import FIREEncoding
 from rope_jax.rope.strategies import NoScaling, PIScaling, YaRNScaling
@@ -43,7 +43,7 @@ def source(tmp_path, monkeypatch):
         for step in steps:
             (run / "checkpoints" / str(step)).mkdir(parents=True)
         run.mkdir(parents=True, exist_ok=True)
-        (run / "config.yaml").write_text(dump(Config.model_validate(SOURCE | settings)))
+        (run / "config.yaml").write_text(dump(TrainingConfig.model_validate(SOURCE | settings)))
         return run
 
     return source
@@ -69,7 +69,7 @@ def refusal(start="runs/demo", **settings):
 def test_what_is_left_out_is_inherited(source):
     source()
     config = extended()
-    old = Config.model_validate(SOURCE)
+    old = TrainingConfig.model_validate(SOURCE)
     assert config.init_from.model_dump() == {"run": "runs/demo", "step": 15, "optimizer": False}
     assert (config.model, config.data) == (old.model, old.data)
     assert config.rope == old.rope.model_copy(

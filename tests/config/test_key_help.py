@@ -6,11 +6,11 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.config.key_help import key_overview, key_section
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.rope.keys import TAG_KEYS, sections
 
 
-@pytest.mark.parametrize("schema", [Config, SweepConfig, FitConfig, MapsConfig])
+@pytest.mark.parametrize("schema", [TrainingConfig, SweepConfig, FitConfig, MapsConfig])
 def test_every_key_of_every_type_is_explained(schema):
     """With its description, by its own name and in the help of its section."""
     for section, models in sections(schema).items():
@@ -28,11 +28,11 @@ def test_every_key_of_every_type_is_explained(schema):
 
 
 def test_the_overview_has_every_key_that_is_in_no_union():
-    lines = key_overview(Config, "train.py", 80)
+    lines = key_overview(TrainingConfig, "train.py", 80)
     assert max(map(len, lines)) <= 80
     assert len(lines) < 140
     names = [line.split()[0].rstrip(":,") for line in lines if line.strip()]
-    found = sections(Config)
+    found = sections(TrainingConfig)
     for section, models in found.items():
         above = ["", *(section[:i] for i, letter in enumerate(section) if letter == ".")]
         if len(models) > 1 or any(len(found.get(name, [])) > 1 for name in above):
@@ -47,7 +47,7 @@ def test_the_overview_has_every_key_that_is_in_no_union():
 
 
 def test_a_union_lists_its_types_and_their_keys():
-    lines = key_section(Config, "rope.scaling", 100)
+    lines = key_section(TrainingConfig, "rope.scaling", 100)
     assert lines[0] == "rope.scaling: by type = none"
     text = "\n".join(lines)
     assert "\n  abf: Adjusted base frequency: θ_i" in text
@@ -56,8 +56,8 @@ def test_a_union_lists_its_types_and_their_keys():
 
 
 def test_types_that_share_a_key_are_told_apart():
-    lines = key_section(Config, "stages.0.scaling.factor", 120)
-    assert lines == key_section(Config, "stages.N.scaling.factor", 120)
+    lines = key_section(TrainingConfig, "stages.0.scaling.factor", 120)
+    assert lines == key_section(TrainingConfig, "stages.N.scaling.factor", 120)
     assert lines[:2] == [
         "stages.N.scaling.factor: float, required",
         "    s, how many times longer the context becomes",
@@ -68,4 +68,4 @@ def test_types_that_share_a_key_are_told_apart():
 
 
 def test_a_list_may_be_named_without_an_index():
-    assert key_section(Config, "stages", 80) == key_section(Config, "stages.N", 80)
+    assert key_section(TrainingConfig, "stages", 80) == key_section(TrainingConfig, "stages.N", 80)

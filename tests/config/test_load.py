@@ -9,7 +9,7 @@ import yaml
 from rope_jax.config.data import StdlibData, TextData
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.rope import QUERY_SCALES
 from rope_jax.rope.keys import sections
 from rope_jax.rope.strategies import NoScaling, PIScaling
@@ -30,8 +30,10 @@ def test_every_value_of_a_file_is_read(read):
 
 
 def test_an_omitted_key_has_its_default_and_overrides_suffice_without_a_file():
-    config = load(Config, None, ["name=bare", "stages=[{steps: 200, seq_len: 8, batch_size: 1}]"])
-    assert config == Config(name="bare", stages=config.stages)
+    config = load(
+        TrainingConfig, None, ["name=bare", "stages=[{steps: 200, seq_len: 8, batch_size: 1}]"]
+    )
+    assert config == TrainingConfig(name="bare", stages=config.stages)
     assert config.stages[0].seq_len == 8
     assert (config.data, config.rope.scaling) == (StdlibData(), NoScaling())
 
@@ -112,16 +114,23 @@ def test_an_alias_repeats_a_section_that_stays_independent(read):
 @pytest.mark.parametrize(
     ("schema", "text", "overrides"),
     [
-        (Config, FULL, []),
-        (Config, PLAIN, ["data.type=jsonl", "data.files={train: [a], validation: [b]}"]),
-        (Config, PLAIN, ["rope.base=1.5e300", "optim.eps=5e-324", "optim.learning_rate=0.1"]),
-        (Config, PLAIN, ["name='123'", "runs_dir=' a: b #c'", "data.cache_dir='null'"]),
-        (Config, PLAIN, ["name='0x1f'", "runs_dir='yes'", "data.cache_dir='2026-01-02'"]),
-        (Config, PLAIN, ["runs_dir='naïve/路'", "data.cache_dir=''"]),
+        (TrainingConfig, FULL, []),
+        (TrainingConfig, PLAIN, ["data.type=jsonl", "data.files={train: [a], validation: [b]}"]),
+        (
+            TrainingConfig,
+            PLAIN,
+            ["rope.base=1.5e300", "optim.eps=5e-324", "optim.learning_rate=0.1"],
+        ),
+        (TrainingConfig, PLAIN, ["name='123'", "runs_dir=' a: b #c'", "data.cache_dir='null'"]),
+        (TrainingConfig, PLAIN, ["name='0x1f'", "runs_dir='yes'", "data.cache_dir='2026-01-02'"]),
+        (TrainingConfig, PLAIN, ["runs_dir='naïve/路'", "data.cache_dir=''"]),
         # text that some YAML readers take for a number
-        *((Config, PLAIN, [f"name='{x}'", f"runs_dir='{x}'"]) for x in ("1e3", "7e10", "1E5")),
+        *(
+            (TrainingConfig, PLAIN, [f"name='{x}'", f"runs_dir='{x}'"])
+            for x in ("1e3", "7e10", "1E5")
+        ),
         (SweepConfig, SWEEP, ["tolerance=1e-3"]),
-        *((Config, path.read_text(), []) for path in CONFIGS),
+        *((TrainingConfig, path.read_text(), []) for path in CONFIGS),
         *((SweepConfig, path.read_text(), []) for path in SWEEPS),
     ],
 )
@@ -133,6 +142,6 @@ def test_a_dump_loads_as_the_same_config(read, schema, text, overrides):
 
 
 def test_every_part_is_frozen():
-    for schema in (Config, SweepConfig):
+    for schema in (TrainingConfig, SweepConfig):
         for model in itertools.chain(*sections(schema).values()):
             assert model.model_config["frozen"], model

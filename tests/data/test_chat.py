@@ -7,7 +7,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from rope_jax.config.data import JsonLinesData
 from rope_jax.config.tokenizer import FileTokenizerConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.data.chat import ChatTemplate, find_template, render_plainly
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import open_tokenizer
@@ -77,7 +77,7 @@ def test_a_corpus_of_conversations_has_control_tokens(tmp_path, place):
 
     # a run keeps the template beside its tokenizer
     stage = {"steps": 1, "seq_len": 4, "batch_size": 1}
-    training = Config(name="run", stages=[stage], data=data, tokenizer=config)
+    training = TrainingConfig(name="run", stages=[stage], data=data, tokenizer=config)
     run = RunDirectory(tmp_path / "run")
     with run.prepared(training, tokenizer):
         assert find_template(run.path) == tokenizer.chat

@@ -18,7 +18,7 @@ import pytest
 
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.run import sweep_run
@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trained_here(folder: Path, runs: str) -> RunDirectory:
     with contextlib.chdir(folder):
-        config = load(Config, Path("run.yaml"), [f"runs_dir={runs}"])
+        config = load(TrainingConfig, Path("run.yaml"), [f"runs_dir={runs}"])
         return train(config, plain_console(quiet=True))
 
 

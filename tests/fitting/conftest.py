@@ -7,7 +7,7 @@ import pytest
 
 from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.fitting.run import fit_run
 from rope_jax.runs.directory import RunDirectory
@@ -32,12 +32,12 @@ def fit_config(**settings: object) -> FitConfig:
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Config]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, TrainingConfig]:
     folder = tmp_path_factory.mktemp("fitted")
     return trained(folder, [STAGE], model=MODEL, rope={"base": 100.0})
 
 
-def fitted(run: tuple[RunDirectory, Config], **settings: object) -> tuple[Path, str]:
+def fitted(run: tuple[RunDirectory, TrainingConfig], **settings: object) -> tuple[Path, str]:
     """Fit; return the folder and what was printed."""
     said = plain_console(file=io.StringIO(), width=200)
     folder = fit_run(*run, fit_config(**settings), said)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.fitting.results import draw_numbers
 from tests.fitting.conftest import MODEL
 from tests.fitting.test_parameters import OF_MAPS, STARTS, made, random_free, training_config
@@ -38,7 +38,7 @@ def test_every_kind_of_number_has_a_panel():
 def test_of_many_heads_the_median_and_the_range_are_drawn(layers, labels):
     raw = training_config().model_dump()
     raw["model"] = MODEL | {"num_hidden_layers": layers, "num_attention_heads": 8, "head_dim": 4}
-    parameters = made(STARTS["rerope"], Config.model_validate(raw), learn=["far_amplitude"])
+    parameters = made(STARTS["rerope"], TrainingConfig.model_validate(raw), learn=["far_amplitude"])
     free = random_free(parameters)
     (axis,) = panels(draw_numbers(parameters, free)).values()
     values = np.exp(np.asarray(free["far_amplitude"], np.float64))[0]

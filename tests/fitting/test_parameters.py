@@ -18,7 +18,7 @@ from rope_jax.config.strategy import (
     strategy_to_hf,
     write_strategy,
 )
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.start import default_start
@@ -53,12 +53,12 @@ OF_MAPS = [name for name in LEARNED if name != "far_divisor"]
 
 
 @functools.cache
-def training_config(pattern: str = "") -> Config:
+def training_config(pattern: str = "") -> TrainingConfig:
     rope: dict[str, Any] = {"base": 100.0}
     if pattern:
         layer = {"base": {"base": 400.0}, "scaling": {"scaling": {"type": "pi", "factor": 2.0}}}
         rope["layer_pattern"] = [{}, layer[pattern]]
-    return Config.model_validate(
+    return TrainingConfig.model_validate(
         {"name": "x", "model": MODEL, "rope": rope, "stages": [STAGE], "optim": {"warmup_steps": 0}}
     )
 
@@ -80,13 +80,13 @@ def nll(rotary: Rotary) -> Any:
 
 
 def made(
-    start: Any, training: Config | None = None, border: int | None = None, **how: Any
+    start: Any, training: TrainingConfig | None = None, border: int | None = None, **how: Any
 ) -> Parameters:
     training = training or training_config()
     return parameters_of(training, fit_config(**how), parse_entry(start), border, 0)
 
 
-def as_swept(scaling: Any, map_: Any, training: Config | None = None) -> Rotary:
+def as_swept(scaling: Any, map_: Any, training: TrainingConfig | None = None) -> Rotary:
     """Return the model's argument as a sweep makes it."""
     layers = (training or training_config()).rotary_layers
     rotary = layers.rotary(scaling, POSITIONS, LENGTH)
@@ -174,7 +174,7 @@ def test_every_kind_of_number_has_a_gradient_in_every_layer_and_head():
     """With unrolled layers, as by default."""
     parameters = made(STARTS["rerope"], learn=OF_MAPS, far_bands="octaves", length=32)
     raw = training_config().model_dump() | {"model": MODEL | {"layers": "unrolled"}}
-    model = language_model(resolve_run(Config.model_validate(raw)), VOCABULARY)
+    model = language_model(resolve_run(TrainingConfig.model_validate(raw)), VOCABULARY)
     params, text, positions = model.init(0), jnp.asarray(tokens()[:, :33]), POSITIONS[:, :32]
 
     @jax.jit
@@ -339,7 +339,7 @@ def test_a_strategy_file_goes_to_hugging_face_or_is_refused(tmp_path):
 def test_the_default_start_keeps_the_checkpoints_scaling():
     pi = {"type": "pi", "factor": 2.0}
     raw = training_config().model_dump() | {"stages": [STAGE, STAGE | {"scaling": pi}]}
-    training = Config.model_validate(raw)
+    training = TrainingConfig.model_validate(raw)
     assert default_start(training, 0)["type"] == "none"
     entry = parse_entry(default_start(training, 1))
     assert (entry.type, entry.factor, entry.query_scale.type) == ("pi", 2.0, "logn")

@@ -16,7 +16,7 @@ from rope_jax.config.data import StdlibData, TextData
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load
 from rope_jax.config.strategy import read_strategy
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
@@ -194,14 +194,14 @@ def test_training_takes_the_strategy_file_by_path(run, quick):
     path = quick[0] / "strategy.json"
     raw = run[1].model_dump(mode="json", exclude_none=True)
     del raw["rope"]["scaling"]
-    config = Config.model_validate(raw | {"rope": raw["rope"] | {"strategy": str(path)}})
+    config = TrainingConfig.model_validate(raw | {"rope": raw["rope"] | {"strategy": str(path)}})
     assert config.rope.map == read_strategy(str(path)).map
     assert config.rope.scaling.query_scale.type == "logn"
     # the file is not needed again
-    assert Config.model_validate(config.model_dump(mode="json")) == config
+    assert TrainingConfig.model_validate(config.model_dump(mode="json")) == config
     both = raw["rope"] | {"strategy": str(path), "scaling": {"type": "none"}}
     with pytest.raises(ValueError, match=r"scaling: is given both here and in strategy; keep one"):
-        Config.model_validate(raw | {"rope": both})
+        TrainingConfig.model_validate(raw | {"rope": both})
 
 
 HEADS = {"num_attention_heads": 8, "head_dim": 4, "num_key_value_heads": 2}
@@ -224,7 +224,7 @@ def test_another_model_refuses_the_strategy_file(run, quick, change, says):
     del raw["rope"]["scaling"]
     raw["rope"]["strategy"] = str(quick[0] / "strategy.json")
     with pytest.raises(ValueError, match=f"rope.map.{says}"):
-        Config.model_validate(raw)
+        TrainingConfig.model_validate(raw)
 
 
 def test_a_finished_fit_does_nothing_and_another_is_refused(run, quick, settings, tmp_path):
@@ -390,6 +390,6 @@ def test_a_refused_fit_leaves_nothing(run, settings, says):
 )
 def test_only_rope_with_a_softmax_is_fitted(run, settings, says):
     raw = run[1].model_dump(mode="json", exclude_none=True)
-    other = Config.model_validate(raw | {"model": raw["model"] | settings})
+    other = TrainingConfig.model_validate(raw | {"model": raw["model"] | settings})
     with pytest.raises(UserError, match=says):
         fitted((run[0], other))

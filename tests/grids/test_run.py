@@ -19,7 +19,7 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import Stopped, UserError
 from rope_jax.grids.expand import expand
@@ -197,7 +197,7 @@ def test_training_may_begin_with_the_strategy_of_a_fit(run):
     )
     Path("grid.yaml").write_text(ONE_FIT + tuned)
     assert run()["tuned-x4/train"] == "done now"
-    config = load(Config, Path("runs/tuned-x4/config.yaml"))
+    config = load(TrainingConfig, Path("runs/tuned-x4/config.yaml"))
     assert (config.rope.scaling, config.stages[0].seq_len) == (PIScaling(factor=4.0), 512)
     assert run()["tuned-x4/train"] == "already done"
     # a run that was trained anew has other weights than those that the fit is for

@@ -9,7 +9,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.data.batches import Batch
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import LanguageModel, language_model
@@ -125,7 +125,7 @@ def test_a_training_step_never_takes_less_than_its_bound(
     stage = {"steps": 5, "seq_len": seq_len, "batch_size": batch_size}
     stage["grad_accumulation"] = grad_accumulation
     settings = {"name": "cost", "model": SHALLOW | fields, "stages": [stage]}
-    config = Config.model_validate(settings | {"optim": {"warmup_steps": 1}})
+    config = TrainingConfig.model_validate(settings | {"optim": {"warmup_steps": 1}})
     model, adamw = language_model(resolve_run(config), 257), optimizer(config)
     integers = jax.ShapeDtypeStruct((batch_size, seq_len), np.int32)
     weights = jax.ShapeDtypeStruct((batch_size, seq_len), np.float32)

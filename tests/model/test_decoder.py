@@ -15,7 +15,7 @@ from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.blocks.base import Norm
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.model.layers import multiplied
@@ -352,7 +352,7 @@ def test_a_models_own_vocabulary_may_be_larger_than_the_tokenizers():
     def model(**fields):
         stages = [{"steps": 200, "seq_len": T, "batch_size": B}]
         settings = {"name": "x", "model": SIZES | fields, "stages": stages}
-        return language_model(resolve_run(Config.model_validate(settings)), 257)
+        return language_model(resolve_run(TrainingConfig.model_validate(settings)), 257)
 
     shapes = jax.eval_shape(lambda: model(vocab_size=300).init(0))
     assert shapes["embed_tokens"]["embedding"].shape == (300, 32)

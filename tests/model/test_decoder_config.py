@@ -11,7 +11,7 @@ import pytest
 from rope_jax import attention
 from rope_jax.blocks.latent import LatentAttention
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.rope import Frequencies, Rotary
@@ -136,7 +136,7 @@ def test_the_attention_backend_is_chosen_by_name(monkeypatch):
 def test_a_runs_model_has_the_configured_positions_and_attention(settings, rotates, has_softmax):
     stages = [{"steps": 200, "seq_len": T, "batch_size": B}]
     fields = {"name": "x", "model": PLAIN | settings, "stages": stages}
-    model = language_model(resolve_run(Config.model_validate(fields)), V)
+    model = language_model(resolve_run(TrainingConfig.model_validate(fields)), V)
 
     def hidden_states(params, tokens):
         return model.hidden_states(params, tokens, tokens, None, rotary(8))[0]

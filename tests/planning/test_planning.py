@@ -8,7 +8,7 @@ import pytest
 
 from rope_jax.commands import plan
 from rope_jax.config.load import load
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
@@ -59,7 +59,7 @@ def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path
 
     monkeypatch.setattr("rope_jax.planning.plan.plan_stage", recorded)
     out = planned("run.yaml", "seed=1")
-    config = load(Config, tmp_path / "run.yaml")
+    config = load(TrainingConfig, tmp_path / "run.yaml")
     program = Program(resolve_run(config), ByteTokenizer().vocab_size, Placement(config.mesh))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params))
     assert f"{parameters:,} parameters, a vocabulary of 257" in out
@@ -91,7 +91,7 @@ def test_a_plan_of_a_sweep_counts_measurements(planned, tmp_path):
     )
     steps = "stages.0.steps=500000"
     out = planned("run.yaml", steps, "--sweep", "s.yaml")
-    config = load(Config, tmp_path / "run.yaml", [steps])
+    config = load(TrainingConfig, tmp_path / "run.yaml", [steps])
     training = time_of(flops_after(0, config, 257))
     assert f"  time      {training}, compiling and validation not counted" in out
     assert "plan of the sweep sweep of small" in out
@@ -122,5 +122,5 @@ def test_what_does_not_fit_is_refused_as_training_refuses_it(planned, capsys):
 def test_a_tokenizer_that_is_not_trained_yet_counts_as_large_as_asked_for(tmp_path):
     (tmp_path / "run.yaml").write_text(RUN)
     size = ["tokenizer.type=bpe", "tokenizer.vocab_size=1000"]
-    assert planned_vocabulary(load(Config, tmp_path / "run.yaml", size)) == 1000
-    assert planned_vocabulary(load(Config, tmp_path / "run.yaml")) == 257
+    assert planned_vocabulary(load(TrainingConfig, tmp_path / "run.yaml", size)) == 1000
+    assert planned_vocabulary(load(TrainingConfig, tmp_path / "run.yaml")) == 257

@@ -10,7 +10,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.report.tensorboard import write_events
 from rope_jax.results.statistics import Estimate, UsableLength
 from rope_jax.results.tasks import EffectiveLength, TaskSummary
@@ -37,7 +37,7 @@ NTK = curve(
     above_truncation={16: Estimate(0.5, 0.4, 0.6), 64: Estimate(0.25, 0.2, 0.3)},
 )
 NEWEST = checkpoint(step=7, curves={"ntk-4": NTK})
-TRAINING = Config.model_validate(
+TRAINING = TrainingConfig.model_validate(
     {
         "name": "demo",
         "rope": {"base": 500_000},

@@ -14,7 +14,7 @@ from matplotlib.image import imsave
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.batches import Batch
 from rope_jax.runs.directory import RunDirectory
@@ -22,7 +22,7 @@ from rope_jax.sweeps.run import sweep_run
 from rope_jax.training.run import train
 from rope_jax.training.step import LossSums, StepMetrics, TrainState, TrainStep, bucket_edges
 
-Run = tuple[RunDirectory, Config]
+Run = tuple[RunDirectory, TrainingConfig]
 SMALL = {"hidden_size": 16, "intermediate_size": 24}
 SMALL |= {"num_hidden_layers": 1, "num_attention_heads": 2}
 STAGE = {"steps": 2, "seq_len": 16, "batch_size": 4}
@@ -59,11 +59,11 @@ def trained(
     data |= {"validation_fraction": 0.2, "test_fraction": 0.4, "cache_dir": str(folder / "cache")}
     raw = {"name": "tiny", "runs_dir": str(folder / "runs"), "model": SMALL, "data": data}
     raw |= {"optim": {"warmup_steps": 0}, "stages": stages or [STAGE]}
-    config = Config.model_validate(raw | settings)
+    config = TrainingConfig.model_validate(raw | settings)
     return train_nothing(config), config
 
 
-def train_nothing(config: Config, **console: Any) -> RunDirectory:
+def train_nothing(config: TrainingConfig, **console: Any) -> RunDirectory:
     """Make a run whose checkpoints differ, without compiling what learns."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rope_jax.training.program.make_train_step", growing_step)

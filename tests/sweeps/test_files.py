@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from rope_jax.config.explain import validate
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.results.rows import DocumentRow, Row
 from rope_jax.results.statistics import Estimate, UsableLength
 from rope_jax.sweeps.run import SweepTables, sweep_tables, write_folder, write_results
@@ -130,7 +130,7 @@ def test_values_that_are_not_finite_are_null_in_json(tmp_path, value):
 
 def test_a_folder_that_fails_midway_leaves_the_earlier_sweep(result, tmp_path, monkeypatch):
     stage = {"steps": 200, "seq_len": 16, "batch_size": 1}
-    training = validate(Config, {"name": "demo", "stages": [stage]}, "here")
+    training = validate(TrainingConfig, {"name": "demo", "stages": [stage]}, "here")
     folder, found = tmp_path / "evals/demo", sweep_tables([(result, ORIGIN)])
     figure = Figure((1, 1))
     monkeypatch.setattr("rope_jax.sweeps.run.draw_sweep", lambda *_, **__: {"curve.png": figure})

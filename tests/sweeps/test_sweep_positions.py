@@ -5,7 +5,7 @@ import io
 import pytest
 
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.sweeps.compatibility import check_run_entries
@@ -56,7 +56,7 @@ def test_a_learned_table_ends_a_sweep(learned):
 
 # Checks before any work. A stage in which an entry may work keeps it from being refused.
 
-STAGED = Config.model_validate(
+STAGED = TrainingConfig.model_validate(
     {"name": "x", "stages": [STAGE, STAGE | {"seq_len": 64}], "optim": {"warmup_steps": 0}}
 )
 

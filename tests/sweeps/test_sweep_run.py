@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, plain_console
 from rope_jax.errors import UserError, printable
 from rope_jax.runs.directory import RunDirectory
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("blank_figures")
 
 
 @pytest.fixture(scope="module")
-def staged(tmp_path_factory) -> tuple[RunDirectory, Config]:
+def staged(tmp_path_factory) -> tuple[RunDirectory, TrainingConfig]:
     """Three checkpoints: two of a stage of 8 tokens, one of a stage of 16, with PI."""
     stages = [
         STAGE | {"steps": 4, "seq_len": 8},

@@ -15,7 +15,7 @@ from rope_jax.config.inherit import load_training
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tokenizer import START_TOKEN, FileTokenizerConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer, train_bpe
@@ -221,14 +221,14 @@ def test_a_changed_copy_of_the_tokenizer_is_refused(bpe, tmp_path):
 def test_texts_without_a_train_split_are_not_for_training(bpe, tmp_path):
     raw = bpe[1].model_dump(mode="json") | {"name": "x", "runs_dir": str(tmp_path)}
     raw["data"] |= {"files": {"test": raw["data"]["files"]}}
-    config = Config.model_validate(raw)
+    config = TrainingConfig.model_validate(raw)
     with pytest.raises(UserError, match=r"^data\.files: there are no files for train, only for t"):
         train(config, plain_console(quiet=True))
 
 
 def test_bytes_are_the_default_and_leave_no_file(tmp_path):
     run = RunDirectory(tmp_path / "run")
-    config = Config.model_validate(
+    config = TrainingConfig.model_validate(
         {"name": "run", "stages": [{"steps": 200, "seq_len": 16, "batch_size": 1}]}
     )
     with run.prepared(config, ByteTokenizer()):

@@ -10,7 +10,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rope_jax.comparison.read import SweepFiles
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.report import tasks as report
 from rope_jax.report.measured import effective_text
@@ -25,7 +25,7 @@ from rope_jax.results.tasks import (
 from rope_jax.sweeps.run import sweep_tables, write_folder
 from tests.evaluation.test_sweep_tasks import ORIGIN, sweep_tasks
 
-TRAINING = Config.model_validate(
+TRAINING = TrainingConfig.model_validate(
     {"name": "toy", "stages": [{"steps": 5, "seq_len": 64, "batch_size": 1}]}
 )
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.run import train
 
-Run = tuple[Config, RunDirectory]
+Run = tuple[TrainingConfig, RunDirectory]
 STAGES = [
     {"steps": 5, "seq_len": 16, "batch_size": 4},
     {"steps": 4, "seq_len": 32, "batch_size": 2, "scaling": {"type": "pi", "factor": 2}}
@@ -25,7 +25,7 @@ def quiet() -> Console:
     return plain_console(quiet=True)
 
 
-def tiny(folder: Path, **changes: object) -> Config:
+def tiny(folder: Path, **changes: object) -> TrainingConfig:
     """Make a config of two stages, the second longer and with PI, on texts in `folder`."""
     texts = folder / "texts"
     texts.mkdir(exist_ok=True)
@@ -56,11 +56,11 @@ def tiny(folder: Path, **changes: object) -> Config:
         "validation": {"every_steps": 3, "batches": 2},
         "checkpoint": {"every_steps": 2, "keep": 2},
     }
-    return Config.model_validate(raw | changes)
+    return TrainingConfig.model_validate(raw | changes)
 
 
 @pytest.fixture(scope="session")
-def config() -> Callable[..., Config]:
+def config() -> Callable[..., TrainingConfig]:
     """Make the config of the tiny run: config(folder, **other settings)."""
     return tiny
 

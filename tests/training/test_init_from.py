@@ -16,7 +16,7 @@ from rope_jax.config.devices import MeshConfig
 from rope_jax.config.inherit import load_training, training_config
 from rope_jax.config.load import dump
 from rope_jax.config.tokenizer import FileTokenizerConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
@@ -38,7 +38,7 @@ def source(whole: Run, tmp_path: Path) -> RunDirectory:
     return RunDirectory(Path(shutil.copytree(whole[1].path, tmp_path / "runs" / "source")))
 
 
-def extended(source: RunDirectory, start: Any = "", **changes: Any) -> Config:
+def extended(source: RunDirectory, start: Any = "", **changes: Any) -> TrainingConfig:
     """Return the config of a run of three steps at 64 tokens that starts from `source`."""
     raw = {
         "name": "more",
@@ -53,7 +53,9 @@ def extended(source: RunDirectory, start: Any = "", **changes: Any) -> Config:
     return training_config(raw | changes, "C.yaml")
 
 
-def begun(config: Config, warn: Callable[[str], Any] = pytest.fail) -> tuple[Start, Program]:
+def begun(
+    config: TrainingConfig, warn: Callable[[str], Any] = pytest.fail
+) -> tuple[Start, Program]:
     assert config.init_from is not None
     program = Program(resolve_run(config), ByteTokenizer.vocab_size, Placement(MeshConfig()))
     corpus = open_corpus(config.data, ByteTokenizer())

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rope_jax import stopping
 from rope_jax.config.load import load
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import Stopped, UserError
@@ -47,7 +47,7 @@ def assert_same_end(one: Run, other: Run) -> None:
 
 def test_a_run_directory_has_its_config_environment_and_checkpoints(whole: Run) -> None:
     config_, run = whole
-    assert load(Config, run.config_file) == config_
+    assert load(TrainingConfig, run.config_file) == config_
     environment = json.loads(run.environment_file.read_text())
     assert environment["packages"]["jax"] == jax.__version__
     assert len(environment["corpus"]["fingerprint"]) == 64
@@ -87,7 +87,10 @@ def test_metrics_are_logged_at_the_configured_steps(whole: Run) -> None:
 
 
 def test_a_run_that_a_signal_stops_and_that_gets_another_stage_is_like_any_other(
-    config: Callable[..., Config], whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Callable[..., TrainingConfig],
+    whole: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, write = config(tmp_path, stages=STAGES[:1]), JsonLinesWriter.scalars
 
@@ -164,7 +167,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 
 
 def test_a_checkpoint_belongs_to_the_stage_it_was_saved_in(
-    config: Callable[..., Config], tmp_path: Path
+    config: Callable[..., TrainingConfig], tmp_path: Path
 ) -> None:
     config_ = config(tmp_path)
     assert [(span.begin, span.end) for span in config_.spans] == [(0, 5), (5, 9)]

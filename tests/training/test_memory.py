@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.resolve import resolve_run
@@ -19,7 +19,7 @@ from tests.training.conftest import quiet
 
 
 def sized(stage=None, **model):
-    return Config.model_validate(
+    return TrainingConfig.model_validate(
         {
             "name": "size",
             "model": model,

@@ -7,7 +7,7 @@ import pytest
 
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.sections import OptimConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.resolve import resolve_model
 from rope_jax.training.optimizer import decayed, learning_rate, optimizer
@@ -16,7 +16,7 @@ from rope_jax.training.optimizer import decayed, learning_rate, optimizer
 def config(*stages, **optim):
     """Make a config of stages given as numbers of steps, or as (steps, learning rate)."""
     stages = [stage if isinstance(stage, tuple) else (stage, None) for stage in stages]
-    return Config(
+    return TrainingConfig(
         name="test",
         stages=[
             {"steps": steps, "seq_len": 8, "batch_size": 1, "learning_rate": peak}

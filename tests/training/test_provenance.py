@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rope_jax.config.load import load
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
@@ -18,7 +18,7 @@ from rope_jax.training.provenance import check_provenance, describe_gaps, same_u
 from rope_jax.training.run import train
 from tests.training.conftest import Run
 
-OpenedRun = tuple[Config, RunDirectory, Corpus]
+OpenedRun = tuple[TrainingConfig, RunDirectory, Corpus]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_config_edited_after_training_is_not_swept(run: OpenedRun) -> None:
     text = folder.config_file.read_text()
     base = next(line for line in text.splitlines() if line.strip().startswith("base:"))
     folder.config_file.write_text(text.replace(base, base.replace(base.split()[-1], "777.0")))
-    edited = load(Config, folder.config_file)
+    edited = load(TrainingConfig, folder.config_file)
     with pytest.raises(UserError, match=r"config.yaml: has another rope.base than the one that"):
         check_provenance(folder, edited, corpus, pytest.fail)
     # what only says where or how often is free
@@ -98,8 +98,12 @@ def test_lines_missing_from_the_metrics_are_named(run: OpenedRun, kept: slice, l
     assert "lacks train/loss of 6 of 6 steps" in str(describe_gaps(folder, config, 9, True))
 
 
-def test_the_first_steps_are_the_same_or_not(config: Callable[..., Config], tmp_path: Path) -> None:
-    def made(*steps: int, optim: dict | None = None, size: int = 4, **later: object) -> Config:
+def test_the_first_steps_are_the_same_or_not(
+    config: Callable[..., TrainingConfig], tmp_path: Path
+) -> None:
+    def made(
+        *steps: int, optim: dict | None = None, size: int = 4, **later: object
+    ) -> TrainingConfig:
         first, *others = ({"seq_len": 16, "batch_size": size, "steps": count} for count in steps)
         given = [first, *(other | later for other in others)]
         return config(tmp_path, stages=given, optim=optim or {})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
@@ -18,7 +18,7 @@ from rope_jax.training.run import train
 from tests.training.conftest import Run, quiet
 
 
-def directory(config: Config) -> RunDirectory:
+def directory(config: TrainingConfig) -> RunDirectory:
     return RunDirectory(Path(config.runs_dir) / config.name)
 
 
@@ -30,7 +30,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("uncompiled")
 def test_a_run_whose_checkpoints_were_deleted_is_refused(
-    config: Callable[..., Config], whole: Run, tmp_path: Path
+    config: Callable[..., TrainingConfig], whole: Run, tmp_path: Path
 ) -> None:
     config_ = config(tmp_path)
     run = directory(config_)
@@ -44,7 +44,7 @@ def test_a_run_whose_checkpoints_were_deleted_is_refused(
 
 @pytest.mark.usefixtures("uncompiled")
 def test_folders_that_cannot_become_a_run_are_refused(
-    config: Callable[..., Config], tmp_path: Path
+    config: Callable[..., TrainingConfig], tmp_path: Path
 ) -> None:
     config_ = config(tmp_path)
     folder = directory(config_).path
@@ -86,12 +86,12 @@ def test_a_finished_run_is_not_changed(whole: Run) -> None:
 
 
 def test_auto_products_are_decided_when_a_run_begins(
-    config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Callable[..., TrainingConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = config(tmp_path).model.model_dump() | {"product_dtype": "auto"}
     asked = config(tmp_path, model=fields)
 
-    def recorded(run: RunDirectory, *, has_amx: bool) -> Config:
+    def recorded(run: RunDirectory, *, has_amx: bool) -> TrainingConfig:
         monkeypatch.setattr("rope_jax.model.resolve._multiplies_bfloat16", lambda: has_amx)
         return Session(run, asked, quiet()).recorded
 
@@ -117,7 +117,7 @@ def test_another_backend_goes_on_with_a_run(resumed: Run, monkeypatch: pytest.Mo
 
 
 def test_a_stage_longer_than_the_text_fails_before_the_first_step(
-    config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Callable[..., TrainingConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trainer, "run", lambda *_: pytest.fail("training began"))
     stages = [

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.data.batches import Batch, training_batch
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.model.decoder import LanguageModel
@@ -22,7 +22,7 @@ from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import TrainState, bucket_edges, loss_sums, make_train_step
 from tests.data.test_batches import split_of
 
-CONFIG = Config(
+CONFIG = TrainingConfig(
     name="golden",
     seed=7,
     model={

@@ -11,7 +11,7 @@ import pytest
 from rope_jax import session
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
@@ -51,7 +51,7 @@ class Unreadable:
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory, config: Callable[..., Config]) -> Run:
+def swept(tmp_path_factory: pytest.TempPathFactory, config: Callable[..., TrainingConfig]) -> Run:
     """A run of 5 steps at 16 tokens and 4 at 32, with PI, that sweeps itself."""
     config_ = config(
         tmp_path_factory.mktemp("swept"), sweep=SWEEP, checkpoint={"every_steps": 4, "keep": 9}
@@ -151,7 +151,7 @@ def test_lost_lines_are_reported(swept: Run, tmp_path: Path) -> None:
     ],
 )
 def test_a_setting_that_does_not_fit_is_refused_before_anything_is_written(
-    config: Callable[..., Config], tmp_path: Path, sweep: dict[str, Any] | None, says: str
+    config: Callable[..., TrainingConfig], tmp_path: Path, sweep: dict[str, Any] | None, says: str
 ) -> None:
     config_ = config(tmp_path, sweep=sweep or {"lengths": [16]})
     if sweep is None:

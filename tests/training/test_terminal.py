@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.model.cost import flops_per_token
 from rope_jax.training.run import flops_after
@@ -28,7 +28,7 @@ def announced(done, width=200, then=(), more=None, **stage):
     out = console(width=width)
     stages = [{"steps": 5, "seq_len": 16, "batch_size": 4} | stage, *then]
     raw = {"name": "mine", "optim": {"warmup_steps": 1}, "stages": stages, "runs_dir": "[/]"}
-    config = Config.model_validate(raw | (more or {}))
+    config = TrainingConfig.model_validate(raw | (more or {}))
     facts = {"tokenizer": "bytes, 257 tokens; document start: [/]", "corpus": ["train: [/] [bold]"]}
     announce(out, config, f"[/]/{NAME}", 1234, facts, done=done, seconds=7000.0)
     return printed(out)
@@ -37,7 +37,9 @@ def announced(done, width=200, then=(), more=None, **stage):
 def test_the_estimate_counts_the_steps_that_are_left():
     stages = [{"steps": 5, "seq_len": 16, "batch_size": 4}, {"steps": 3, "seq_len": 32}]
     stages[1]["batch_size"] = 2
-    config = Config.model_validate({"name": "a", "optim": {"warmup_steps": 1}, "stages": stages})
+    config = TrainingConfig.model_validate(
+        {"name": "a", "optim": {"warmup_steps": 1}, "stages": stages}
+    )
     first, second = (flops_per_token(config.model, 257, n) for n in (16, 32))
     assert flops_after(0, config, 257) == 5 * 64 * first + 3 * 64 * second
     assert flops_after(4, config, 257) == 64 * first + 3 * 64 * second

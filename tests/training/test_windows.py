@@ -13,7 +13,7 @@ import pytest
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.dense import banded_dense
-from rope_jax.config.training import Config
+from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.batches import Batch, ShortRows, training_batch
 from rope_jax.data.tokenizers import ByteTokenizer
@@ -35,7 +35,7 @@ def config_of(stage, **sections):
     """Return the config of a run with one stage of 32 tokens."""
     stage = {"steps": 5, "seq_len": 32, "batch_size": 8} | stage
     given = {"name": "windows", "model": MODEL, "optim": {"warmup_steps": 1}, "stages": [stage]}
-    return Config.model_validate(given | sections)
+    return TrainingConfig.model_validate(given | sections)
 
 
 def batch_of(config):
