@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from rope_jax.comparison.groups import MARK, Group, PointKey, Sweep
+from rope_jax.comparison.groups import MARK, Group, Sweep
 from rope_jax.errors import UserError
 from rope_jax.protocols import BASELINE
+from rope_jax.results.rows import PointKey
 from rope_jax.results.statistics import RELIABLE_UNITS
 
 TRAINED = "trained"

@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rope_jax.config.explain import validate
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, printable
-from rope_jax.results.rows import Row
+from rope_jax.results.rows import PointKey, Row
 from rope_jax.results.statistics import Sums
 from rope_jax.results.tasks import EffectiveLength, TaskRow
 from rope_jax.rope.messages import shorten
@@ -22,19 +22,6 @@ _SEED_SUFFIX = re.compile(r"[-_.=](?:(?:s|seed)[-_.=]?)?\d+$")
 _MOST_NAMES = 4  # a larger group is named after its first and last run
 _ABSENT = "absent"
 _MOST_IN_BRIEF = 3
-
-
-class PointKey(NamedTuple):
-    """Identifies a measured point within a sweep."""
-
-    name: str
-    protocol: str
-    length: int
-    step: int
-
-    @classmethod
-    def of(cls, row: Row) -> "PointKey":
-        return cls(name=row.name, protocol=row.protocol, length=row.length, step=row.step)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,21 +4,13 @@ A file that is missing, damaged or of another sweep is named in a UserError.
 """
 
 import contextlib
-import csv
-import io
 import json
-import math
 import os
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
-
-import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
 from rope_jax import sealed
-from rope_jax.comparison.groups import PointKey, Sweep, without_seed
+from rope_jax.comparison.groups import Sweep, without_seed
 from rope_jax.config.entries import SweepEntry, entry_settings
 from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
@@ -27,31 +19,14 @@ from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
-from rope_jax.protocols import PROTOCOLS
-from rope_jax.results.rows import DocumentRow, Row
-from rope_jax.results.statistics import Sums
-from rope_jax.results.summary import CheckpointSummary
-from rope_jax.results.tasks import EffectiveLength, TaskRow
-from rope_jax.rope.files import read_limited
-from rope_jax.rope.messages import alternatives, explain_value
-from rope_jax.runs.directory import RUN_CONFIG
-from rope_jax.runs.tables import text_of_cell
+from rope_jax.results.files import MAIN_FILES, SweepFiles
+from rope_jax.results.rows import PointKey
 
 # Keys of a run's config that may differ within an experiment: its seed, and what does not change
 # the trained model.
 _NOT_THE_MODEL = {
     *("name", "seed", "runs_dir", "mesh", "distributed", "checkpoint", "validation"),
     *("log_every_steps", "sweep"),
-}
-_FILES = ("results.csv", "sweep.yaml", "summary.json")
-_MOST_BYTES = 2**28
-# What stands for a column that earlier versions did not write: another column, or a value.
-_SAME_AS = {"units": "documents", "unit": "document", "value": "nll"}
-_DEFAULTS = {"map": "", "metric": "nats"} | dict.fromkeys(("bpb_low", "bpb_high", "bytes"), "")
-_Row = TypeVar("_Row", Row, DocumentRow, TaskRow)
-_ADAPTERS: dict[Any, TypeAdapter[Any]] = {
-    kind: TypeAdapter(list[kind])  # type: ignore[valid-type]
-    for kind in (Row, DocumentRow, TaskRow)
 }
 
 
@@ -115,7 +90,7 @@ def _finish(folder: Path) -> None:
 
 
 def _is_sweep(folder: Path) -> bool:
-    return any(os.path.exists(folder / name) for name in _FILES)
+    return any(os.path.exists(folder / name) for name in MAIN_FILES)
 
 
 def read_sweep(folder: Path) -> Sweep:
@@ -224,130 +199,3 @@ def _experiment(training: TrainingConfig) -> str:
         if path.parent == source:
             settings["tokenizer"]["path"] = f"{without_seed(source.name)}/{path.name}"
     return json.dumps(settings)
-
-
-class SweepFiles:
-    """The results in one sweep's folder, checked against its checksums if it has any."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        try:
-            self._checksums = sealed.read_checksums(folder) or {}
-        except OSError as error:
-            path = folder / sealed.CHECKSUMS
-            raise UserError(f"{path}: cannot be read ({error.strerror}); sweep again") from None
-
-    def rows(self) -> list[Row]:
-        return read_results(*self._read("results.csv"))
-
-    def sums(self) -> dict[PointKey, Sums]:
-        """Return the sums of each point, with the units in the order of their numbers."""
-        by_key: dict[PointKey, dict[int, tuple[float, float, float]]] = defaultdict(dict)
-        for row in _read_table(*self._read("documents.csv"), DocumentRow):
-            size = math.nan if row.bytes is None else row.bytes
-            key = PointKey(row.name, row.protocol, row.length, row.step)
-            by_key[key][row.unit] = row.nll, row.weight, size
-        sums = {}
-        for key, units in by_key.items():
-            nll, weight, size = np.array([units[number] for number in sorted(units)]).T
-            sums[key] = Sums(nll, weight, bytes=None if np.isnan(size).any() else size)
-        return sums
-
-    def tasks(self) -> list[TaskRow]:
-        """Return the rows of tasks.csv; none if the sweep has no tasks."""
-        if not (self._folder / "tasks.csv").exists() and "tasks.csv" not in self._checksums:
-            return []
-        return _read_table(*self._read("tasks.csv"), TaskRow)
-
-    def summary(self) -> tuple[list[CheckpointSummary], dict[str, dict[str, EffectiveLength]]]:
-        """Return what identifies each checkpoint and its NLL at the window, the newest first.
-
-        Also return the newest one's effective lengths, by task and scaling.
-        """
-        path, content = self._read("summary.json")
-        names = ("", "_at_least", "_at_most", "_is_last_tested")
-        try:
-            newest = json.loads(content)
-            checkpoints = [
-                CheckpointSummary(one["run"], one["step"], one["window"], one["nll_at_window"])
-                for one in (newest, *newest["earlier"])
-            ]
-            effective = {
-                task: {
-                    name: EffectiveLength(*(found[f"effective_length{end}"] for end in names))
-                    for name, found in by_name.items()
-                }
-                for task, by_name in newest.get("tasks", {}).items()
-            }
-        except (ValueError, LookupError, TypeError, AttributeError):
-            raise UserError(f"{path}: missing or damaged; sweep again") from None
-        return checkpoints, effective
-
-    def run_config(self) -> Path:
-        """Return the file with the run's config: that of the time of the sweep, if there is one."""
-        if RUN_CONFIG in self._checksums:
-            return self._read(RUN_CONFIG)[0]
-        return self._folder.resolve().parent.parent / "config.yaml"
-
-    def _read(self, name: str) -> tuple[Path, bytes]:
-        path = self._folder / name
-        try:
-            content = read_limited(path, _MOST_BYTES)
-        except OSError as error:
-            what = "missing" if isinstance(error, FileNotFoundError) else "cannot be read"
-            raise UserError(f"{path}: {what} ({error.strerror}); sweep again") from None
-        sealed.check_content(path, content, self._checksums or None)
-        return path, content
-
-
-def read_results(
-    path: Path, content: bytes, defaults: Mapping[str, str] | None = None
-) -> list[Row]:
-    """Return the rows of results.csv; defaults: of columns that may be missing."""
-    rows = _read_table(path, content, Row, defaults or {})
-    for number, row in enumerate(rows, start=2):
-        # earlier versions wrote bits per byte of all texts, not of the scored tokens
-        if row.bpb_low is None and row.bpb and not math.isclose(row.bpb * math.log(2), row.nll):
-            rows[number - 2] = row._replace(bpb=None)
-        if row.protocol not in PROTOCOLS:
-            known = alternatives(list(PROTOCOLS))
-            raise UserError(f"{path}: line {number}: protocol should be {known}; sweep again")
-    if not rows:
-        raise UserError(f"{path}: holds no results; sweep again")
-    return rows
-
-
-def _read_table(
-    path: Path, content: bytes, kind: type[_Row], defaults: Mapping[str, str] | None = None
-) -> list[_Row]:
-    """Return the lines of a CSV file as rows of this kind, whose fields are columns."""
-    try:
-        reader = csv.reader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
-        table: list[list[str]] = [line for line in reader if line] or [[]]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
-    header: list[str] = table[0]
-    later: dict[str, str] = {**_DEFAULTS, **(defaults or {})}
-    missing = [name for name in kind._fields if name not in {*header, *later, *_SAME_AS}]
-    if missing:
-        raise UserError(
-            f"{path}: has no column {', '.join(missing)}; it is damaged or was made by another "
-            "version: sweep again"
-        )
-    hints = get_type_hints(kind)
-    may_be_empty = {name for name, hint in hints.items() if type(None) in get_args(hint)}
-    rows = []
-    for number, line in enumerate(table[1:], start=2):
-        if len(line) != len(header):
-            raise UserError(f"{path}: line {number} is incomplete; sweep again")
-        cells = later | dict(zip(header, map(text_of_cell, line), strict=True))
-        row = {name: cells[name if name in cells else _SAME_AS[name]] for name in kind._fields}
-        rows.append(row | {name: None for name in may_be_empty if row[name] == ""})
-    try:
-        found: list[_Row] = _ADAPTERS[kind].validate_python(rows)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place, column = first["loc"][:2]
-        wrong = explain_value(first, str(column))
-        raise UserError(f"{path}: line {int(place) + 2}: {wrong}; sweep again") from None
-    return found

@@ -55,6 +55,19 @@ class Row(NamedTuple):
         return self.map.partition("+")[0] or self.scaling
 
 
+class PointKey(NamedTuple):
+    """Identifies a measured point within a sweep."""
+
+    name: str
+    protocol: str
+    length: int
+    step: int
+
+    @classmethod
+    def of(cls, row: Row) -> "PointKey":
+        return cls(name=row.name, protocol=row.protocol, length=row.length, step=row.step)
+
+
 class DocumentRow(NamedTuple):
     """One unit's share of a row: nll nats over `weight` tokens (yarn_compat: windows)."""
 

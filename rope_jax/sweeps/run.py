@@ -1,10 +1,9 @@
 """Sweep one run: load its checkpoints, measure each, write RUN/evals/<name>/ and show it."""
 
 import contextlib
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.image import imread
@@ -30,13 +29,10 @@ from rope_jax.report.measured import QUANTITIES
 from rope_jax.report.tasks import draw_tasks
 from rope_jax.report.tensorboard import write_events
 from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
-from rope_jax.results.rows import DocumentRow, Origin, Row
-from rope_jax.results.summary import CheckpointSummary, CurveSummary
-from rope_jax.results.tasks import NO_TASKS, SampleRow, TaskRow, TaskSummary, TaskTables
+from rope_jax.results.files import SweepTables, write_results
+from rope_jax.results.rows import Origin
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RUN_CONFIG, RunDirectory
-from rope_jax.runs.logs import finite
-from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import replacing_folder, seal, write_text
 from rope_jax.session import file_errors_as_one_line, open_run
 from rope_jax.sweeps.announcement import announce
@@ -169,16 +165,6 @@ def _open_journal(loaded: LoadedModel, config: ResolvedSweep, step: int) -> File
     return journal
 
 
-class SweepTables(NamedTuple):
-    """What a sweep writes."""
-
-    rows: Sequence[Row]
-    by_document: Sequence[DocumentRow]
-    checkpoints: Sequence[CheckpointSummary]
-    """The newest first."""
-    tasks: TaskTables = NO_TASKS
-
-
 def sweep_tables(results: Sequence[Result]) -> SweepTables:
     """Return the tables of a sweep, from the results of its checkpoints, the newest last."""
     return SweepTables(
@@ -247,79 +233,3 @@ def write_folder(
             save_figure(figure, path)
             images[path.stem] = (imread(path)[..., :3] * 255).round().astype(np.uint8)
         write_events(new, found.rows, newest, images, config, training, tasks.rows)
-
-
-def write_results(folder: Path, found: SweepTables) -> Sequence[str]:
-    """Write the files that have a checksum, and return their names.
-
-    A damaged file must not give other figures; users may edit the rest.
-    """
-    newest, *earlier = map(_checkpoint_content, found.checkpoints)
-    summary = finite(newest | {"earlier": earlier[::-1]})  # in ascending order of step
-    files = {
-        "results.csv": format_csv(Row._fields, found.rows),
-        "results.jsonl": "".join(json.dumps(finite(row._asdict())) + "\n" for row in found.rows),
-        "documents.csv": format_csv(DocumentRow._fields, found.by_document),
-        "summary.json": json.dumps(summary, indent=2) + "\n",
-    }
-    if found.tasks.rows:
-        files["tasks.csv"] = format_csv(TaskRow._fields, found.tasks.rows)
-        files["samples.csv"] = format_csv(SampleRow._fields, found.tasks.samples)
-    for name, text in files.items():
-        write_text(folder / name, text)
-    return list(files)
-
-
-def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
-    return {
-        "run": checkpoint.run,
-        "step": checkpoint.step,
-        "window": checkpoint.window,
-        "nll_at_window": checkpoint.nll_at_window,
-        "perplexity_at_window": checkpoint.perplexity_at_window,
-        "bpb_at_window": checkpoint.bpb_at_window,
-        "tolerance_nats": checkpoint.tolerance,
-        "documents": checkpoint.documents,
-        "resampled": checkpoint.unit_kind,
-        "units": checkpoint.units,
-        "reliable": checkpoint.is_reliable,
-        "compilations": checkpoint.compilations,
-        "curves": {name: _curve_content(curve) for name, curve in checkpoint.curves.items()},
-        "tasks": {
-            task: {name: _task_content(task_summary) for name, task_summary in by_name.items()}
-            for task, by_name in checkpoint.tasks.items()
-        },
-    }
-
-
-def _task_content(summary: TaskSummary) -> dict[str, Any]:
-    effective = summary.effective
-    return {
-        "threshold": summary.threshold,
-        "effective_length": effective.length,
-        "effective_length_is_last_tested": effective.is_last,
-        "effective_length_at_least": effective.at_least,
-        "effective_length_at_most": effective.at_most,
-        "exact": {n: share._asdict() for n, share in summary.exact.items()},
-    }
-
-
-def _curve_content(curve: CurveSummary) -> dict[str, Any]:
-    by_length = {
-        "blow_up": curve.blow_up,
-        "above_truncation_nats": curve.above_truncation,
-        # the other sign, as scripts that read files of earlier versions expect it
-        "gain_over_truncation_nats": {n: e.negated() for n, e in curve.above_truncation.items()},
-        "difference_from_trained_nats": curve.difference_from_trained,
-    }
-    return {
-        "usable_length": curve.usable.length,
-        "usable_length_is_last_tested": curve.usable.is_last,
-        "usable_length_is_known": curve.usable.is_known,
-        "usable_length_at_most": curve.usable_at_most.length,
-        "usable_length_at_most_is_last_tested": curve.usable_at_most.is_last,
-        **{
-            name: {length: estimate._asdict() for length, estimate in estimates.items()}
-            for name, estimates in by_length.items()
-        },
-    }

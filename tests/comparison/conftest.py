@@ -14,10 +14,11 @@ from rope_jax.config.load import dump
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.results import Measurement, SweepResult
+from rope_jax.results.files import write_results
 from rope_jax.results.rows import Origin
 from rope_jax.results.statistics import Sums
 from rope_jax.rope.strategies import NoScaling, YaRNScaling
-from rope_jax.sweeps.run import sweep_tables, write_results
+from rope_jax.sweeps.run import sweep_tables
 
 WEIGHT = np.array([4.0] * 18 + [8.0] * 6)
 # Offsets added to each document's level, by curve and length. The window is 16.

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 
 from rope_jax.config.explain import validate
 from rope_jax.config.training import TrainingConfig
+from rope_jax.results.files import SweepTables, write_results
 from rope_jax.results.rows import DocumentRow, Row
 from rope_jax.results.statistics import Estimate, UsableLength
-from rope_jax.sweeps.run import SweepTables, sweep_tables, write_folder, write_results
+from rope_jax.sweeps.run import sweep_tables, write_folder
 from tests.evaluation.test_results import LEVEL, OFFSETS, ORIGIN, TOKENS, measurement, result_of
 from tests.report.rows import checkpoint, curve
 

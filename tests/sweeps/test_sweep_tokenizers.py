@@ -10,7 +10,6 @@ import pytest
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
-from rope_jax.comparison.read import SweepFiles
 from rope_jax.config.inherit import load_training
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
@@ -23,6 +22,7 @@ from rope_jax.errors import UserError
 from rope_jax.inspection.costs import costs_of
 from rope_jax.protocols.same_tokens import SameTokens
 from rope_jax.protocols.windows import make_streams
+from rope_jax.results.files import SweepFiles
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.run import train
 from tests.sweeps.conftest import SMALL, STAGE, Run, train_nothing, trained

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rope_jax.comparison.read import SweepFiles
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.report import tasks as report
 from rope_jax.report.measured import effective_text
 from rope_jax.report.table import format_latex, format_markdown
+from rope_jax.results.files import SweepFiles
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.tasks import (
     EffectiveLength,

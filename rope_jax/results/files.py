@@ -1,0 +1,255 @@
+"""The files of a sweep's folder: what is measured in them, written and read.
+
+A file that is missing, damaged or of another version is named in a UserError.
+"""
+
+import csv
+import io
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from rope_jax import sealed
+from rope_jax.errors import UserError
+from rope_jax.protocols import PROTOCOLS
+from rope_jax.results.rows import DocumentRow, PointKey, Row
+from rope_jax.results.statistics import Sums
+from rope_jax.results.summary import CheckpointSummary, CurveSummary
+from rope_jax.results.tasks import (
+    NO_TASKS,
+    EffectiveLength,
+    SampleRow,
+    TaskRow,
+    TaskSummary,
+    TaskTables,
+)
+from rope_jax.rope.files import read_limited
+from rope_jax.rope.messages import alternatives, explain_value
+from rope_jax.runs.directory import RUN_CONFIG
+from rope_jax.runs.logs import finite
+from rope_jax.runs.tables import format_csv, text_of_cell
+
+MAIN_FILES = ("results.csv", "sweep.yaml", "summary.json")
+_MAX_BYTES = 2**28
+# Columns that earlier versions did not write: their values, or the column that has them.
+_DEFAULTS = {"metric": "nats", "bpb_low": "", "bpb_high": ""}
+_SAME_AS = {"value": "nll"}
+_Row = TypeVar("_Row", Row, DocumentRow, TaskRow)
+
+
+class SweepTables(NamedTuple):
+    """What a sweep writes."""
+
+    rows: Sequence[Row]
+    by_document: Sequence[DocumentRow]
+    checkpoints: Sequence[CheckpointSummary]
+    """The newest first."""
+    tasks: TaskTables = NO_TASKS
+
+
+def write_results(folder: Path, found: SweepTables) -> Sequence[str]:
+    """Write the files that have a checksum, and return their names.
+
+    A damaged file must not give other figures; users may edit the rest.
+    """
+    newest, *earlier = map(_checkpoint_content, found.checkpoints)
+    summary = finite(newest | {"earlier": earlier[::-1]})  # in ascending order of step
+    files = {
+        "results.csv": format_csv(Row._fields, found.rows),
+        "results.jsonl": "".join(json.dumps(finite(row._asdict())) + "\n" for row in found.rows),
+        "documents.csv": format_csv(DocumentRow._fields, found.by_document),
+        "summary.json": json.dumps(summary, indent=2) + "\n",
+    }
+    if found.tasks.rows:
+        files["tasks.csv"] = format_csv(TaskRow._fields, found.tasks.rows)
+        files["samples.csv"] = format_csv(SampleRow._fields, found.tasks.samples)
+    for name, text in files.items():
+        sealed.write_text(folder / name, text)
+    return list(files)
+
+
+def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
+    return {
+        "run": checkpoint.run,
+        "step": checkpoint.step,
+        "window": checkpoint.window,
+        "nll_at_window": checkpoint.nll_at_window,
+        "perplexity_at_window": checkpoint.perplexity_at_window,
+        "bpb_at_window": checkpoint.bpb_at_window,
+        "tolerance_nats": checkpoint.tolerance,
+        "documents": checkpoint.documents,
+        "resampled": checkpoint.unit_kind,
+        "units": checkpoint.units,
+        "reliable": checkpoint.is_reliable,
+        "compilations": checkpoint.compilations,
+        "curves": {name: _curve_content(curve) for name, curve in checkpoint.curves.items()},
+        "tasks": {
+            task: {name: _task_content(task_summary) for name, task_summary in by_name.items()}
+            for task, by_name in checkpoint.tasks.items()
+        },
+    }
+
+
+def _task_content(summary: TaskSummary) -> dict[str, Any]:
+    effective = summary.effective
+    return {
+        "threshold": summary.threshold,
+        "effective_length": effective.length,
+        "effective_length_is_last_tested": effective.is_last,
+        "effective_length_at_least": effective.at_least,
+        "effective_length_at_most": effective.at_most,
+        "exact": {n: share._asdict() for n, share in summary.exact.items()},
+    }
+
+
+def _curve_content(curve: CurveSummary) -> dict[str, Any]:
+    by_length = {
+        "blow_up": curve.blow_up,
+        "above_truncation_nats": curve.above_truncation,
+        # the other sign, as scripts that read files of earlier versions expect it
+        "gain_over_truncation_nats": {n: e.negated() for n, e in curve.above_truncation.items()},
+        "difference_from_trained_nats": curve.difference_from_trained,
+    }
+    return {
+        "usable_length": curve.usable.length,
+        "usable_length_is_last_tested": curve.usable.is_last,
+        "usable_length_is_known": curve.usable.is_known,
+        "usable_length_at_most": curve.usable_at_most.length,
+        "usable_length_at_most_is_last_tested": curve.usable_at_most.is_last,
+        **{
+            name: {length: estimate._asdict() for length, estimate in estimates.items()}
+            for name, estimates in by_length.items()
+        },
+    }
+
+
+class SweepFiles:
+    """The results in one sweep's folder, checked against its checksums if it has any."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            self._checksums = sealed.read_checksums(folder) or {}
+        except OSError as error:
+            path = folder / sealed.CHECKSUMS
+            raise UserError(f"{path}: cannot be read ({error.strerror}); sweep again") from None
+
+    def rows(self) -> list[Row]:
+        return read_results(*self._read("results.csv"))
+
+    def sums(self) -> dict[PointKey, Sums]:
+        """Return the sums of each point, with the units in the order of their numbers."""
+        by_key: dict[PointKey, dict[int, tuple[float, float, float]]] = defaultdict(dict)
+        for row in _read_rows(*self._read("documents.csv"), DocumentRow):
+            size = math.nan if row.bytes is None else row.bytes
+            key = PointKey(row.name, row.protocol, row.length, row.step)
+            by_key[key][row.unit] = row.nll, row.weight, size
+        sums = {}
+        for key, units in by_key.items():
+            nll, weight, size = np.array([units[number] for number in sorted(units)]).T
+            sums[key] = Sums(nll, weight, bytes=None if np.isnan(size).any() else size)
+        return sums
+
+    def tasks(self) -> list[TaskRow]:
+        """Return the rows of tasks.csv; none if the sweep has no tasks."""
+        if not (self._folder / "tasks.csv").exists() and "tasks.csv" not in self._checksums:
+            return []
+        return _read_rows(*self._read("tasks.csv"), TaskRow)
+
+    def summary(self) -> tuple[list[CheckpointSummary], dict[str, dict[str, EffectiveLength]]]:
+        """Return what identifies each checkpoint and its NLL at the window, the newest first.
+
+        Also return the newest one's effective lengths, by task and scaling.
+        """
+        path, content = self._read("summary.json")
+        names = ("", "_at_least", "_at_most", "_is_last_tested")
+        try:
+            newest = json.loads(content)
+            checkpoints = [
+                CheckpointSummary(one["run"], one["step"], one["window"], one["nll_at_window"])
+                for one in (newest, *newest["earlier"])
+            ]
+            effective = {
+                task: {
+                    name: EffectiveLength(*(found[f"effective_length{end}"] for end in names))
+                    for name, found in by_name.items()
+                }
+                for task, by_name in newest.get("tasks", {}).items()
+            }
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise UserError(f"{path}: missing or damaged; sweep again") from None
+        return checkpoints, effective
+
+    def run_config(self) -> Path:
+        """Return the file with the run's config: that of the time of the sweep, if there is one."""
+        if RUN_CONFIG in self._checksums:
+            return self._read(RUN_CONFIG)[0]
+        return self._folder.resolve().parent.parent / "config.yaml"
+
+    def _read(self, name: str) -> tuple[Path, bytes]:
+        path = self._folder / name
+        try:
+            content = read_limited(path, _MAX_BYTES)
+        except OSError as error:
+            what = "missing" if isinstance(error, FileNotFoundError) else "cannot be read"
+            raise UserError(f"{path}: {what} ({error.strerror}); sweep again") from None
+        sealed.check_content(path, content, self._checksums or None)
+        return path, content
+
+
+def read_results(
+    path: Path, content: bytes, defaults: Mapping[str, str] | None = None
+) -> list[Row]:
+    """Return the rows of results.csv; defaults: of columns that may be missing."""
+    rows = _read_rows(path, content, Row, defaults or {})
+    for number, row in enumerate(rows, start=2):
+        # earlier versions wrote bits per byte of all texts, not of the scored tokens
+        if row.bpb_low is None and row.bpb and not math.isclose(row.bpb * math.log(2), row.nll):
+            rows[number - 2] = row._replace(bpb=None)
+        if row.protocol not in PROTOCOLS:
+            known = alternatives(list(PROTOCOLS))
+            raise UserError(f"{path}: line {number}: protocol should be {known}; sweep again")
+    if not rows:
+        raise UserError(f"{path}: holds no results; sweep again")
+    return rows
+
+
+def _read_rows(
+    path: Path, content: bytes, row_type: type[_Row], defaults: Mapping[str, str] | None = None
+) -> list[_Row]:
+    """Return the lines of a CSV file as rows of this type, whose fields are columns."""
+    try:
+        reader = csv.reader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
+        table: list[list[str]] = [line for line in reader if line] or [[]]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
+    header: list[str] = table[0]
+    later: dict[str, str] = _DEFAULTS | dict(defaults or {})
+    missing = [name for name in row_type._fields if name not in {*header, *later, *_SAME_AS}]
+    if missing:
+        raise UserError(
+            f"{path}: has no column {', '.join(missing)}; it is damaged or was made by another "
+            "version: sweep again"
+        )
+    hints = get_type_hints(row_type)
+    may_be_empty = {name for name, hint in hints.items() if type(None) in get_args(hint)}
+    rows = []
+    for number, line in enumerate(table[1:], start=2):
+        if len(line) != len(header):
+            raise UserError(f"{path}: line {number} is incomplete; sweep again")
+        cells = later | dict(zip(header, map(text_of_cell, line), strict=True))
+        row = {name: cells[name if name in cells else _SAME_AS[name]] for name in row_type._fields}
+        rows.append(row | {name: None for name in may_be_empty if row[name] == ""})
+    try:
+        return TypeAdapter(list[row_type]).validate_python(rows)  # type: ignore[valid-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        index, column = first["loc"][:2]
+        wrong = explain_value(first, str(column))
+        raise UserError(f"{path}: line {int(index) + 2}: {wrong}; sweep again") from None
