@@ -30,7 +30,7 @@ from rope_jax.fitting.fitter import Fit, first_state
 from rope_jax.fitting.run import checked_start
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import open_run
-from rope_jax.sweeps.model import LoadedModel, load_model
+from rope_jax.sweeps.model import EvalModel, load_model
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import TrainState, make_train_step
 
@@ -42,7 +42,7 @@ LEARNED: dict[str, dict[str, Any]] = {
 }
 
 
-def training_step(loaded: LoadedModel, params: Any, length: int, count: int) -> Any:
+def training_step(loaded: EvalModel, params: Any, length: int, count: int) -> Any:
     """Return a function that takes a training step, and waits for it."""
     config = loaded.training
     adamw = optimizer(config)
@@ -68,7 +68,7 @@ def training_step(loaded: LoadedModel, params: Any, length: int, count: int) -> 
     return step
 
 
-def fit_step(loaded: LoadedModel, params: Any, step: int, config: FitConfig) -> tuple[Any, int]:
+def fit_step(loaded: EvalModel, params: Any, step: int, config: FitConfig) -> tuple[Any, int]:
     """Return a function that takes and awaits a step of a fit, and how many numbers are fitted."""
     start = checked_start(loaded.training, config, loaded.training.stage_at(step))
     taken = Fit(Path(), config, loaded, params, step, start).from_border(None)

@@ -19,7 +19,7 @@ from rope_jax.devices.hardware import compiled
 from rope_jax.devices.memory import check_fits, host_bytes, least_available, program_bytes
 from rope_jax.errors import UserError
 from rope_jax.evaluation.metrics import TaskMetric, exact_answers
-from rope_jax.evaluation.plan import EvalBatch, Job, Plan
+from rope_jax.evaluation.plan import EvalBatch, Job, SweepPlan
 from rope_jax.evaluation.results import Measurement, SweepResult, TaskMeasurement
 from rope_jax.model.loss import Scores
 from rope_jax.protocols import Protocol
@@ -56,7 +56,7 @@ Tick = Callable[[Scores], None]
 
 
 def measure(
-    plan: Plan,
+    plan: SweepPlan,
     nll_of_last: LastNLLFunction,
     params: Any,
     *,

@@ -60,7 +60,7 @@ def check_entries(
 ) -> None:
     """UserError if an entry has no effect, or does not work in every layer, at the longest length.
 
-    trained: as for `Plan`.
+    trained: as for `SweepPlan`.
     """
     fixed = all(layer.scaling is not None for layer in layers.pattern)
     for entry in (TrainedEntry(), *config.scalings):
@@ -180,7 +180,7 @@ class Job:
         return np.bincount(self.windows.unit, divided)
 
 
-class Plan:
+class SweepPlan:
     """The jobs of a sweep and the tokens they read."""
 
     def __init__(

@@ -14,7 +14,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.measure import Journal, LastNLLFunction, Progress, Resuming, measure
-from rope_jax.evaluation.plan import Plan
+from rope_jax.evaluation.plan import SweepPlan
 from rope_jax.evaluation.results import SweepResult
 from rope_jax.model.loss import Scores
 from rope_jax.positions.maps import PositionMap
@@ -106,7 +106,7 @@ def sweep(
     as_trained = Trained(
         window or layers.geometry.train_length, trained or NoScaling(), trained_map
     )
-    plan = Plan(
+    plan = SweepPlan(
         layers,
         as_trained,
         documents,

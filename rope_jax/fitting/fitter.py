@@ -24,14 +24,14 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.console import time_left
 from rope_jax.errors import Stopped, UserError
 from rope_jax.evaluation import SweepResult
-from rope_jax.evaluation.plan import Plan
+from rope_jax.evaluation.plan import SweepPlan
 from rope_jax.fitting.parameters import Free, parameters_of
 from rope_jax.fitting.step import FitStep
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.sealed import code_hash, replacing
 from rope_jax.sweeps.compatibility import resolve_sweep
-from rope_jax.sweeps.model import LoadedModel
+from rope_jax.sweeps.model import EvalModel
 from rope_jax.training.terminal import StepProgress
 
 # What the file of a state holds beside its arrays.
@@ -183,7 +183,7 @@ class Fit:
 
     folder: Path
     config: FitConfig
-    loaded: LoadedModel
+    loaded: EvalModel
     params: Params
     step: int
     start: SweepEntry
@@ -205,7 +205,7 @@ class Fit:
         """The lengths of a check."""
         return (*((self.window,) if self.config.keep_short else ()), *self.config.length)
 
-    def plan(self, scalings: list[Any], lengths: Sequence[int], **settings: int) -> Plan:
+    def plan(self, scalings: list[Any], lengths: Sequence[int], **settings: int) -> SweepPlan:
         """Plan a sweep of the validation split, of the same targets every time.
 
         settings: keys of a sweep instead of the fit's.

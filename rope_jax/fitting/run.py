@@ -38,7 +38,7 @@ from rope_jax.sealed import locked, replacing, write_text
 from rope_jax.session import Session, open_run
 from rope_jax.sweeps.announcement import describe_entry
 from rope_jax.sweeps.compatibility import check_stages, resolve_sweep
-from rope_jax.sweeps.model import LONGEST_DEFAULT, LoadedModel, load_model, sweep_flops
+from rope_jax.sweeps.model import LONGEST_DEFAULT, EvalModel, load_model, sweep_flops
 from rope_jax.training.checkpoints import newest_step
 
 STRATEGY = "strategy.json"
@@ -110,7 +110,7 @@ def checked_start(training: TrainingConfig, config: FitConfig, stage: int) -> Sw
     return start
 
 
-def _check_memory(loaded: LoadedModel, config: FitConfig) -> None:
+def _check_memory(loaded: EvalModel, config: FitConfig) -> None:
     """UserError if not even the forward pass of one step fits into memory beside the weights."""
     training, memory, length = loaded.training, loaded.memory, config.length[-1]
     count = max(1, config.batch_tokens // length)

@@ -18,7 +18,7 @@ from rope_jax.devices.hardware import compiler_options
 from rope_jax.errors import UserError
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.model.decoder import Params
-from rope_jax.sweeps.model import LoadedModel
+from rope_jax.sweeps.model import EvalModel
 
 
 class FitStep:
@@ -26,7 +26,7 @@ class FitStep:
 
     def __init__(
         self,
-        loaded: LoadedModel,
+        loaded: EvalModel,
         params: Params,
         parameters: Parameters,
         config: FitConfig,

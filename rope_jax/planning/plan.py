@@ -32,7 +32,7 @@ from rope_jax.devices.targets import Target
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.evaluation.measure import Reader
-from rope_jax.evaluation.plan import Job, Plan, readable, sweep_lengths
+from rope_jax.evaluation.plan import Job, SweepPlan, readable, sweep_lengths
 from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model, vocabulary_size
 from rope_jax.model.memory import MemoryPlan, bytes_per_device, parameter_count
@@ -298,13 +298,13 @@ def plan_readings(
     return plans
 
 
-def _plan_one_document(training: TrainingConfig, config: SweepConfig) -> Plan:
+def _plan_one_document(training: TrainingConfig, config: SweepConfig) -> SweepPlan:
     """Plan a sweep of a run's last stage, of zeros that are one block of text."""
     trained = training.trained(len(training.stages) - 1)
     longest = sweep_lengths(config, trained.window)[-1]  # the model may be unable to read it
     # a mask of key tokens is of other documents than these zeros, and is read as same_tokens is
     tasks = tuple(task for task in config.tasks if not isinstance(task, LongPPL))
-    return Plan(
+    return SweepPlan(
         layers=training.rotary_layers,
         trained=trained,
         documents=[np.zeros(longest + 1, np.int32)],

@@ -9,10 +9,10 @@ from rope_jax.errors import UserError
 from rope_jax.model.memory import parameter_count
 from rope_jax.rope.layers import describe_scaling
 from rope_jax.sweeps.compatibility import ResolvedSweep
-from rope_jax.sweeps.model import LONGEST_DEFAULT, LoadedModel, SweepPlans
+from rope_jax.sweeps.model import LONGEST_DEFAULT, EvalModel, SweepPlans
 
 
-def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
+def announce(loaded: EvalModel, plans: SweepPlans) -> None:
     """Print what is about to be swept."""
     session, training, config = loaded.session, loaded.training, plans.config
     console, longest, steps, split = session.console, plans.lengths[-1], plans.steps, plans.split
@@ -74,7 +74,7 @@ def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
         _warn_of_choice(loaded, plans)
 
 
-def _warn_of_texts(loaded: LoadedModel, plans: SweepPlans) -> None:
+def _warn_of_texts(loaded: EvalModel, plans: SweepPlans) -> None:
     session, config, split = loaded.session, plans.config, plans.split
     files = len({id_.rpartition("#")[0] or id_ for id_ in split.ids})
     data = config.data or session.config.data
@@ -101,7 +101,7 @@ def _warn_of_texts(loaded: LoadedModel, plans: SweepPlans) -> None:
         )
 
 
-def _warn_of_choice(loaded: LoadedModel, plans: SweepPlans) -> None:
+def _warn_of_choice(loaded: EvalModel, plans: SweepPlans) -> None:
     """Say what was chosen in place of defaults that take too long or need longer texts."""
     values = {key: list(x) if isinstance(x, tuple) else x for key, x in plans.chosen.items()}
     given = " ".join(f"{key}={str(x).replace(' ', '')}" for key, x in values.items())

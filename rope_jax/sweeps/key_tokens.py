@@ -38,7 +38,7 @@ from rope_jax.protocols.windows import make_streams
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
 from rope_jax.session import Session, open_run
-from rope_jax.sweeps.model import LoadedModel, expected_steps, load_model
+from rope_jax.sweeps.model import EvalModel, expected_steps, load_model
 
 _FOLDER = "key_tokens"
 
@@ -139,7 +139,7 @@ def _check_written(path: Path, settings: dict[str, Any]) -> None:
 
 
 def _read(
-    loaded: LoadedModel,
+    loaded: EvalModel,
     params: Params,
     config: KeyTokensConfig,
     step: int,

@@ -24,7 +24,7 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.decoder import DecoderNLL, nll_of_last, scores_of_last
 from rope_jax.evaluation.measure import measure
-from rope_jax.evaluation.plan import EvalBatch, Plan, readable, sweep_lengths
+from rope_jax.evaluation.plan import EvalBatch, SweepPlan, readable, sweep_lengths
 from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.model.memory import MemoryPlan
@@ -46,7 +46,7 @@ Steps = Sequence[int] | Literal["all"] | None
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class EvalModel:
     """The model of a run, without parameters, and the texts to measure it on."""
 
     session: Session
@@ -84,9 +84,9 @@ class LoadedModel:
         texts: Sequence[NDArray[Any]],
         step: int,
         token_bytes: NDArray[Any] | None = None,
-    ) -> Plan:
+    ) -> SweepPlan:
         """Return the plan of a sweep of one checkpoint. UserError: it does not fit the texts."""
-        return Plan(
+        return SweepPlan(
             layers=self.training.rotary_layers,
             trained=self.training.trained_at(step),
             documents=texts,
@@ -97,7 +97,7 @@ class LoadedModel:
             token_bytes=token_bytes,
         )
 
-    def measure(self, plan: Plan, params: Params, **how: Any) -> SweepResult:
+    def measure(self, plan: SweepPlan, params: Params, **how: Any) -> SweepResult:
         """Measure what a plan says. how: see `evaluation.sweep`."""
         # only tasks need each target's first choice, which takes time
         of_last = self._where_it_fits(scores_of_last if plan.config.tasks else nll_of_last)
@@ -131,7 +131,7 @@ def load_model(
     memory_gib: float | int | None = None,
     *,
     whole_heads: bool = False,
-) -> LoadedModel:
+) -> EvalModel:
     """Return a run's model and corpus. UserError if the corpus is not the one it began with.
 
     data: texts to read instead, of which only `split` is opened, or all three if that is None.
@@ -152,7 +152,7 @@ def load_model(
         available=processes.smallest(device_bytes()),
         memory_gib=memory_gib,
     )
-    return LoadedModel(session, training, corpus, model, memory)
+    return EvalModel(session, training, corpus, model, memory)
 
 
 def mesh_for(
@@ -227,7 +227,7 @@ class SweepPlans:
     readable: the lengths that the model can read.
     """
 
-    def __init__(self, loaded: LoadedModel, config: ResolvedSweep, steps: Sequence[int]) -> None:
+    def __init__(self, loaded: EvalModel, config: ResolvedSweep, steps: Sequence[int]) -> None:
         """UserError: a window of the longest length does not fit into memory, or the texts."""
         self.steps, self._loaded, self.config = steps, loaded, config
         self.split: TokenSplit = getattr(loaded.corpus, config.split)
@@ -248,7 +248,7 @@ class SweepPlans:
         # those of a stage's checkpoints are equal
         self._plans = {training.stage_at(newest): plan}
 
-    def of(self, step: int) -> Plan:
+    def of(self, step: int) -> SweepPlan:
         """Return the plan of one checkpoint's sweep."""
         stage = self._loaded.training.stage_at(step)
         if stage not in self._plans:
@@ -265,11 +265,11 @@ class SweepPlans:
         is_long_enough = read and any(len(text) >= read[-1] for text in self._texts)
         self._loaded.memory.check(read if is_long_enough else ())
 
-    def _flops(self, plan: Plan, done: Container[str] = ()) -> float:
+    def _flops(self, plan: SweepPlan, done: Container[str] = ()) -> float:
         model = self._loaded.model
         return sweep_flops(plan, model.config, model.vocab_size, done)
 
-    def _plan(self, chosen: dict[str, Any], step: int) -> Plan:
+    def _plan(self, chosen: dict[str, Any], step: int) -> SweepPlan:
         chosen = chosen | {"lengths": self._lengths_of(chosen)}
         config = resolve_sweep(self.config, self._loaded.training, **chosen)
         return self._loaded.plan(config, self._texts, step, self._token_bytes)
@@ -293,7 +293,7 @@ def _token_bytes(corpus: Corpus, split: TokenSplit, texts: Sequence[NDArray[Any]
 
 
 def sweep_flops(
-    plan: Plan, model: ModelConfig, vocab_size: int, done: Container[str] = ()
+    plan: SweepPlan, model: ModelConfig, vocab_size: int, done: Container[str] = ()
 ) -> float:
     """Return the FLOPs of a sweep's batches. done: keys of what need not be measured again."""
     batches: dict[str, tuple[EvalBatch, int]] = {}
@@ -311,9 +311,9 @@ def sweep_flops(
 def shrink_defaults(
     config: SweepConfig,
     window: int,
-    plan_of: Callable[[dict[str, Any]], Plan],
-    flops_of: Callable[[Plan], float],
-) -> tuple[dict[str, Any], Plan, float]:
+    plan_of: Callable[[dict[str, Any]], SweepPlan],
+    flops_of: Callable[[SweepPlan], float],
+) -> tuple[dict[str, Any], SweepPlan, float]:
     """Choose shorter lengths, one block per document and fewer documents if an hour is too short.
 
     Return the values chosen in place of the config's defaults, the plan with them, and the FLOPs of
@@ -323,7 +323,7 @@ def shrink_defaults(
 
     UserError: the texts are too short for every choice.
     """
-    choice: tuple[dict[str, Any], Plan, float] | None = None
+    choice: tuple[dict[str, Any], SweepPlan, float] | None = None
     errors: list[UserError] = []
     for candidate in _candidates(config, window):
         try:

@@ -39,7 +39,7 @@ from rope_jax.sweeps.announcement import announce
 from rope_jax.sweeps.compatibility import ResolvedSweep, check_key_tokens, checked_sweep
 from rope_jax.sweeps.journal import FileJournal, journal_identity
 from rope_jax.sweeps.model import (
-    LoadedModel,
+    EvalModel,
     SweepPlans,
     chosen_checkpoints,
     expected_steps,
@@ -85,7 +85,7 @@ def sweep_run(
         _finish(loaded, training, measured, sweep_tables(results))
 
 
-def _measure(loaded: LoadedModel, config: ResolvedSweep) -> tuple[ResolvedSweep, list[Result]]:
+def _measure(loaded: EvalModel, config: ResolvedSweep) -> tuple[ResolvedSweep, list[Result]]:
     """Measure the chosen checkpoints. Return the results, and the config with chosen defaults."""
     session = loaded.session
     run, console = session.run, session.console
@@ -129,15 +129,15 @@ def _measure(loaded: LoadedModel, config: ResolvedSweep) -> tuple[ResolvedSweep,
     return plans.config, results
 
 
-def _planned(loaded: LoadedModel, config: ResolvedSweep, steps: Sequence[int]) -> SweepPlans:
-    """Plan and announce the sweeps of some checkpoints; no weights are read for it."""
+def _planned(loaded: EvalModel, config: ResolvedSweep, steps: Sequence[int]) -> SweepPlans:
+    """SweepPlan and announce the sweeps of some checkpoints; no weights are read for it."""
     plans = SweepPlans(loaded, config, steps)
     announce(loaded, plans)
     plans.check_memory(plans.readable)
     return plans
 
 
-def _open_journal(loaded: LoadedModel, config: ResolvedSweep, step: int) -> FileJournal:
+def _open_journal(loaded: EvalModel, config: ResolvedSweep, step: int) -> FileJournal:
     """Open this checkpoint's journal, with what an interrupted sweep of this name measured."""
     session = loaded.session
     path = session.run.sweep_journal(config.name, step)
@@ -176,7 +176,7 @@ def sweep_tables(results: Sequence[Result]) -> SweepTables:
 
 
 def _finish(
-    loaded: LoadedModel, training: TrainingConfig, config: ResolvedSweep, found: SweepTables
+    loaded: EvalModel, training: TrainingConfig, config: ResolvedSweep, found: SweepTables
 ) -> None:
     """Write the results, delete journals of other checkpoints, and show the tables."""
     run, console, newest = loaded.session.run, loaded.session.console, found.checkpoints[0]

@@ -11,7 +11,7 @@ from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.evaluation.measure import measure
-from rope_jax.evaluation.plan import Plan, sweep_lengths
+from rope_jax.evaluation.plan import SweepPlan, sweep_lengths
 from rope_jax.model.decoder import Params
 from rope_jax.model.memory import window_bytes
 from rope_jax.runs.logs import Scalars
@@ -45,7 +45,7 @@ class TrainingSweep:
         except (UserError, ValueError) as error:  # begins with a key of the sweep
             raise UserError(f"sweep.{error}") from None
 
-    def _plan_stages(self, corpus: Corpus, settings: TrainingSweepConfig) -> list[Plan]:
+    def _plan_stages(self, corpus: Corpus, settings: TrainingSweepConfig) -> list[SweepPlan]:
         if settings.targets is not None:
             check_targets(settings.targets, self.lengths)
         bos_ids = corpus.tokenizer.bos_ids
@@ -58,7 +58,7 @@ class TrainingSweep:
         asked, config = validate(SweepConfig, raw, "sweep"), self._program.config
         texts = corpus.validation.texts()
         return [
-            Plan(
+            SweepPlan(
                 layers=config.rotary_layers,
                 trained=config.trained(stage)._replace(window=config.sweep_window),
                 documents=texts,

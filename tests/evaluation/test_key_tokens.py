@@ -19,7 +19,7 @@ from rope_jax.evaluation.key_tokens import (
     tokens_of,
     whole_windows,
 )
-from rope_jax.evaluation.plan import Plan
+from rope_jax.evaluation.plan import SweepPlan
 from rope_jax.evaluation.results import task_rows
 from rope_jax.model.loss import Scores
 from rope_jax.results.rows import Origin
@@ -118,7 +118,7 @@ def jobs_of(task, start=(BOS,), **settings):
     raw = {"tasks": [task], "lengths": LENGTHS, "scalings": ["trained"]} | settings
     config = SweepConfig.model_validate(raw)
     trained = Trained(16, NoScaling(), None)
-    plan = Plan(RotaryLayers(GEOMETRY), trained, DOCUMENTS, start, config)
+    plan = SweepPlan(RotaryLayers(GEOMETRY), trained, DOCUMENTS, start, config)
     return [job for job in plan.jobs() if job.metric.name == "longppl"]
 
 

@@ -8,7 +8,7 @@ from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.metrics import TaskMetric, exact_answers
-from rope_jax.evaluation.plan import Plan
+from rope_jax.evaluation.plan import SweepPlan
 from rope_jax.evaluation.results import sample_rows, task_rows
 from rope_jax.model.loss import Scores
 from rope_jax.results.rows import Origin
@@ -77,7 +77,7 @@ def test_a_model_that_sees_100_tokens_finds_what_lies_in_them(result):
 def test_samples_have_the_same_keys_and_nested_texts_at_every_length_and_depth():
     read = {}
     raw = {"tasks": [PASSKEY], "lengths": LENGTHS, "scalings": ["trained"]}
-    plan = Plan(
+    plan = SweepPlan(
         RotaryLayers(GEOMETRY),
         Trained(64, NoScaling(), None),
         *(DOCUMENTS, (BOS,), SweepConfig.model_validate(raw)),

@@ -7,7 +7,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
-from rope_jax.evaluation.plan import Plan
+from rope_jax.evaluation.plan import SweepPlan
 from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 from rope_jax.sweeps import model
@@ -23,7 +23,7 @@ def plan_of(count=30, length=1100):
 
     def plan(config):
         trained = Trained(WINDOW, parse_scaling({"type": "none"}), None)
-        return Plan(LAYERS, trained, documents, (256,), config)
+        return SweepPlan(LAYERS, trained, documents, (256,), config)
 
     return plan
 
