@@ -4,11 +4,13 @@ The checksums of a sealed folder are in a file that `sha256sum --check` reads as
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +18,6 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rope_jax.errors import UserError
-from rope_jax.rope.files import read_limited
 
 CHECKSUMS = "SHA256SUMS"
 _OLD = ".old"
@@ -26,6 +27,26 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 
 class Damaged(UserError):
     """Files are not as they were written."""
+
+
+def read_limited(path: Path, most: int) -> bytes:
+    """Return the content of a file, or of a pipe such as `<(command)`, of at most `most` bytes.
+
+    OSError if it is larger, cannot be read, is a device, or is a pipe that nobody writes to.
+    ValueError: a NUL character in the path.
+    """
+    # a pipe opens at once, even without a writer
+    with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        os.set_blocking(file.fileno(), True)
+        content = file.read(most + 1)
+    if stat.S_ISFIFO(mode) and not content:
+        raise OSError(errno.EINVAL, "a pipe that nothing is written to", str(path))
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+    return content
 
 
 @contextlib.contextmanager

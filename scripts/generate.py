@@ -25,6 +25,7 @@ from rope_jax.attention import softmax_names
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES
 from rope_jax.comparison.groups import without_seed
 from rope_jax.config.inspection import KNOWN_MODELS
+from rope_jax.config.schema import models_in
 from rope_jax.console import signed_text
 from rope_jax.devices.targets import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
@@ -34,7 +35,6 @@ from rope_jax.results.statistics import Sums, paired_difference
 from rope_jax.rope import QUERY_SCALES, STRATEGIES, RotaryGeometry
 from rope_jax.rope.decay import decay_scores, first_negative_distance, mean_and_peak_by_octave
 from rope_jax.rope.hf import HF_FORMS
-from rope_jax.rope.keys import models_in
 from rope_jax.rope.pairs import turns, wavelengths
 from scripts.aot import RESULTS as AOT_RESULTS
 from scripts.aot import read_results, result_table

@@ -60,7 +60,7 @@ def read(path: Path, config: "RedrawConfig") -> "tuple[Sequence[Row], list[Check
     The windows are those of summary.json, or, of a table without one, `config.window`.
     """
     from rope_jax.results.files import SweepFiles, read_results
-    from rope_jax.rope.files import read_limited
+    from rope_jax.sealed import read_limited
 
     folder = path if path.is_dir() else path.parent
     summary = folder / "summary.json"

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.checkpoints.opening import opened, read_json, without_prefix
+from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError
-from rope_jax.rope.messages import show_value
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"

@@ -22,7 +22,7 @@ from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.data.tokenizers import read_content
 from rope_jax.errors import UserError, errors_from, file_errors, library_errors
 from rope_jax.invocation import needs_extra
-from rope_jax.rope.files import read_limited
+from rope_jax.sealed import read_limited
 
 if TYPE_CHECKING:
     from rope_jax.checkpoints.weights import Row

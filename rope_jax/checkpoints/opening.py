@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from rope_jax.errors import UserError, file_errors
-from rope_jax.rope.files import read_limited
+from rope_jax.sealed import read_limited
 
 _MOST_JSON = 2**26  # bytes; the largest tokenizers take about 2^25
 # What torch.compile, data parallelism and multimodal models put before the names of the weights of

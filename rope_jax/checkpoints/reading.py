@@ -11,12 +11,12 @@ from flax.traverse_util import unflatten_dict
 from rope_jax.checkpoints.families import FAMILIES, REFUSED, Family
 from rope_jax.checkpoints.families.base import PATTERN
 from rope_jax.checkpoints.quantized import METHODS
+from rope_jax.config.messages import show_value
 from rope_jax.config.model import MOST_LAYERS, ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.hf.layers import shortest_pattern
 from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES
-from rope_jax.rope.messages import show_value
 
 POSITION_KEYS = frozenset(
     {

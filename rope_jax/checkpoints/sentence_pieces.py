@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rope_jax.errors import UserError, file_errors, library_errors
 from rope_jax.invocation import needs_extra
-from rope_jax.rope.files import read_limited
+from rope_jax.sealed import read_limited
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rope_jax.config.explain import validate
+from rope_jax.config.messages import shorten
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, printable
 from rope_jax.results.rows import PointKey, Row
 from rope_jax.results.statistics import Sums
 from rope_jax.results.tasks import EffectiveLength, TaskRow
-from rope_jax.rope.messages import shorten
 
 MARK = "†"
 # A separator, "s" or "seed" if anything, and the digits: not the 2 of gpt2 nor the s of novels.

@@ -25,7 +25,7 @@ from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
 from rope_jax.config.types import FolderName, Frozen, ListOf, NonEmpty, bare_names, distinct
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import STRATEGIES, Scaling
-from rope_jax.rope.numbers import single_error
+from rope_jax.rope.settings import single_error
 from rope_jax.rope.strategies.inner import BucketedScaling, ResonanceScaling
 from rope_jax.rope.strategies.registry import PLAIN
 

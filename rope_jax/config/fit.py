@@ -26,7 +26,7 @@ from rope_jax.config.types import (
     distinct,
 )
 from rope_jax.errors import UserError
-from rope_jax.rope.numbers import single_error
+from rope_jax.rope.settings import single_error
 
 Learned = Literal[
     "frequencies",

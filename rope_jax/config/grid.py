@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from rope_jax.config.messages import show_value
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.types import (
     FolderName,
@@ -19,8 +20,7 @@ from rope_jax.config.types import (
     distinct,
     from_text,
 )
-from rope_jax.rope.messages import show_value
-from rope_jax.rope.numbers import single_error
+from rope_jax.rope.settings import single_error
 
 # Placeholders with a meaning of their own, so no axis may have these names.
 _VARIABLES = ("name", "run", "source", "fit", "window", "length", "batch_size")

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 from rope_jax.config.explain import validate
 from rope_jax.config.keys import at, flat
 from rope_jax.config.load import load, read_raw
+from rope_jax.config.messages import show_value
 from rope_jax.config.sections import AnyInitFrom, InitFrom
 from rope_jax.config.tokenizer import ByteTokenizerConfig, FileTokenizerConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import Frozen, errors_in
 from rope_jax.errors import UserError, errors_from, file_errors
-from rope_jax.rope.messages import show_value
 
 # Fields of `model` that change how it is computed or initialized, but not what its parameters mean.
 _EXECUTION = {"dtype", "product_dtype", "param_dtype", "layers", "remat", "initializer_range"}

@@ -28,7 +28,7 @@ from rope_jax.config.types import (
 from rope_jax.errors import UserError
 from rope_jax.positions.maps import MAPS, AnyMap
 from rope_jax.rope import RotaryGeometry
-from rope_jax.rope.numbers import Whole, single_error
+from rope_jax.rope.settings import Whole, single_error
 
 DEFAULT_BASES = (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0)
 MAX_DISTANCES = 2**20  # take up to half a minute to draw

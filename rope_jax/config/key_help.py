@@ -9,9 +9,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rope_jax.config.messages import show_value
+from rope_jax.config.schema import TAG_KEYS, is_list, models_in, sections, tag_key, type_tag
 from rope_jax.errors import UserError
-from rope_jax.rope.keys import TAG_KEYS, is_list, models_in, sections, tag_key, type_tag
-from rope_jax.rope.messages import show_value
 
 _TITLE = 34  # width of name, type and default in the overview; longer ones move what follows
 _INDENT = "  "

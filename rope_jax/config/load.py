@@ -17,10 +17,10 @@ import yaml
 from pydantic import BaseModel
 
 from rope_jax.config.explain import validate
+from rope_jax.config.messages import Model, show_value
+from rope_jax.config.schema import TAG_KEYS
 from rope_jax.errors import UserError, file_errors
-from rope_jax.rope.files import read_limited
-from rope_jax.rope.keys import TAG_KEYS
-from rope_jax.rope.messages import Model, show_value
+from rope_jax.sealed import read_limited
 
 _PACKAGE = Path(__file__).parents[1]
 _SUFFIX = ".yaml"

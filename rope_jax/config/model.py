@@ -12,6 +12,7 @@ from rope_jax.blocks import (
     FeedForward,
     GroupedQueryAttention,
 )
+from rope_jax.config.messages import alternatives
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import (
     Count,
@@ -27,8 +28,7 @@ from rope_jax.positions.encodings import ENCODINGS, AnyEncoding, RoPE, Sizes
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.geometry import Layout
-from rope_jax.rope.messages import alternatives
-from rope_jax.rope.numbers import Whole, single_error
+from rope_jax.rope.settings import Whole, single_error
 from rope_jax.rope.strategies import NoScaling
 
 NormName = Literal[

@@ -13,7 +13,7 @@ from rope_jax.config.types import (
     Seed,
     Tolerance,
 )
-from rope_jax.rope.numbers import single_error
+from rope_jax.rope.settings import single_error
 
 Show = Literal["perplexity", "nats", "bits_per_byte", "above_truncation"]
 FigureWidth = Literal["column", "page"]

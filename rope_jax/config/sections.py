@@ -19,7 +19,7 @@ from rope_jax.config.types import (
 )
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import AnyScaling, Scaling
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 from rope_jax.rope.strategies import NoScaling
 
 Decay = Annotated[float, Field(ge=0, lt=1)]

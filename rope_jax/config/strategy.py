@@ -6,12 +6,12 @@ from typing import Any, TypeGuard
 
 from pydantic import Field
 
+from rope_jax.config.messages import validated
 from rope_jax.config.types import Frozen
 from rope_jax.positions.maps import AnyMap
 from rope_jax.rope import AnyScaling, RotaryGeometry
-from rope_jax.rope.files import read_limited
 from rope_jax.rope.hf import to_hf
-from rope_jax.rope.messages import validated
+from rope_jax.sealed import read_limited
 
 __all__ = ["Strategy", "read_strategy", "strategy_to_hf", "write_strategy"]
 

@@ -30,7 +30,7 @@ from rope_jax.config.types import (
 )
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.protocols.windows import Bos
-from rope_jax.rope.numbers import single_error
+from rope_jax.rope.settings import single_error
 
 if TYPE_CHECKING:
     ProtocolName = str

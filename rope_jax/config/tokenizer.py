@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rope_jax.config.types import Frozen, ListOf
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 
 START_TOKEN = "<|begin_of_text|>"
 """Text of the document-start token of the tokenizers made here: that of bytes, and bpe."""

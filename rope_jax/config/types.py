@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 
 # Generous upper bound; much larger values overflow float32.
 Moderate = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]

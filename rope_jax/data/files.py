@@ -20,11 +20,11 @@ from typing import Any
 
 from rope_jax import stopping
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
+from rope_jax.config.messages import shorten
 from rope_jax.config.types import errors_in
 from rope_jax.data.chat import Render, is_chat, render_plainly
 from rope_jax.data.splits import Document
 from rope_jax.errors import UserError, library_errors, printable
-from rope_jax.rope.messages import shorten
 
 FileData = TextData | JsonLinesData | ParquetData
 

@@ -31,7 +31,7 @@ from rope_jax.data.cache import cache_folder, make_once
 from rope_jax.data.chat import ChatTemplate, find_template
 from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.errors import UserError, errors_from, file_errors
-from rope_jax.rope.files import read_limited
+from rope_jax.sealed import read_limited
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library

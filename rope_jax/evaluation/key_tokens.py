@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from rope_jax.config.types import Ascending, Frozen, NonNegativeInt
-from rope_jax.rope.files import read_limited
+from rope_jax.sealed import read_limited
 
 FEWEST = 200
 """A mean over fewer key tokens says little."""

@@ -15,6 +15,7 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig, RunTemplate
 from rope_jax.config.inherit import Source, find_source, planned_source, training_config
 from rope_jax.config.load import config_path, flow_yaml, read_raw
+from rope_jax.config.messages import show_value
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.sections import InitFrom
 from rope_jax.config.strategy import is_strategy_file
@@ -22,7 +23,6 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError, errors_from
 from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob
-from rope_jax.rope.messages import show_value
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _DERIVED = {

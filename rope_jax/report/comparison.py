@@ -25,9 +25,8 @@ from rope_jax.report.table import (
 from rope_jax.report.tasks import effective_tables, task_tables
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskTables
-from rope_jax.rope.files import read_limited
 from rope_jax.runs.tables import format_csv
-from rope_jax.sealed import replacing
+from rope_jax.sealed import read_limited, replacing
 
 SOURCES = "comparison.json"
 _FIGURES = ("comparison.png", "comparison.pdf", "comparison.svg")

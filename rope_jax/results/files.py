@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from rope_jax import sealed
+from rope_jax.config.messages import alternatives, explain_value
 from rope_jax.errors import UserError
 from rope_jax.protocols import PROTOCOLS
 from rope_jax.results.rows import DocumentRow, PointKey, Row
@@ -29,11 +30,10 @@ from rope_jax.results.tasks import (
     TaskSummary,
     TaskTables,
 )
-from rope_jax.rope.files import read_limited
-from rope_jax.rope.messages import alternatives, explain_value
 from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.logs import finite
 from rope_jax.runs.tables import format_csv, text_of_cell
+from rope_jax.sealed import read_limited
 
 MAIN_FILES = ("results.csv", "sweep.yaml", "summary.json")
 _MAX_BYTES = 2**28

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from rope_jax.rope.frequencies import as_float, host_positions, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import Settings, Whole
+from rope_jax.rope.settings import Settings, Whole
 
 
 class QueryScale(Settings):

@@ -17,8 +17,7 @@ from rope_jax.data import chat
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
 from rope_jax.errors import UserError
-from rope_jax.rope.files import read_limited
-from rope_jax.sealed import finish_replacing, locked, write_text
+from rope_jax.sealed import finish_replacing, locked, read_limited, write_text
 
 RUN_CONFIG = "run.yaml"
 """In a sweep's folder: the config of the run that was swept."""

@@ -31,9 +31,8 @@ from rope_jax.report.tensorboard import write_events
 from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
 from rope_jax.results.files import SweepTables, write_results
 from rope_jax.results.rows import Origin
-from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RUN_CONFIG, RunDirectory
-from rope_jax.sealed import replacing_folder, seal, write_text
+from rope_jax.sealed import read_limited, replacing_folder, seal, write_text
 from rope_jax.session import file_errors_as_one_line, open_run
 from rope_jax.sweeps.announcement import announce
 from rope_jax.sweeps.compatibility import ResolvedSweep, check_key_tokens, checked_sweep

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 from rope_jax.tasks.base import Needle, Request, Sample, Task, hide
 from rope_jax.tasks.draws import distinct
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 from rope_jax.tasks.base import Request, Sample, Task, Words, answered_at_end
 from rope_jax.tasks.draws import Draws
 

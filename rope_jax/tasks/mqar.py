@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int64
 from pydantic import Field, model_validator
 
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 from rope_jax.tasks.base import Request, Sample, Task
 from rope_jax.tasks.draws import Draws
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 from rope_jax.tasks.base import Needle, Request, Sample, Task, Words, hide
 from rope_jax.tasks.draws import NAMED, Kind, distinct
 

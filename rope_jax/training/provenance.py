@@ -14,9 +14,9 @@ from rope_jax.config.keys import different_keys
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
-from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import logged_steps
+from rope_jax.sealed import read_limited
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.sweep import sweep_tag
 

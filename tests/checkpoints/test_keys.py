@@ -9,8 +9,8 @@ import yaml
 
 from rope_jax.checkpoints.families import FAMILIES, REQUIRED
 from rope_jax.checkpoints.reading import POSITION_KEYS, read_description, text_part
+from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError
-from rope_jax.rope.messages import show_value
 from tests.checkpoints.cases import FOLDER
 from tests.checkpoints.folders import config_of, described, golden_case, says
 

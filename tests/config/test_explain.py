@@ -7,10 +7,10 @@ import yaml
 
 from rope_jax.config.explain import validate
 from rope_jax.config.keys import at
+from rope_jax.config.schema import TAG_KEYS
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
-from rope_jax.rope.keys import TAG_KEYS
 from tests.config.examples import FULL, SWEEP
 
 

@@ -5,9 +5,9 @@ import pytest
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.config.key_help import key_overview, key_section
+from rope_jax.config.schema import TAG_KEYS, sections
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
-from rope_jax.rope.keys import TAG_KEYS, sections
 
 
 @pytest.mark.parametrize("schema", [TrainingConfig, SweepConfig, FitConfig, MapsConfig])

@@ -8,10 +8,10 @@ import yaml
 
 from rope_jax.config.data import StdlibData, TextData
 from rope_jax.config.load import dump, load
+from rope_jax.config.schema import sections
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.rope import QUERY_SCALES
-from rope_jax.rope.keys import sections
 from rope_jax.rope.strategies import NoScaling, PIScaling
 from tests.config.examples import FULL, PLAIN, SWEEP
 

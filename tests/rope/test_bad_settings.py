@@ -1,13 +1,16 @@
 """Errors of strategies and geometries: one line that begins with the field."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
-from rope_jax.rope import STRATEGIES, RotaryGeometry, parse_scaling
+from rope_jax.config.messages import explain
+from rope_jax.rope import STRATEGIES, AnyScaling, RotaryGeometry, parse_scaling
 from tests.rope.test_strategies import LENGTH_DEPENDENT, SETTINGS, scaling
 
 TYPES = ", ".join(STRATEGIES)
@@ -16,7 +19,14 @@ CASES = yaml.safe_load(Path(__file__).with_name("bad_settings.yaml").read_text("
 
 @pytest.mark.parametrize(("settings", "message"), CASES["settings"])
 def test_bad_settings_name_the_field(settings, message):
-    with pytest.raises(ValueError, match=message.replace("TYPES", TYPES)) as caught:
+    """In the words of a config's errors, and in those of the library, which gives no hints."""
+    as_mapping = {"type": settings} if isinstance(settings, str) else settings
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(AnyScaling).validate_python(as_mapping)
+    explained = explain(refused.value, as_mapping, *STRATEGIES.values())
+    assert re.search(message.replace("TYPES", TYPES), explained)
+    key = re.match(r"\w+", explained)[0]
+    with pytest.raises(ValueError, match=rf"^{key}\b.* ") as caught:
         parse_scaling(settings)
     assert "\n" not in str(caught.value)
 

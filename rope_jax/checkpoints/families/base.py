@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from rope_jax.checkpoints.weights import Row
+from rope_jax.config.messages import show_value
 from rope_jax.config.model import ModelConfig
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.hf.read import positive_int
-from rope_jax.rope.messages import show_value
 
 REQUIRED = object()
 """Default of a key that a config must have."""

@@ -20,8 +20,8 @@ from rope_jax.checkpoints.families.base import (
 )
 from rope_jax.checkpoints.families.rms_norm import granite_keys, upper_layers
 from rope_jax.checkpoints.weights import Row
+from rope_jax.config.messages import show_value
 from rope_jax.config.model import ModelConfig
-from rope_jax.rope.messages import show_value
 
 
 def _lower_layers(config: Mapping[str, Any], count: int) -> list[str]:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.checkpoints.gguf.header import check_kinds
+from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, parse_scaling
 from rope_jax.rope.hf.read import LENGTH
-from rope_jax.rope.messages import show_value
 
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that are settings of the rotation: divisors of its frequencies."""

@@ -21,8 +21,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError, file_errors
-from rope_jax.rope.messages import show_value
 
 _VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9

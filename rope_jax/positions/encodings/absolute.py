@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from rope_jax.positions.encodings.base import Encoding, Params, Sizes
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 
 
 class SinusoidalEncoding(Encoding):

@@ -7,7 +7,7 @@ axis marked # may have size 1.
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rope_jax.rope.geometry import Layout
-from rope_jax.rope.numbers import Settings
+from rope_jax.rope.settings import Settings
 
 if TYPE_CHECKING:
     from rope_jax.positions.interaction import AddedValues, Scores

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.positions.encodings.base import Encoding, Params, Scores, Sizes
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 
 
 class ALiBiEncoding(Encoding):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from rope_jax.positions.encodings.base import Encoding, Params, Scores, Sizes
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 
 _HIDDEN = 32
 _INITIAL_C = 0.1

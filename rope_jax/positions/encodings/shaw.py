@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from rope_jax.positions.encodings.base import AddedValues, Encoding, Params, Scores, Sizes
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 
 
 class ShawEncoding(Encoding):

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers, Scaling
-from rope_jax.rope.messages import validated
-from rope_jax.rope.numbers import Settings, Whole, single_error
+from rope_jax.rope.settings import Settings, Whole, single_error, validated
 
 # Of r(i, j): an automatic k is rounded to four digits, and r is the sum of two floats.
 _ROUNDING = 1e-6

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from rope_jax.positions.maps.base import MOST_TOKENS, MapBand, PositionMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers
-from rope_jax.rope.numbers import Positive, Whole
+from rope_jax.rope.settings import Positive, Whole
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 # Above π radians per token a frequency looks like a slower one that rotates the other way.

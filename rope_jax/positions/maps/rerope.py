@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from rope_jax.positions.maps.base import AutoTokens, MapBand, Places, PositionMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import AnyScaling
-from rope_jax.rope.numbers import single_error
+from rope_jax.rope.settings import single_error
 
 
 class ReRoPE(PositionMap):

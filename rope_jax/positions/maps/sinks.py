@@ -6,7 +6,7 @@ from pydantic import Field
 
 from rope_jax.positions.maps.base import MOST_TOKENS, AutoTokens, MapBand, Places, PositionMap
 from rope_jax.positions.mask import BandMask
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.settings import Whole
 
 Sinks = Annotated[int, Field(ge=0, le=MOST_TOKENS), Whole]
 

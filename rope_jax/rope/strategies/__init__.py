@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from rope_jax.rope.messages import explain, show_value
+from rope_jax.rope.settings import validated
 from rope_jax.rope.strategies.base import Scaling
 from rope_jax.rope.strategies.inner import BucketedScaling, ResonanceScaling
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     """The type of a config field that holds a strategy: the union of all, by `type`."""
 else:
     AnyScaling = Annotated[Union[*STRATEGIES.values()], Field(discriminator="type")]
-_ADAPTER: TypeAdapter[Scaling] = TypeAdapter(AnyScaling, config=ConfigDict(defer_build=True))
 
 
 def parse_scaling(settings: Mapping[str, Any] | str) -> Scaling:
@@ -32,16 +31,17 @@ def parse_scaling(settings: Mapping[str, Any] | str) -> Scaling:
     A bare name such as "dynamic_ntk" stands for {"type": "dynamic_ntk"}.
 
     ValueError: a setting is unknown, missing or out of range. The message is one line that names
-    the setting and says what would be right, in the words of the errors about a config.
+    the setting and says what would be right.
     """
     if isinstance(settings, str):
         settings = {"type": settings}
     elif not isinstance(settings, Mapping):
         raise ValueError(
             "scaling: should be the name of a scaling or a mapping with its settings, "
-            f"not {show_value(settings)}"
+            f"not {settings!r}"
         )
-    try:
-        return _ADAPTER.validate_python(settings)
-    except ValidationError as error:
-        raise ValueError(explain(error, settings, *STRATEGIES.values())) from None
+    name = settings.get("type")
+    strategy = STRATEGIES.get(name) if isinstance(name, str) else None
+    if strategy is None:
+        raise ValueError(f"type: {name!r} is not one of {', '.join(STRATEGIES)}")
+    return validated(strategy, settings)

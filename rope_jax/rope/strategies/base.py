@@ -13,9 +13,8 @@ from pydantic import Field
 
 from rope_jax.rope.frequencies import Frequencies, as_float, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.messages import validated
-from rope_jax.rope.numbers import Factor, Settings
 from rope_jax.rope.query_scales import AnyQueryScale
+from rope_jax.rope.settings import Factor, Settings, validated
 
 
 class Scaling(Settings):

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import AttentionFactor, Factor, Positive
+from rope_jax.rope.settings import AttentionFactor, Factor, Positive
 from rope_jax.rope.strategies.base import Scaling, WithFactor, align_pairs, dynamic_factor
 
 

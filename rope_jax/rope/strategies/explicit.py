@@ -9,10 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from rope_jax.rope.files import read_limited
 from rope_jax.rope.frequencies import as_float
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import AttentionFactor, Factor, PairFactors, Whole
+from rope_jax.rope.settings import AttentionFactor, Factor, PairFactors, Whole
 from rope_jax.rope.strategies.base import Scaling, per_pair
 
 
@@ -68,7 +67,6 @@ Frequency = Annotated[float, Field(ge=0, le=np.pi)]
 FrequencyList = Annotated[tuple[Frequency, ...], Field(strict=False)]
 # The fields that may differ between layers, and how deep the lists are that all layers share.
 _SHARED_DEPTH = {"inv_freq": 1, "factors": 1, "attention_factor": 0}
-_MAX_FILE_BYTES = 2**24  # takes half a second to parse
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
@@ -171,7 +169,7 @@ class ExplicitScaling(Scaling):
 def _read_json(path: str) -> dict[str, Any]:
     """Return the settings in a JSON file; ValueError, naming it, if it has anything else."""
     try:
-        content = read_limited(Path(path), _MAX_FILE_BYTES)
+        content = Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"path: {path} cannot be read ({reason})") from None

@@ -9,8 +9,7 @@ from pydantic import Field, create_model, model_validator
 
 from rope_jax.rope.frequencies import as_float
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.messages import validated
-from rope_jax.rope.numbers import Factor
+from rope_jax.rope.settings import Factor, validated
 from rope_jax.rope.strategies.base import Scaling
 from rope_jax.rope.strategies.pi import NoScaling
 from rope_jax.rope.strategies.registry import PLAIN

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import Factor, Whole
+from rope_jax.rope.settings import Factor, Whole
 from rope_jax.rope.strategies.base import Scaling
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from rope_jax.rope.keys import TAG_KEYS, is_list, models_in, sections, tag_key, type_tag
+from rope_jax.config.schema import TAG_KEYS, is_list, models_in, sections, tag_key, type_tag
 
 Schemas = Sequence[type[BaseModel]]
 Path = tuple[str | int, ...]
