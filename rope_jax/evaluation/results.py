@@ -29,11 +29,10 @@ from rope_jax.results.tasks import MetricName, SampleRow, TaskRow, TaskTables, s
 from rope_jax.rope import Scaling
 
 if TYPE_CHECKING:
-    import matplotlib.figure
     import pandas
 
-# Where the results of a model without a run's folder come from, and columns about such a folder.
-_NO_ORIGIN = Origin(run="", step=0, seed=0, corpus="")
+NO_ORIGIN = Origin(run="", step=0, seed=0, corpus="")
+"""Of a model without a run's folder."""
 _OF_A_RUN = [*Origin._fields, "split"]
 
 
@@ -106,31 +105,28 @@ class SweepResult:
         """
         import pandas  # half a second, and only needed here
 
-        table = rows(self, _NO_ORIGIN)
+        table = rows(self, NO_ORIGIN)
         frame = pandas.DataFrame(table, columns=list(Row._fields)).drop(columns=_OF_A_RUN)
         # Without a type of its own, a column of nothing but None could not be computed with.
         floats = dict.fromkeys(("factor", "bpb", "bpb_low", "bpb_high"), "float64")
         return frame.astype({**floats, "stride": "Int64"})
 
-    def plot(self, *, title: str = "") -> "matplotlib.figure.Figure":
-        """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does."""
-        from rope_jax.comparison.curves import compare_checkpoints
-        from rope_jax.report.figure import draw_comparison  # loads matplotlib: takes a second
-
-        nll = None if self.baseline is None else self.baseline.sums.mean()
-        checkpoint = CheckpointSummary(run="", step=0, window=self.window, nll_at_window=nll)
-        comparison = compare_checkpoints(rows(self, _NO_ORIGIN), [checkpoint], self.config)
-        return draw_comparison(comparison, title=title)
-
-    def _repr_markdown_(self) -> str:
-        from rope_jax.comparison.curves import compare_checkpoints
-        from rope_jax.report.measured import measured_table
-        from rope_jax.report.table import format_markdown
-
-        checkpoint = CheckpointSummary(run="", step=0, window=self.window)
-        comparison = compare_checkpoints(rows(self, _NO_ORIGIN), [checkpoint], self.config)
-        tables = (measured_table(comparison, protocol) for protocol in comparison.protocols)
-        return "\n".join(format_markdown(table, level=4) for table in tables)
+    def _repr_html_(self) -> str:
+        """Return values and half of their 95% intervals by length, which a notebook shows."""
+        frame = self.to_frame()
+        columns = ["bpb", "bpb_low", "bpb_high"]
+        if self.config.show != "bits_per_byte":
+            columns = ["nll", "ci_low", "ci_high"]
+        value, low, high = frame[columns].to_numpy().T
+        if self.config.show == "perplexity":
+            value, low, high = np.exp([value, low, high])
+        frame["shown"] = [
+            f"{middle:.3f}" if np.isnan(half) else f"{middle:.3f} ±{half:.3f}"
+            for middle, half in zip(value, (high - low) / 2, strict=True)
+        ]
+        lines = ["protocol", "name"]
+        table = frame.pivot_table("shown", lines, "length", aggfunc="first", sort=False)
+        return f"<p>{self.config.show.replace('_', ' ')}</p>{table.to_html(na_rep='')}"
 
 
 def rows(result: SweepResult, origin: Origin) -> list[Row]:

@@ -23,13 +23,15 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.curves import Comparison, Curve, Point, compare_checkpoints
 from rope_jax.comparison.groups import MARK, Group, describe_settings
 from rope_jax.config.presentation import FigureWidth
+from rope_jax.evaluation.results import NO_ORIGIN, SweepResult, rows
 from rope_jax.plots import panels, style
 from rope_jax.plots.style import LineStyle
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.measured import describe_groups, truncation_levels, units_text
+from rope_jax.results.summary import CheckpointSummary
 
 _MOST_STEPS_IN_LEGEND = 12  # of more checkpoints, the legend names evenly spaced ones
 # One dash pattern per group; from the ninth on, they repeat. page.html has the same for plotly.
@@ -414,6 +416,17 @@ def draw_sweep(comparison: Comparison) -> dict[str, Figure]:
         title = f"{sweep.run}, by training step; {scored}"
         figures["steps.png"] = draw_checkpoints(comparison, title=title)
     return figures
+
+
+def draw_result(result: SweepResult, *, title: str = "") -> Figure:
+    """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does.
+
+    result: by `rope_jax.evaluation.sweep`.
+    """
+    nll = None if result.baseline is None else result.baseline.sums.mean()
+    checkpoint = CheckpointSummary(run="", step=0, window=result.window, nll_at_window=nll)
+    comparison = compare_checkpoints(rows(result, NO_ORIGIN), [checkpoint], result.config)
+    return draw_comparison(comparison, title=title)
 
 
 def draw_checkpoints(comparison: Comparison, *, title: str) -> Figure:

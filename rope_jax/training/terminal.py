@@ -16,7 +16,7 @@ from rope_jax.console import (
     signed_text,
     time_left,
 )
-from rope_jax.rope.layers import describe_scaling
+from rope_jax.report.scalings import describe_scaling
 from rope_jax.runs.logs import Scalars
 
 

@@ -12,11 +12,13 @@ from PIL import Image
 
 from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.presentation import Presentation
+from rope_jax.evaluation.results import rows as result_rows
 from rope_jax.plots.panels import panel_columns
 from rope_jax.plots.saving import save_figure
 from rope_jax.plots.style import BACKGROUND
-from rope_jax.report.figure import draw_checkpoints, draw_comparison
+from rope_jax.report.figure import draw_checkpoints, draw_comparison, draw_result
 from rope_jax.results.summary import CheckpointSummary
+from tests.evaluation.test_results import OFFSETS, ORIGIN, measurement, result_of
 from tests.report.rows import row
 
 CURVES = {
@@ -237,3 +239,22 @@ def test_figures_are_drawn_at_their_width_with_text_of_7_to_9_points():
         figure.draw_without_rendering()
         texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
         assert all(7 <= text.get_fontsize() <= 9 for text in texts)
+
+
+def test_the_figure_has_the_curves_the_window_and_truncation(tmp_path):
+    result = result_of(
+        [measurement(e, n, offset) for e, by in OFFSETS.items() for n, offset in by.items()]
+    )
+    figure = draw_result(result, title="two $broken\\formula$")
+    assert figure.get_figwidth() == pytest.approx(6.8)
+    (axis,) = (axes for axes in figure.axes if axes.get_xscale() == "log")
+    drawn = {tuple(np.round(line.get_ydata(), 6)) for line in axis.get_lines()}
+    for name in OFFSETS:
+        own = [round(row.ppl, 6) for row in result_rows(result, ORIGIN) if row.name == name]
+        assert tuple(own) in drawn
+    levels = [line.get_ydata()[0] for line in axis.get_lines() if len(set(line.get_ydata())) == 1]
+    assert any(level == pytest.approx(math.exp(result.baseline.sums.mean())) for level in levels)
+    # a notebook shows it without pyplot, and it has its style wherever it is saved
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    with matplotlib.rc_context({"text.parse_math": True}):
+        figure.savefig(tmp_path / "a.png")  # as a formula, the title would raise ValueError
