@@ -28,18 +28,18 @@ setup: $(VENV)/.runtime ## install the runtime packages into .venv
 	@echo 'Ready: $(BIN)/python. To run the tests: make test'
 
 demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores)
-	$(BIN)/python train.py configs/demo.yaml
-	$(BIN)/python eval_ppl.py runs/demo --sweep configs/sweeps/demo.yaml
+	$(BIN)/rope-jax train configs/demo.yaml
+	$(BIN)/rope-jax sweep runs/demo --sweep configs/sweeps/demo.yaml
 	@echo 'Figure: runs/demo/evals/demo/curve.png. Training curves: make tensorboard RUNS=runs/demo'
 
 extend: $(VENV)/.runtime ## extend a model to which far text is worth something, in three ways (5 to 14 minutes)
-	$(BIN)/python scripts/grid.py configs/grids/copying.yaml
+	$(BIN)/rope-jax grid configs/grids/copying.yaml
 	@echo 'Figure: comparisons/copying/comparison.png'
 
 tasks: $(VENV)/.runtime ## train a model that finds passkeys, and ask it past its window (half an hour)
-	$(BIN)/python train.py configs/demo_tasks.yaml
-	$(BIN)/python scripts/fit.py runs/demo_tasks --fit configs/fits/far.yaml
-	$(BIN)/python eval_ppl.py runs/demo_tasks --sweep configs/sweeps/tasks.yaml \
+	$(BIN)/rope-jax train configs/demo_tasks.yaml
+	$(BIN)/rope-jax fit runs/demo_tasks --fit configs/fits/far.yaml
+	$(BIN)/rope-jax sweep runs/demo_tasks --sweep configs/sweeps/tasks.yaml \
 		'scalings.6={type: runs/demo_tasks/fits/far/strategy.json, name: fitted}'
 	@echo 'Figure: runs/demo_tasks/evals/tasks/passkey.png'
 

@@ -6,7 +6,7 @@
 
 Copies a run and one of its sweeps many times, in a temporary folder. Each copy has a name and a
 seed of its own; the copies of different experiments have different learning rates. Then runs
-`scripts/compare.py` on all of them, as often as there are rounds, and prints the seconds that each
+`rope-jax compare` on all of them, as often as there are rounds, and prints the seconds that each
 took. What is compared, and so what the figures show, is the same curve again and again, but it is
 read, checked and resampled like that of any other run.
 """

@@ -72,22 +72,22 @@ published() { # imported once; what is there already is not done again, here and
 }
 further() { # METHOD SEED [key=value ...]
   published
-  "$PYTHON" train.py configs/smollm2.yaml "name=smollm2-$1-s$2" "seed=$2" "runs_dir=$RUNS" "init_from=$RUNS/smollm2" \
+  "$PYTHON" -m rope_jax train configs/smollm2.yaml "name=smollm2-$1-s$2" "seed=$2" "runs_dir=$RUNS" "init_from=$RUNS/smollm2" \
     "$both" "stages.0.seq_len=$((2 * window))" "${steps[@]}" "${@:3}"
 }
 sweep() { # RUN SWEEP NAME LENGTHS SCALINGS [key=value ...]
-  "$PYTHON" eval_ppl.py "$RUNS/$1" --sweep "configs/sweeps/$2.yaml" "$texts" "targets=$((window / 8))" \
+  "$PYTHON" -m rope_jax sweep "$RUNS/$1" --sweep "configs/sweeps/$2.yaml" "$texts" "targets=$((window / 8))" \
     "name=$3" "lengths=[$4]" "scalings=[$5]" "${@:6}"
 }
 far_fit() {
   published
-  "$PYTHON" scripts/fit.py "$RUNS/smollm2" --fit configs/fits/smollm2-far.yaml name=far-s0 "length=$((2 * window))" \
+  "$PYTHON" -m rope_jax fit "$RUNS/smollm2" --fit configs/fits/smollm2-far.yaml name=far-s0 "length=$((2 * window))" \
     "batch_tokens=$((2 * window))" "${fit[@]}" \
     "data={type: text, files: ['$BOOKS/train/*.txt'], cache_dir: $FOLDER/cache}"
 }
 key_tokens() {
   further yarn 0
-  "$PYTHON" scripts/key_tokens.py "$RUNS/smollm2-yarn-s0" name=far "short=$window" "stride=$((window / 2))" \
+  "$PYTHON" -m rope_jax key-tokens "$RUNS/smollm2-yarn-s0" name=far "short=$window" "stride=$((window / 2))" \
     max_documents=10 "$texts" "${keys[@]}"
 }
 longppl_of() { # NAME SCALINGS
@@ -98,9 +98,9 @@ needles_of() { # NAME SCALINGS; the depths at which the model finds anything, bu
   local asked="samples: $samples, depths: [0.25, 0.5, 0.75]"
   sweep smollm2 smollm2-tasks "$1" "$((2 * window))" "$2" "tasks=[{task: passkey_text, $asked}, {task: needle, $asked}]"
 }
-import=(scripts/import_hf.py "${MODEL:-}" dtype=bfloat16 attention=cudnn) steps=() fit=() keys=()
+import=(-m rope_jax import "${MODEL:-}" dtype=bfloat16 attention=cudnn) steps=() fit=() keys=()
 if [ -n "$TINY" ]; then
-  import=(train.py configs/bpe.yaml tokenizer.vocab_size=512 "$both" stages.0.steps=2 "stages.0.seq_len=$window"
+  import=(-m rope_jax train configs/bpe.yaml tokenizer.vocab_size=512 "$both" stages.0.steps=2 "stages.0.seq_len=$window"
     stages.0.batch_size=1 optim.warmup_steps=1)
   steps=(stages.0.steps=2 optim.warmup_steps=1 validation.every_steps=2)
   fit=(steps=2 warmup_steps=1 check_every=1) keys=(alpha=1e-6 beta=-20)

@@ -9,7 +9,7 @@ A fit scores the targets beyond the window, the training step all. The steps tak
 is the median over rounds, each fit beside the training step before it.
 
 What is learned: the frequencies of plain attention; query scales, and phases and amplitudes of far
-keys (ReRoPE); and by default of scripts/fit.py also a bias by distance, which is added to the
+keys (ReRoPE); and by default of rope-jax fit also a bias by distance, which is added to the
 logits.
 """
 

@@ -3,7 +3,7 @@
     python benchmarks/import_memory.py [layers=32] [folder=/tmp]
 
 Makes a random Llama in bfloat16 (hidden size 2,048, vocabulary 32,000; 32 layers are 3.9 GB) in
-shards of about 500 MB, imports it with scripts/import_hf.py in a process of its own, and prints the
+shards of about 500 MB, imports it with rope-jax import in a process of its own, and prints the
 largest resident memory of that process: its own (anonymous) memory, and with it the pages of the
 file that it reads, which the system can drop. Linux only.
 """
@@ -94,7 +94,7 @@ def main() -> None:
         folder = Path(temporary)
         size, shard = make(folder, int(asked.get("layers", "32")))
         began = time.perf_counter()
-        command = [sys.executable, str(ROOT / "scripts/import_hf.py"), str(folder), "name=big"]
+        command = [sys.executable, "-m", "rope_jax", "import", str(folder), "name=big"]
         process = subprocess.Popen([*command, f"runs_dir={folder}"], stdout=subprocess.DEVNULL)
         own = both = 0
         while process.poll() is None:

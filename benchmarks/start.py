@@ -25,7 +25,7 @@ import numpy as np
 from workers import watch
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("train.py", "eval_ppl.py", "scripts/fit.py", "scripts/compare.py", "scripts/plan.py")
+COMMANDS = ("train", "sweep", "fit", "compare", "plan")
 STEPS = ("log_every_steps=1", "stages.0.steps=1", "optim.warmup_steps=0")
 
 
@@ -39,7 +39,7 @@ def answer(command: str) -> float:
     """Return the seconds until a command has answered --help."""
     began = time.perf_counter()
     subprocess.run(
-        [sys.executable, command, "--help"],
+        [sys.executable, "-m", "rope_jax", command, "--help"],
         cwd=ROOT,
         env=_environment(),
         check=True,
@@ -71,13 +71,8 @@ def imported(model: str) -> list[float]:
     """Return the seconds of an import, and until a first and a second sweep measure something."""
     with tempfile.TemporaryDirectory() as folder:
         environment = _environment() | {"XDG_CACHE_HOME": f"{folder}/cache"}
-        command = [
-            sys.executable,
-            "scripts/import_hf.py",
-            model,
-            f"runs_dir={folder}",
-            "name=model",
-        ]
+        command = [sys.executable, "-m", "rope_jax", "import", model, f"runs_dir={folder}"]
+        command.append("name=model")
         (seconds,) = watch(command, environment=environment)
         sweep = [sys.executable, "eval_ppl.py", f"{folder}/model", "scalings=[none]"]
         sweep += ["lengths=[2048]", "max_documents=1", "max_blocks=1", "--again"]
@@ -103,7 +98,7 @@ def main() -> None:
     measure()
     seconds = np.median([measure() for _ in range(arguments.rounds)], axis=0)
     steps = ("empty caches", "a corpus, but no programs", "a corpus and programs")
-    names = [f"{command} --help" for command in COMMANDS]
+    names = [f"rope-jax {command} --help" for command in COMMANDS]
     names += [f"first step with {caches}" for caches in steps]
     print("| | s |")
     print("|---|---|")

@@ -1,7 +1,7 @@
 """Time the NLL of one window of a Llama, against transformers on PyTorch and llama.cpp.
 
-    python scripts/import_hf.py MODEL name=float32 dtype=float32 param_dtype=float32 "data=DATA"
-    python scripts/import_hf.py MODEL name=bfloat16 dtype=bfloat16 param_dtype=bfloat16 "data=DATA"
+    rope-jax import MODEL name=float32 dtype=float32 param_dtype=float32 "data=DATA"
+    rope-jax import MODEL name=bfloat16 dtype=bfloat16 param_dtype=bfloat16 "data=DATA"
     python3 -m venv TORCH && TORCH/bin/pip install torch==2.13.0 transformers
     python benchmarks/windows.py runs/float32 runs/bfloat16 --torch-python TORCH/bin/python
 
@@ -115,7 +115,7 @@ def worker(python: str, side: str, source: Path, length: int, folder: Path) -> W
 def export(run: Path, folder: Path) -> Path:
     """Export a run for transformers and return where it lies."""
     out = folder / run.name
-    command = [sys.executable, str(ROOT / "scripts/export_hf.py"), str(run), str(out)]
+    command = [sys.executable, "-m", "rope_jax", "export", str(run), str(out)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return out
 

@@ -7,6 +7,7 @@ and jax and matplotlib, which take seconds, only after help and errors of its co
 import argparse
 import errno
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -14,8 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rope_jax import __version__, stopping
-from rope_jax.errors import Stopped, UserError, printable
-from rope_jax.invocation import INSTALLED, program
+from rope_jax.errors import INSTALLED, Stopped, UserError, printable, program
 
 if TYPE_CHECKING:  # slow imports: until `run` listens to signals, Ctrl-C gives a traceback
     from pydantic import BaseModel
@@ -67,6 +67,11 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
     return arguments
 
 
+def command_line(command: str, *words: str) -> str:
+    """Return a line of shell that runs one of the commands."""
+    return shlex.join([INSTALLED, command, *words])
+
+
 def print_next(*lines: str) -> None:
     """Print the next commands to run, one per line of shell, never wrapped or cut."""
     for number, line in enumerate(lines):
@@ -96,7 +101,7 @@ def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> 
     if is_checkpoint(run):
         if distributed is not None:
             raise UserError(
-                f"distributed: import the checkpoint first, with scripts/import_hf.py {run}, and "
+                f"distributed: import the checkpoint first, with rope-jax import {run}, and "
                 "name the run directory"
             )
         from rope_jax.checkpoints.importing import import_checkpoint

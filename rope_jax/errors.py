@@ -1,10 +1,21 @@
 """Exceptions that are not bugs, shown as one line without a traceback; text made printable."""
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+INSTALLED = "rope-jax"
 _MAX_CHARACTERS = 1000  # a message may quote a file with megabytes in one line
+
+
+def program() -> str:
+    """Return the command as messages name it: "train.py", or "rope-jax sweep"."""
+    name = os.path.basename(sys.argv[0])
+    if name not in (INSTALLED, "__main__.py"):
+        return name
+    return " ".join([INSTALLED, *(word for word in sys.argv[1:2] if word[:1] != "-")])
 
 
 def printable(text: str) -> str:

@@ -16,8 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import NoReturn
 
-from rope_jax.errors import Stopped
-from rope_jax.invocation import program
+from rope_jax.errors import Stopped, program
 
 # Seconds from a signal, or from the last sign of life after it, to the end of the process. Units of
 # work that take longer get twice their time, but schedulers send SIGKILL 30 s after SIGTERM.

@@ -85,7 +85,7 @@ def _check_grid(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
     """Submit the grid and yield everything that is not as it should be."""
 
     def grid(*arguments: str) -> str:
-        command = [sys.executable, str(ROOT / "scripts/grid.py"), "grid.yaml", *arguments]
+        command = [sys.executable, "-m", "rope_jax", "grid", "grid.yaml", *arguments]
         done = _run(command, environment, cwd=folder)
         print(done, end="")
         return done

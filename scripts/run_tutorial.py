@@ -3,11 +3,10 @@
 python scripts/run_tutorial.py           # about two minutes on 2 CPU cores
 python scripts/run_tutorial.py --check   # only say where the page differs; exit with status 1
 
-Blocks of `bash` are run by a shell, those of `python` in one interpreter, all in a new folder that
-holds this repository's commands. A block of `text` that follows one of them is its output. The
-page's figure is that of the sweep of `tiny`.
-`--check` compares numbers up to a tolerance and ignores times, speeds and memory, which differ
-between machines.
+Blocks of `bash` are run by a shell, those of `python` in one interpreter, all in a new folder. A
+block of `text` that follows one of them is its output. The page's figure is that of the sweep of
+`tiny`. `--check` compares numbers up to a tolerance and ignores times, speeds and memory, which
+differ between machines.
 """
 
 import argparse
@@ -27,7 +26,6 @@ PAGE = ROOT / "docs/tutorial.md"
 FIGURE = ROOT / "docs/figures/tutorial.png"
 # Where a block of the page writes it, in the folder in which the page is run.
 FIGURE_WRITTEN = Path("runs/tiny/evals/sweep/curve.png")
-COMMANDS = ("train.py", "eval_ppl.py", "scripts", "configs")
 # Where the page says it is run.
 _FOLDER = "/home/you/rope-jax"
 # Other versions of JAX train a slightly different model. Half-widths of intervals vary more than
@@ -74,8 +72,6 @@ def run(page: str, folder: Path) -> Iterator[str]:
 
     RuntimeError: a block fails; the message has what it printed.
     """
-    for name in COMMANDS:
-        (folder / name).symlink_to(ROOT / name)
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),

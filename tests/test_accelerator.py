@@ -136,6 +136,8 @@ def test_parts_of_smollm2_share_the_gpu_and_are_archived(device: Device, tmp_pat
     assert status == 0, out
     assert {call.split()[0] for call in calls if "accelerator" in call} == {"0.92"}
     ntk = [call for call in calls if "smollm2-ntk-s1" in call]
-    assert [call.split()[:2] for call in ntk] == [["0.22", "train.py"], ["0.22", "eval_ppl.py"]]
+    assert [call.split()[:4] for call in ntk] == [
+        ["0.22", "-m", "rope_jax", name] for name in ("train", "sweep")
+    ]
     with tarfile.open(archive) as packed:
         assert "./longppl-fit.log" in packed.getnames()

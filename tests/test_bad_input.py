@@ -16,20 +16,18 @@ from hypothesis import strategies as st
 
 import eval_ppl
 import train
+from rope_jax.commands.main import main as installed_main
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
-from scripts import fit, grid, plan
 
 ROOT = Path(__file__).parents[1]
 CASES = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
 COMMANDS = {
     "train.py": train.main,
     "eval_ppl.py": eval_ppl.main,
-    "scripts/fit.py": fit.main,
-    "scripts/grid.py": grid.main,
-    "scripts/plan.py": plan.main,
+    "rope-jax": installed_main,
 }
 RUN = """\
 name: new
@@ -95,7 +93,7 @@ def refused(folder, monkeypatch, call):
         )
         status, _, said = call(COMMANDS[words[0]], *words)
         assert status == 2
-        name = Path(words[0]).name
+        name = " ".join(words[:2]) if words[0] == "rope-jax" else words[0]
         assert said.startswith(f"{name}: ")
         assert said.endswith("\n")
         assert said[:-1].isprintable()  # so it is one line

@@ -13,13 +13,13 @@ from pydantic import BaseModel, Field
 import eval_ppl
 import train
 from rope_jax import __version__, cli
+from rope_jax.commands.main import COMMANDS
 from rope_jax.commands.main import main as installed_main
 from rope_jax.config.key_help import key_overview, key_section
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
-from rope_jax.errors import Stopped, UserError
-from rope_jax.invocation import COMMANDS
+from rope_jax.errors import Stopped, UserError, program
 
 ROOT = Path(__file__).parent.parent
 
@@ -146,6 +146,20 @@ def test_a_config_may_be_a_pipe(command):
     assert out == dump(load(TrainingConfig, ROOT / "configs/demo.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["/some/where/train.py", "demo"], "train.py"),
+        (["/env/bin/rope-jax", "train", "demo"], "rope-jax train"),
+        (["/env/bin/rope-jax", "--version"], "rope-jax"),
+        (["/env/rope_jax/__main__.py", "train"], "rope-jax train"),
+    ],
+)
+def test_messages_name_the_command_as_it_was_called(monkeypatch, argv, name):
+    monkeypatch.setattr(sys, "argv", argv)
+    assert program() == name
+
+
 def test_the_next_command_is_never_cut(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     cli.print_next("rope-jax sweep " + "x" * 100, "then")
@@ -168,8 +182,8 @@ def test_help_lists_every_command_in_a_line(installed):
         assert (status, err) == (0, "")
         lines = out.splitlines()
         assert max(map(len, lines)) <= 80
-        for name, command in COMMANDS.items():
-            assert f"  {name:11}{command.about}" in lines
+        for name, about in COMMANDS.items():
+            assert f"  {name:11}{about}" in lines
     assert installed("--version") == (0, f"rope-jax {__version__}\n", "")
 
 
@@ -184,9 +198,9 @@ def test_the_help_of_a_command_has_at_most_150_lines_at_80_columns(installed):
 
 
 def test_an_error_is_one_line_that_begins_with_the_command_as_it_was_called(installed):
-    assert installed("swep") == (2, "", "rope-jax: swep: unknown command; did you mean sweep?\n")
+    assert installed("swep") == (2, "", "rope-jax swep: unknown command; did you mean sweep?\n")
     there = f"there are {', '.join(COMMANDS)}"
-    assert installed("xyz") == (2, "", f"rope-jax: xyz: unknown command; {there}\n")
+    assert installed("xyz") == (2, "", f"rope-jax xyz: unknown command; {there}\n")
     status, out, err = installed("train", "dmo")
     assert (status, out) == (2, "")
     assert err.startswith("rope-jax train: dmo: no such file, and no config has that name; did ")

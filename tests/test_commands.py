@@ -5,16 +5,14 @@ tests/test_bad_input.py and tests/training/test_loop.py start processes.
 
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 from matplotlib.image import imread
 
 import eval_ppl
 import train
-from rope_jax.commands import exporting
+from rope_jax.commands.main import main
 
-ROOT = Path(__file__).parents[1]
 TINY = """\
 name: tiny
 model: {hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1, num_attention_heads: 2}
@@ -27,9 +25,9 @@ data: {type: text, files: [texts/*.txt], test_fraction: 0.4, validation_fraction
 
 
 def next_lines(out: str) -> list[str]:
-    """Return the commands that the last lines name, without the word for Python."""
+    """Return the commands that the last lines name."""
     *_, lines = out.partition("\nnext: ")
-    return [line.strip().partition(" ")[2] for line in lines.splitlines()]
+    return [line.strip() for line in lines.splitlines()]
 
 
 def test_a_run_is_trained_and_swept_and_exported(call, tmp_path, monkeypatch):
@@ -40,14 +38,14 @@ def test_a_run_is_trained_and_swept_and_exported(call, tmp_path, monkeypatch):
         text = "".join(rng.choice(["rope ", "turns ", "slow\n", "fast "], 120))
         (tmp_path / "texts" / f"{index}.txt").write_text(text)
     (tmp_path / "run.yaml").write_text(TINY)
-    status, out, err = call(train.main, str(ROOT / "train.py"), "run.yaml", "log_every_steps=1")
+    status, out, err = call(train.main, "train.py", "run.yaml", "log_every_steps=1")
     assert (status, err) == (0, "")
     for said in ("parameters", "cpu", "1,280 tokens", "none: slowest wavelength 6,283", "L 16"):
         assert said in out
-    assert next_lines(out) == [f"{ROOT / 'eval_ppl.py'} runs/tiny"]
+    assert next_lines(out) == ["rope-jax sweep runs/tiny"]
     status, out, err = call(
         eval_ppl.main,
-        str(ROOT / "eval_ppl.py"),
+        "eval_ppl.py",
         "runs/tiny",
         "name=short",
         "lengths=[8,16]",
@@ -56,8 +54,8 @@ def test_a_run_is_trained_and_swept_and_exported(call, tmp_path, monkeypatch):
     )
     assert (status, err) == (0, "")
     assert next_lines(out) == [
-        f"{ROOT / 'scripts/compare.py'} runs/tiny/evals/short  # an interactive page",
-        "--logdir runs/tiny",
+        "rope-jax compare runs/tiny/evals/short  # an interactive page",
+        "tensorboard --logdir runs/tiny",
     ]
     evals = tmp_path / "runs/tiny/evals/short"
     with (evals / "results.csv").open(newline="") as file:
@@ -73,7 +71,6 @@ def test_a_run_is_trained_and_swept_and_exported(call, tmp_path, monkeypatch):
     assert imread(evals / "curve.png").shape[1] > 1000
     for name in names:
         assert len(list((evals / name).glob("events.*.tfevents.*"))) == 1
-    words = "runs/tiny", "runs/tiny-hf"
-    status, out, err = call(exporting.main, str(ROOT / "scripts/export_hf.py"), *words)
+    status, out, err = call(main, "rope-jax", "export", "runs/tiny", "runs/tiny-hf")
     assert (status, err) == (0, "")
-    assert next_lines(out) == [f"{ROOT / 'eval_ppl.py'} runs/tiny-hf"]
+    assert next_lines(out) == ["rope-jax sweep runs/tiny-hf"]

@@ -50,8 +50,8 @@ def test_links_lead_to_files_and_headings():
 
 
 def commands(text):
-    """Yield the words of every command that begins with python in a page's indented blocks."""
-    for found in re.finditer(r"^ +\S*python ((?:.*\\\n)*.*)", text, re.MULTILINE):
+    """Yield the words after rope-jax of every such command in a page's indented blocks."""
+    for found in re.finditer(r"^ +\S*rope-jax ((?:.*\\\n)*.*)", text, re.MULTILINE):
         command = re.sub(r" +#.*", "", found[1]).replace("\\\n", " ")
         if command.count("'") % 2:  # an argument over several lines
             command += text[found.end() :].partition("'")[0] + "'"
@@ -62,21 +62,21 @@ def commands(text):
 PLACEHOLDER = re.compile(
     r"[$<…]|CONFIG|\bRUN\b|half|recency|grouped|fused|soft_mixture|strategy.json|--help"
 )
-CONFIGS = {"train.py": TrainingConfig, "eval_ppl.py": SweepConfig, "scripts/fit.py": FitConfig}
+CONFIGS = {"train": TrainingConfig, "sweep": SweepConfig, "fit": FitConfig}
 
 
 def test_commands_have_valid_configs(monkeypatch):
     """Every config that a page names with overrides can be read, except those of its own making."""
     monkeypatch.chdir(ROOT)
     checked = 0
-    for script, *words in (words for text in PAGES.values() for words in commands(text)):
-        if script not in CONFIGS or any(PLACEHOLDER.search(word) for word in words):
+    for command, *words in (words for text in PAGES.values() for words in commands(text)):
+        if command not in CONFIGS or any(PLACEHOLDER.search(word) for word in words):
             continue
         *_, path = [None, *(word for word in words if "=" not in word)]
         path = path if path and path.endswith(".yaml") else None
         if path is None or Path(path).exists():
             overrides = [word for word in words if "=" in word and not word.startswith("-")]
-            load(CONFIGS[script], path and Path(path), overrides)
+            load(CONFIGS[command], path and Path(path), overrides)
             checked += 1
     assert checked > 25
 

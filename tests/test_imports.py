@@ -20,8 +20,7 @@ PACKAGE = ROOT / "rope_jax"
 # From the bottom to the top. A part may import those of the layers below it, and itself.
 LAYERS = (
     ("errors", "user_cache"),
-    ("invocation",),
-    ("stopping",),
+    ("extras", "stopping"),
     ("rope",),
     ("sealed",),
     ("positions", "protocols", "tasks", "kernels"),
@@ -49,7 +48,7 @@ LAYERS = (
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 # What answers --help and mistakes in a config, in less time than importing jax takes.
 WITHOUT_JAX = {
-    *("__main__", "cli", "commands", "config", "errors", "invocation", "protocols", "stopping"),
+    *("__main__", "cli", "commands", "config", "errors", "extras", "protocols", "stopping"),
     *("tasks", "user_cache"),
 }
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}

@@ -172,21 +172,22 @@ def run_command(command: str, copy: Path) -> str:
     return done.stdout
 
 
-# Runs Python's commands, lines of words, one after the other: modules are imported once.
+# Runs commands, lists of words, one after the other: modules are imported once.
 IN_ONE_PROCESS = """
-import json, runpy, sys
+import json, sys
+from rope_jax.commands.main import run
 for words in json.loads(sys.argv[1]):
-    sys.argv = words
+    sys.argv = ["rope-jax", *words]
     try:
-        runpy.run_path(words[0], run_name="__main__")
+        run()
     except SystemExit as stop:
         assert not stop.code, words
 """
 
 
 def run_together(commands: list[str], copy: Path) -> str:
-    """Run several commands of Python in one process; return what they print."""
-    words = [shlex.split(command.removeprefix(".venv/bin/python ")) for command in commands]
+    """Run several commands in one process; return what they print."""
+    words = [shlex.split(command.removeprefix(".venv/bin/rope-jax ")) for command in commands]
     arguments = shlex.join(["-c", IN_ONE_PROCESS, json.dumps(words)])
     return run_command(f".venv/bin/python {arguments}", copy)
 
@@ -224,12 +225,12 @@ def test_following_all_recipes_adds_what_works(copy: Path) -> None:
     assert int(re.search(r"(\d+) passed", found)[1]) > 20
 
     # Each page's training, with a smaller config.
-    pages = [c for r in (BACKEND, BLOCK, ENCODING) for c in r.commands if "train.py" in c]
+    pages = [c for r in (BACKEND, BLOCK, ENCODING) for c in r.commands if "rope-jax train" in c]
     pages = [command.replace("configs/demo.yaml", "tiny.yaml") for command in pages]
     (on_four,) = (command for command in pages if command.startswith("XLA_FLAGS"))
     pages.remove(on_four)
     assert len(pages) == 3
-    run_together([".venv/bin/python train.py tiny.yaml", *pages], copy)
+    run_together([".venv/bin/rope-jax train tiny.yaml", *pages], copy)
     run_command(on_four, copy)
     assert losses(copy, "fused") == pytest.approx(losses(copy, "demo"), rel=1e-5)
     assert losses(copy, "four") == pytest.approx(losses(copy, "one"), rel=1e-5)
@@ -241,9 +242,9 @@ def test_following_all_recipes_adds_what_works(copy: Path) -> None:
     entries = [re.search(r"scalings=\[trained, (.*)\]'", r.commands[-1])[1] for r in (SCALING, MAP)]
     protocols = PROTOCOL.commands[-1].split(" ", 3)[3]
     scalings = f"'scalings=[trained, {', '.join(entries)}]'"
-    sweep = f"eval_ppl.py runs/demo {scalings} {protocols} 'lengths=[8, 16, 32]'"
+    sweep = f"sweep runs/demo {scalings} {protocols} 'lengths=[8, 16, 32]'"
     topics = ("rope.scaling half", "model.attention fused", "model.feed_forward soft_mixture")
-    helps = [f"train.py --help {topic.split()[0]}" for topic in topics]
+    helps = [f"train --help {topic.split()[0]}" for topic in topics]
     said = " ".join(run_together([sweep, *helps], copy).split())
     assert "perplexity by length of windows that overlap by half" in said
     assert all(topic.split()[1] in said.partition("results.csv")[2] for topic in topics)

@@ -43,7 +43,7 @@ echo $((1 + 1))
 
 
 def test_outputs_are_written_below_their_blocks(tmp_path):
-    printed = list(run(PAGE_OF_TWO.replace("echo", "test -e train.py && echo"), tmp_path))
+    printed = list(run(PAGE_OF_TWO, tmp_path))
     assert printed == ["a a\n", "", "2\n"]
     written = with_outputs(PAGE_OF_TWO, printed)
     assert written == PAGE_OF_TWO.replace("old", "a a") + "\n```text\n2\n```\n"

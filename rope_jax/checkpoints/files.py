@@ -21,7 +21,7 @@ from rope_jax.checkpoints.quantized import dequantized, logical_shape, partner, 
 from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.data.tokenizers import read_content
 from rope_jax.errors import UserError, errors_from, file_errors, library_errors
-from rope_jax.invocation import needs_extra
+from rope_jax.extras import needs_extra
 from rope_jax.sealed import read_limited
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def open_checkpoint(model: str, revision: str | None, base: str | None = None) -
     except UserError as error:
         raise UserError(
             f"{folder / adapter.CONFIG}: base_model_name_or_path: {error}; if the base is "
-            f"elsewhere, give it: scripts/import_hf.py {model} base=FOLDER"
+            f"elsewhere, give it: rope-jax import {model} base=FOLDER"
         ) from None
     return CheckpointFiles(found, changes)
 

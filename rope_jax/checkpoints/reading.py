@@ -417,7 +417,7 @@ def _unread_keys(hf: Mapping[str, Any], known: Collection[str], pairs: int) -> l
             raise ValueError(
                 f"{key}: is {show_value(value)}, which nothing here reads for {hf['model_type']}, "
                 "and it may change the logits; if it does not, import the model with "
-                f"scripts/import_hf.py MODEL 'ignored_keys=[{key}]'"
+                f"rope-jax import MODEL 'ignored_keys=[{key}]'"
             )
         unread.append(key)
     return unread

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rope_jax.errors import UserError, file_errors, library_errors
-from rope_jax.invocation import needs_extra
+from rope_jax.extras import needs_extra
 from rope_jax.sealed import read_limited
 
 if TYPE_CHECKING:

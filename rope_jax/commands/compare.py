@@ -14,7 +14,7 @@ def main(argv: list[str]) -> None:
         "runs",
         metavar="RUN",
         nargs="+",
-        help="a run with sweeps by eval_ppl.py, or the folder of one sweep",
+        help="a run with sweeps, or the folder of one sweep",
     )
     arguments, config = cli.read_config(parser, argv)
     from rope_jax.comparison.comparable import align_baselines, find_mismatches, refuse_mismatches

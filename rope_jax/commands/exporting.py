@@ -8,7 +8,6 @@ from rope_jax import cli, stopping
 def main(argv: list[str]) -> None:
     from rope_jax.config.checkpoints import ExportConfig
     from rope_jax.devices.malloc import return_freed_memory
-    from rope_jax.invocation import command_line
 
     parser = cli.parser("RUN OUT", __doc__, ExportConfig)
     parser.add_argument("run", metavar="RUN", help="a run directory")
@@ -21,4 +20,4 @@ def main(argv: list[str]) -> None:
 
     stopping.check()
     export_run(RunDirectory(Path(arguments.run)), config, Path(arguments.out), plain_console())
-    cli.print_next(command_line("sweep", arguments.out))
+    cli.print_next(cli.command_line("sweep", arguments.out))

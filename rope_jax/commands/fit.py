@@ -12,7 +12,6 @@ def main(argv: list[str]) -> None:
     code_hash()  # before most of what it covers is imported
     from rope_jax.config.fit import FitConfig
     from rope_jax.config.load import flow_yaml
-    from rope_jax.invocation import command_line
 
     parser = cli.parser("RUN length=512 [--fit FIT.yaml]", __doc__, FitConfig)
     cli.add_run(parser)
@@ -28,4 +27,4 @@ def main(argv: list[str]) -> None:
     folder = fit_run(run, training, config, console)
     entries = flow_yaml(["trained", str(folder / STRATEGY)])
     words = f"name=fit-{config.name}", f"scalings={entries}"
-    cli.print_next(command_line("sweep", str(run.path), *words))
+    cli.print_next(cli.command_line("sweep", str(run.path), *words))

@@ -18,23 +18,22 @@ def main(argv: list[str]) -> None:
     from rope_jax.console import plain_console, print_message
     from rope_jax.grids.expand import expand
     from rope_jax.grids.run import done_jobs, run_jobs, shell_lines, submit
-    from rope_jax.invocation import repository
     from rope_jax.report.comparison import page_line
 
     stopping.check()
     jobs, logs = expand(grid), Path(grid.runs_dir) / "grids" / grid.name
     done = done_jobs(jobs)
-    console, root = plain_console(), repository()
+    console = plain_console()
     if grid.dry_run:
         for job in jobs:
             print_message(console, f"{'done' if job.name in done else 'to do'}  {job.name}")
     elif grid.launcher == "print":
-        for line in shell_lines(jobs, done, root):
+        for line in shell_lines(jobs, done):
             print(line)
     elif grid.launcher == "slurm":
-        submit(jobs, done, grid.slurm, root, logs, console)
+        submit(jobs, done, grid.slurm, logs, console)
     else:
-        if run_jobs(jobs, root, logs, console):
+        if run_jobs(jobs, logs, console):
             sys.exit(1)
         if grid.compare is not None:
             cli.print_next(page_line(Path(grid.compare.output)))

@@ -6,7 +6,6 @@ from rope_jax import cli, stopping
 def main(argv: list[str]) -> None:
     from rope_jax.config.checkpoints import ImportConfig
     from rope_jax.devices.malloc import return_freed_memory
-    from rope_jax.invocation import command_line
 
     parser = cli.parser("MODEL", __doc__, ImportConfig)
     about = "a folder, an id (owner/name) on the hub, or a GGUF file"
@@ -18,4 +17,4 @@ def main(argv: list[str]) -> None:
 
     stopping.check()
     run = import_checkpoint(arguments.model, config, plain_console())
-    cli.print_next(command_line("sweep", str(run.path)))
+    cli.print_next(cli.command_line("sweep", str(run.path)))

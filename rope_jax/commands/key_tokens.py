@@ -9,7 +9,6 @@ from rope_jax import cli
 def main(argv: list[str]) -> None:
     from rope_jax.config.key_tokens import KeyTokensConfig
     from rope_jax.config.load import flow_yaml
-    from rope_jax.invocation import command_line
 
     parser = cli.parser("RUN short=512", __doc__, KeyTokensConfig)
     cli.add_run(parser)
@@ -22,4 +21,4 @@ def main(argv: list[str]) -> None:
     texts = [] if config.split == "test" else [f"split={config.split}"]
     if config.data is not None:
         texts.append(f"data={flow_yaml(config.data.model_dump(exclude_unset=True))}")
-    cli.print_next(command_line("sweep", "RUN", f"tasks={tasks}", *texts))
+    cli.print_next(cli.command_line("sweep", "RUN", f"tasks={tasks}", *texts))

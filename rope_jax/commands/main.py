@@ -4,9 +4,23 @@ import difflib
 import importlib
 
 from rope_jax import __version__, cli
-from rope_jax.errors import UserError
-from rope_jax.invocation import COMMANDS, INSTALLED
+from rope_jax.errors import INSTALLED, UserError
 
+# What each command does, in the order in which help lists them.
+COMMANDS = {
+    "train": "train a small language model from a config; also resumes",
+    "sweep": "measure a run's perplexity against length, by scaling",
+    "compare": "compare runs and sweeps: figure, tables, page",
+    "key-tokens": "find tokens that need far context (LongPPL)",
+    "fit": "fit a run's positions to longer texts, weights frozen",
+    "plan": "show the cost of a run or a sweep without starting it",
+    "show": "show scalings pair by pair, and unseen angles",
+    "maps": "show position maps as pictures",
+    "costs": "show what training runs and fits took",
+    "grid": "run many experiments and compare them; also through Slurm",
+    "import": "import a Hugging Face checkpoint as a run",
+    "export": "export a run as a folder that transformers loads",
+}
 # Modules of rope_jax.commands whose command has a name that Python reserves.
 _MODULES = {"import": "importing", "export": "exporting"}
 
@@ -20,8 +34,8 @@ def main(argv: list[str]) -> None:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(f"usage: {INSTALLED} COMMAND …\n")
         print("How far past its training window can a model with rotary positions read?\n")
-        for name, command in COMMANDS.items():
-            print(f"  {name:11}{command.about}")
+        for name, about in COMMANDS.items():
+            print(f"  {name:11}{about}")
         print(f"\n{INSTALLED} COMMAND --help   its arguments and keys")
         print(f"{INSTALLED} --version        {__version__}\n\nTo begin: {INSTALLED} train demo")
         return
@@ -32,6 +46,6 @@ def main(argv: list[str]) -> None:
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.4)
         advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
-        raise UserError(f"{name or repr(name)}: unknown command; {advice}")
+        raise UserError(f"unknown command; {advice}")
     module = _MODULES.get(name, name.replace("-", "_"))
     importlib.import_module(f"rope_jax.commands.{module}").main(arguments)

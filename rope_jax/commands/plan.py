@@ -17,7 +17,6 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.load import config_path, load
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.devices.targets import parse_target, prepare
-    from rope_jax.invocation import command_line
 
     parser = cli.parser("CONFIG|RUN [--sweep SWEEP.yaml] [target=X] [key=value ...]", __doc__)
     parser.add_argument(
@@ -51,6 +50,6 @@ def main(argv: list[str]) -> None:
         plan_sweep(config, sweep, vocab_size, console, target)
     words = () if arguments.sweep is None else ("--sweep", arguments.sweep)
     if is_run:
-        cli.print_next(command_line("sweep", arguments.planned, *words, *own))
+        cli.print_next(cli.command_line("sweep", arguments.planned, *words, *own))
     else:
-        cli.print_next(command_line("train", arguments.planned, *overrides))
+        cli.print_next(cli.command_line("train", arguments.planned, *overrides))

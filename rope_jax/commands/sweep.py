@@ -3,6 +3,8 @@
 Results go to RUN/evals/<name>/.
 """
 
+import shlex
+
 from rope_jax import cli
 
 
@@ -11,7 +13,6 @@ def main(argv: list[str]) -> None:
 
     code_hash()  # before most of what it covers is imported
     from rope_jax.config.sweep import SweepConfig
-    from rope_jax.invocation import command_line, tensorboard_line
 
     parser = cli.parser("RUN [--sweep SWEEP.yaml]", __doc__, SweepConfig)
     cli.add_run(parser)
@@ -24,11 +25,15 @@ def main(argv: list[str]) -> None:
     arguments, config = cli.read_config(parser, argv, "sweep", "sweeps")
     run, training, console = cli.open_directory(arguments.run, config.distributed)
     from rope_jax.devices import processes
+    from rope_jax.extras import install_line, is_installed
     from rope_jax.sweeps.run import sweep_run
 
     sweep_run(run, training, config, console, again=arguments.again)
     if processes.is_first():
+        tensorboard = f"tensorboard --logdir {shlex.quote(str(run.path))}"
+        if not is_installed("tensorboard"):
+            tensorboard = f"{install_line('tensorboard')} && {tensorboard}"
         cli.print_next(
-            f"{command_line('compare', str(run.evals / config.name))}  # an interactive page",
-            tensorboard_line(str(run.path)),
+            f"{cli.command_line('compare', str(run.evals / config.name))}  # an interactive page",
+            tensorboard,
         )

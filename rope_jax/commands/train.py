@@ -8,7 +8,6 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.load import config_path, sweep_of
     from rope_jax.config.training import TrainingConfig
     from rope_jax.devices.malloc import keep_freed_memory
-    from rope_jax.invocation import command_line
     from rope_jax.user_cache import keep_compiled_programs
 
     parser = cli.parser("CONFIG.yaml", __doc__, TrainingConfig)
@@ -27,4 +26,4 @@ def main(argv: list[str]) -> None:
     if processes.is_first():
         own_sweep = sweep_of(config_path(arguments.config))
         words = [] if own_sweep is None else ["--sweep", own_sweep]
-        cli.print_next(command_line("sweep", str(run.path), *words))
+        cli.print_next(cli.command_line("sweep", str(run.path), *words))

@@ -68,7 +68,7 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
     # A leading dot marks a folder being written or left by a killed process.
     there = sorted(p for p in evals.iterdir() if _is_sweep(p) and not p.name.startswith("."))
     if not there:
-        raise UserError(f"{path}: has no sweep; run eval_ppl.py on it first")
+        raise UserError(f"{path}: has no sweep; run rope-jax sweep on it first")
     if name is None:
         return there
     chosen = [folder for folder in there if folder.name == name]

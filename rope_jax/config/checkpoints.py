@@ -44,6 +44,6 @@ class ExportConfig(Frozen):
     """How a run becomes a directory that transformers loads."""
 
     step: NonNegativeInt | None = Field(None, description="training step; null: the newest")
-    strategy: str | None = Field(None, description="scripts/fit.py's file; null: as trained")
+    strategy: str | None = Field(None, description="rope-jax fit's file; null: as trained")
     family: str | None = Field(None, description="model_type to write; null: the first that fits")
     lossy: bool = Field(False, description="leave out what transformers lacks: map, query scale")

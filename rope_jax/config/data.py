@@ -12,7 +12,7 @@ class _Data(Frozen):
     """Keys that every source has."""
 
     validation_fraction: Fraction = Field(0.05, description="share for validation without a split")
-    test_fraction: Fraction = Field(0.1, description="share for eval_ppl.py alone without a split")
+    test_fraction: Fraction = Field(0.1, description="share for sweeps alone, without a split")
     max_documents: PositiveInt | None = Field(None, description="per split, the first; null: all")
     mix: ListOf[AnyMixedTask] = Field(
         default_factory=tuple,
@@ -58,7 +58,7 @@ class StdlibData(_Data):
     """Source files of Python's standard library: real text on every machine, without network."""
 
     type: Literal["stdlib"] = "stdlib"
-    test_fraction: Fraction = Field(0.25, description="share of packages for eval_ppl.py alone")
+    test_fraction: Fraction = Field(0.25, description="share of packages for sweeps alone")
     validation_fraction: Fraction = Field(0.1, description="share of packages for validation")
 
 

@@ -56,8 +56,8 @@ class RunTemplate(Frozen):
     """Runs, or fits on runs, that differ in the values of some axes."""
 
     name: FolderName = Field(description="begins the name of each run, such as yarn in yarn-x4-s0")
-    train: str | None = Field(None, description="a training config, for train.py; or give fit")
-    fit: str | None = Field(None, description="a fit's config (scripts/fit.py); needs source")
+    train: str | None = Field(None, description="a training config; or give fit")
+    fit: str | None = Field(None, description="a fit's config (rope-jax fit); needs source")
     source: FolderName | None = Field(
         None, description="entry whose runs these start from or are fitted on; its axes apply here"
     )
@@ -68,7 +68,7 @@ class RunTemplate(Frozen):
         "{length} (window × factor), {batch_size} (tokens_per_step / length), {name}, "
         "{run}, {source}, {fit}",
     )
-    sweeps: ListOf[AnySweep] = Field((), description="of each run, for eval_ppl.py")
+    sweeps: ListOf[AnySweep] = Field((), description="of each run")
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> "RunTemplate":

@@ -42,7 +42,7 @@ RotaryDim = Annotated[int, Field(ge=2, le=2**12, multiple_of=2), Whole]
 
 
 class ScalingConfig(Frozen):
-    """Config of scripts/show_scaling.py: a bare geometry's scalings, or a training config's."""
+    """Config of rope-jax show: a bare geometry's scalings, or a training config's."""
 
     rotary_dim: RotaryDim = Field(64, description="d; a training config sets d, b and L itself")
     base: Base = Field(10000.0, description="b, the base of the frequencies")
@@ -130,7 +130,7 @@ _DEFAULT_MAPS = [
 
 
 class MapsConfig(Frozen):
-    """Config of scripts/show_maps.py."""
+    """Config of rope-jax maps."""
 
     maps: Annotated[
         tuple[ShownMap, ...],

@@ -299,7 +299,7 @@ class RopeConfig(Frozen):
     layout: Layout = Field("half", description="which dimensions form a pair; in HF's Llama: half")
     scaling: AnyScaling = Field(NoScaling(), description="scaling until a stage sets another")
     map: AnyMap | None = Field(None, description="position map, in every stage; null: none")
-    strategy: str | None = Field(None, description="scripts/fit.py's file with scaling and map")
+    strategy: str | None = Field(None, description="rope-jax fit's file with scaling and map")
     layer_pattern: ListOf[LayerConfig] = Field((), description="layer i takes element i mod length")
 
     @model_validator(mode="before")

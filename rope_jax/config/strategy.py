@@ -1,4 +1,4 @@
-"""Strategy files: a scaling and a position map together, as `scripts/fit.py` writes them."""
+"""Strategy files: a scaling and a position map together, as `rope-jax fit` writes them."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def read_strategy(path: str) -> Strategy:
         raise ValueError(f"{path} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):  # also bad UTF-8 and NUL characters
         raise ValueError(f"{path} is not JSON") from None
-    return validated(Strategy, content, f"{path} is not a strategy written by scripts/fit.py: ")
+    return validated(Strategy, content, f"{path} is not a strategy written by rope-jax fit: ")
 
 
 def strategy_to_hf(

@@ -61,7 +61,7 @@ class LongPPL(SweepTask):
     has_depth: ClassVar[bool] = False
     has_answers: ClassVar[bool] = False
     task: Literal["longppl"] = "longppl"
-    mask: str = Field(description="file of key tokens, which scripts/key_tokens.py writes")
+    mask: str = Field(description="file of key tokens, which rope-jax key-tokens writes")
     samples: PositiveInt = Field(256, description="blocks of key tokens, the same at every length")
 
 

@@ -55,7 +55,7 @@ class TrainingConfig(Frozen):
         None, description="RUN or RUN@STEP: gives weights, and the keys that are left out here"
     )
     imported: Imported | None = Field(
-        None, description="checkpoint that scripts/import_hf.py made this run from, untrained"
+        None, description="checkpoint that rope-jax import made this run from, untrained"
     )
     model: ModelConfig = ModelConfig()
     rope: RopeConfig = RopeConfig()

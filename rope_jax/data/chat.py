@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rope_jax.errors import UserError
-from rope_jax.invocation import needs_extra
+from rope_jax.extras import needs_extra
 
 Messages = Sequence[Mapping[str, Any]]
 Render = Callable[[Messages], str]

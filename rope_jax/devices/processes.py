@@ -22,8 +22,7 @@ from jax.experimental import multihost_utils
 
 from rope_jax import stopping
 from rope_jax.config.devices import DistributedConfig
-from rope_jax.errors import Stopped, UserError
-from rope_jax.invocation import program
+from rope_jax.errors import Stopped, UserError, program
 
 # Seconds without a heartbeat after which a process counts as dead.
 _HEARTBEAT = 40

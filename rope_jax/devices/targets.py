@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rope_jax.config.messages import explain_type
 from rope_jax.errors import UserError
-from rope_jax.invocation import install_line, is_installed
+from rope_jax.extras import install_line, is_installed
 
 # The part of a GPU's memory that JAX reserves and computes in, unless this variable says otherwise.
 _FRACTION, _FRACTION_VARIABLE = 0.75, "XLA_PYTHON_CLIENT_MEM_FRACTION"

@@ -71,7 +71,7 @@ def read_key_tokens(path: str) -> KeyTokens:
         raise ValueError(f"mask: {path} cannot be read ({error.strerror})") from None
     except ValidationError:
         raise ValueError(
-            f"mask: {path} is not a file of key tokens; scripts/key_tokens.py writes them"
+            f"mask: {path} is not a file of key tokens; rope-jax key-tokens writes them"
         ) from None
 
 

@@ -20,7 +20,6 @@ from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
-from rope_jax.invocation import COMMANDS
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
 
@@ -55,11 +54,8 @@ class Job:
         """Return the name of the command, and the arguments before `overrides`."""
         raise NotImplementedError
 
-    def command(self, root: Path | None) -> list[str]:
-        """Return the command line, of the repository's scripts, or of the package without one."""
-        name, *arguments = self.words()
-        start = ["-m", "rope_jax", name] if root is None else [str(root / COMMANDS[name].script)]
-        return [sys.executable, *start, *arguments, *self.overrides]
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "rope_jax", *self.words(), *self.overrides]
 
     def log(self, logs: Path) -> Path:
         return logs / f"{self.name}.log"

@@ -23,8 +23,8 @@ from rope_jax import stopping
 from rope_jax.config.grid import SlurmConfig
 from rope_jax.console import print_message
 from rope_jax.errors import Stopped, UserError, printable
+from rope_jax.extras import needs_extra
 from rope_jax.grids.jobs import Job
-from rope_jax.invocation import needs_extra
 from rope_jax.sealed import locked
 
 _TAIL_BYTES = 4096
@@ -43,20 +43,18 @@ def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
     return frozenset(done)
 
 
-def shell_lines(jobs: Sequence[Job], done: frozenset[str], root: Path | None) -> list[str]:
+def shell_lines(jobs: Sequence[Job], done: frozenset[str]) -> list[str]:
     """Return a line of shell for each job that is not done; it ends with what it waits for."""
     lines = []
     for job in jobs:
         if job.name not in done:
             waits = ", ".join(other.name for other in job.needs if other.name not in done)
             after = f", after {waits}" if waits else ""
-            lines.append(f"{shlex.join(job.command(root))}  # {job.name}{after}")
+            lines.append(f"{shlex.join(job.command())}  # {job.name}{after}")
     return lines
 
 
-def run_jobs(
-    jobs: Sequence[Job], root: Path | None, logs: Path, console: Console
-) -> Mapping[str, str]:
+def run_jobs(jobs: Sequence[Job], logs: Path, console: Console) -> Mapping[str, str]:
     """Run all jobs that are not done, in order; print and return why some failed, by name.
 
     Raises Stopped if a signal ended a job; UserError if this grid is running already.
@@ -83,7 +81,7 @@ def run_jobs(
                     print_message(console, f"{title}: already done", "dim")
                     continue
                 with console.status(title) as status:
-                    run_job(ready, root, logs, functools.partial(_show, status, title))
+                    run_job(ready, logs, functools.partial(_show, status, title))
             except (UserError, OSError) as error:
                 failed[job.name] = str(error)
                 print_message(console, f"{title}: failed: {error}", "red")
@@ -108,7 +106,6 @@ def _show(status: Status, title: str, line: str) -> None:
 
 def run_job(
     job: Job,
-    root: Path | None,
     logs: Path,
     show: Callable[[str], None] = lambda line: None,
     in_slurm: bool = False,
@@ -117,7 +114,7 @@ def run_job(
 
     Raises UserError if the command fails or leaves no result, and Stopped if a signal ended it.
     """
-    log, command = job.log(logs), job.command(root)
+    log, command = job.log(logs), job.command()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         file.write(f"$ {shlex.join(command)}\n".encode(errors="replace"))
@@ -168,7 +165,6 @@ def submit(
     jobs: Sequence[Job],
     done: frozenset[str],
     config: SlurmConfig,
-    root: Path | None,
     logs: Path,
     console: Console,
     cluster: str = "slurm",
@@ -194,7 +190,7 @@ def submit(
         before = [ids[f"{logs.name}/{other.name}"] for other in job.needs if other.name not in done]
         try:
             executor.update_parameters(name=name, **_parameters(job, config, before))
-            submitted[job.name] = executor.submit(run_submitted, job, root, logs)
+            submitted[job.name] = executor.submit(run_submitted, job, logs)
         except Exception as error:  # whatever sbatch says, in submitit's own exceptions
             reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             raise UserError(f"slurm: {job.name} could not be submitted ({reason[0]})") from None
@@ -205,13 +201,13 @@ def submit(
     return submitted
 
 
-def run_submitted(job: Job, root: Path | None, logs: Path) -> None:
+def run_submitted(job: Job, logs: Path) -> None:
     """Run a job on the machine that Slurm chose, unless it has been done meanwhile."""
     with stopping.listening():
         try:
             ready = job.ready()
             if not ready.is_done():
-                run_job(ready, root, logs, in_slurm=True)
+                run_job(ready, logs, in_slurm=True)
         except (UserError, OSError, Stopped) as error:
             raise RuntimeError(f"{job.name}: {error}") from None
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.groups import Sweep, describe_settings
 from rope_jax.errors import UserError
-from rope_jax.invocation import browser_line, install_line, is_installed
+from rope_jax.extras import install_line, is_installed
 from rope_jax.plots.saving import write_figure
 from rope_jax.report import measured
 from rope_jax.report.figure import draw_comparison
@@ -170,4 +171,6 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[str]:
 def page_line(folder: Path) -> str:
     """Return a line of shell that shows a comparison's page, or installs what writes it."""
     page = folder / PAGE
-    return browser_line(page) if page.exists() else f"{install_line('page')}  # to write {PAGE}"
+    if not page.exists():
+        return f"{install_line('page')}  # to write {PAGE}"
+    return f"python -m webbrowser {shlex.quote(page.resolve().as_uri())}"

@@ -8,7 +8,7 @@ from typing import Any
 from rope_jax.comparison.curves import Comparison, Curve
 from rope_jax.comparison.groups import Group, describe_settings
 from rope_jax.errors import printable
-from rope_jax.invocation import needs_extra
+from rope_jax.extras import needs_extra
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report import measured
 from rope_jax.report.figure import assign_curve_styles, assign_group_styles

@@ -65,7 +65,7 @@ def check_key_tokens(
             mask = read_key_tokens(task.mask)
         wrong = ""
         if corpus is not None and mask.corpus != corpus.fingerprint:
-            wrong = "was made from another corpus; scripts/key_tokens.py makes one of this corpus"
+            wrong = "was made from another corpus; rope-jax key-tokens makes one of this corpus"
         elif mask.split != config.split:
             wrong = f"is of split {mask.split}, and the sweep reads {config.split}"
         elif mask.evaluator.run == training.name:

@@ -17,7 +17,7 @@ from rope_jax.model.memory import window_bytes
 from rope_jax.runs.logs import Scalars
 from rope_jax.training.program import Program
 
-# Keys of a sweep during training that `eval_ppl.py` does not have.
+# Keys of a sweep during training that `rope-jax sweep` does not have.
 _OWN = {"every_steps", "window"}
 
 

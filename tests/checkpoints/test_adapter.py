@@ -129,7 +129,7 @@ def test_other_adapters_are_refused(folder: Path, key: str, value: Any) -> None:
         ("base_model_name_or_path", "gone", "gone: is neither a folder with a config.json nor the"),
         ("base_model_name_or_path", "/mnt/m", "/mnt/m: is neither a folder with a config.json nor "
          "the id (owner/name) of a model on the Hugging Face hub; if the base is elsewhere, give "
-         "it: scripts/import_hf.py {} base=FOLDER"),
+         "it: rope-jax import {} base=FOLDER"),
     ],
 )  # fmt: skip
 def test_values_that_are_refused(folder: Path, key: str, value: Any, message: str) -> None:

@@ -286,4 +286,4 @@ def test_a_local_folder_has_no_revisions_and_is_imported_by_one_process(folder: 
     )
     distributed = DistributedConfig(coordinator="a:1", num_processes=2, process_id=0)
     said = says(open_directory, str(folder), distributed)
-    assert said.startswith("distributed: import the checkpoint first, with scripts/import_hf.py ")
+    assert said.startswith("distributed: import the checkpoint first, with rope-jax import ")

@@ -1,4 +1,4 @@
-"""scripts/compare.py: its files are written together, and replaced only by those of its sweeps."""
+"""rope-jax compare: its files are written together, and replaced only by those of its sweeps."""
 
 import json
 import sys
@@ -76,7 +76,7 @@ def test_the_same_sweeps_replace_their_comparison_and_say_so(
     monkeypatch.setattr("rope_jax.report.comparison.is_installed", lambda package: False)
     code, out, err = run_command("one", "output=new/place", "replace=true")
     assert set(contents(place)) == {*FILES, "mine.txt"} - {"comparison.html"}
-    assert out.endswith(" -m pip install 'rope-jax[page]'  # to write comparison.html\n")
+    assert out.endswith("next: pip install 'rope-jax[page]'  # to write comparison.html\n")
     assert (code, err) == (0, "")
     assert len(json.loads(sources.read_text())["sweeps"]) == 1
     # what was moved together is recognized
@@ -123,7 +123,7 @@ def test_bad_input_is_reported_in_one_line(sweep_of, run_command, tmp_path):
     for *words, says in (
         ("the following arguments are required: RUN; see compare.py",),
         ("nowhere", "nowhere: no such folder"),
-        ("empty", "empty: has no sweep; run eval_ppl.py on it first"),
+        ("empty", "empty: has no sweep; run rope-jax sweep on it first"),
         ("one", "output=" + "x/" * 3000, "output: x/x/x/"),
         ("one", "sweep=other", "sweep: one has no sweep other; it has demo"),
         ("one", "output=one/config.yaml", "output: one/config.yaml is a file; name a folder"),

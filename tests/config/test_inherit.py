@@ -195,7 +195,7 @@ def test_the_configs_that_extend_the_demo_are_valid(source, path):
     assert scaling.type == ("none" if has_map else method)
     assert getattr(scaling, "factor", int(factor)) == int(factor)
     assert (map_ is None) != has_map
-    assert f"eval_ppl.py runs/{config.name} " in path.read_text()
+    assert f"rope-jax sweep runs/{config.name} " in path.read_text()
 
 
 # What is refused

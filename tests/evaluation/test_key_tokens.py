@@ -206,7 +206,7 @@ def test_a_mask_that_cannot_be_measured(tmp_path, keys, changed, says):
 @pytest.mark.parametrize("text", [None, "\0", '"tokens":[3,2]', '"tokens":[-1]'])
 def test_a_file_that_is_no_mask(tmp_path, text):
     path = tmp_path / "mask.json"
-    says = "is not a file of key tokens; scripts/key_tokens.py writes them"
+    says = "is not a file of key tokens; rope-jax key-tokens writes them"
     if text is None:
         says = "cannot be read (No such file or directory)"
     else:

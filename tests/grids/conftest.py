@@ -1,10 +1,10 @@
-"""A folder with a grid, and a repository whose commands are stand-ins, which take milliseconds."""
+"""A folder with a grid, and stand-ins for its commands, which take milliseconds."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
+from rope_jax.grids.jobs import Job
 from tests.grids import stand_ins as commands
 
 ROOT = Path(__file__).parents[2]
@@ -21,16 +21,10 @@ compare: {output: compared}
 
 
 @pytest.fixture
-def stand_ins(tmp_path, monkeypatch):
-    """Return the root of a repository whose commands are stand-ins, with the real grid.py."""
+def stand_ins(monkeypatch):
+    """Let every job run a stand-in instead of its command."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    root = tmp_path / "repository"
-    (root / "scripts").mkdir(parents=True)
-    for script in commands.COMMANDS:
-        lines = ["from tests.grids.stand_ins import main", f"main({script!r})"]
-        (root / script).write_text("\n".join(lines) + "\n")
-    shutil.copy(ROOT / "scripts/grid.py", root / "scripts/grid.py")
-    return root
+    monkeypatch.setattr(Job, "command", commands.command)
 
 
 @pytest.fixture

@@ -1,12 +1,14 @@
 """Stand-ins for the commands of a grid: they leave the files that a grid looks at, at once.
 
 One fails while a file fail-NAME is there, and waits while hang-NAME is there. `main` is a command
-in a process of its own; `Process` runs one in this process, in the place of `subprocess.Popen`.
+in a process of its own, or a grid that starts such commands; `Process` runs one in this process, in
+the place of `subprocess.Popen`.
 """
 
 import contextlib
 import io
 import json
+import os
 import signal
 import sys
 import time
@@ -79,38 +81,55 @@ def compare(places, settings, given):
 
 
 COMMANDS = {
-    "train.py": train,
-    "eval_ppl.py": sweep,
-    "scripts/fit.py": fit,
-    "scripts/compare.py": compare,
+    "train": train,
+    "sweep": sweep,
+    "fit": fit,
+    "compare": compare,
 }
 
 
-def call(script, given):
+def call(name, given):
     settings = dict(word.partition("=")[::2] for word in given if "=" in word)
     places = [Path(word) for word in given if "=" not in word and word != "--sweep"]
-    COMMANDS[script](places, settings, given)
+    COMMANDS[name](places, settings, given)
 
 
-def main(script):
+def command(job):
+    """In the place of `Job.command`: this file's command."""
+    return [sys.executable, "-m", "tests.grids.stand_ins", *job.words(), *job.overrides]
+
+
+def main(name, *given):
+    if name == "grid":
+        from rope_jax import cli
+        from rope_jax.commands.grid import main
+        from rope_jax.grids.jobs import Job
+
+        Job.command = command
+        sys.argv = ["rope-jax", *given]
+        cli.run(main)
+
+    if Path("kill").exists():  # what Slurm sends to all processes of a job
+        for number in (signal.SIGUSR2, signal.SIGTERM):
+            os.kill(0, number)
+
     def stop(number, frame):
         print(f"stopped by signal {number}", flush=True)
         sys.exit(128 + number)
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    call(script, sys.argv[1:])
+    call(name, given)
 
 
 class Process:
     """A command that runs in this process, to its end."""
 
     def __init__(self, command, stdout, **_):
-        script = next(name for name in COMMANDS if command[1].endswith(f"/{name}"))
         said, self.returncode = io.StringIO(), 0
         try:
             with contextlib.redirect_stdout(said):
-                call(script, command[2:])
+                call(command[3], command[4:])
         except SystemExit as error:
             print(error, file=said)
             self.returncode = 1
@@ -121,3 +140,7 @@ class Process:
 
     def poll(self):
         return self.returncode
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

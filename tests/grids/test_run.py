@@ -42,7 +42,7 @@ def run(stand_ins, folder, monkeypatch):
     def run(*overrides: str) -> dict[str, str]:
         grid = load(GridConfig, Path("grid.yaml"), overrides)
         console = plain_console(file=io.StringIO(), width=60)
-        failed = run_jobs(expand(grid), stand_ins, Path("runs/grids/small"), console)
+        failed = run_jobs(expand(grid), Path("runs/grids/small"), console)
         Path("out.txt").write_text(console.file.getvalue())
         lines = console.file.getvalue().splitlines()
         said = [re.fullmatch(r"\[\d+/\d+\] (\S+): (.*)", line) for line in lines]
@@ -137,7 +137,7 @@ def test_a_failure_does_not_stop_the_others(run):
 def test_a_grid_that_is_running_is_refused(tmp_path):
     says = rf"^{tmp_path}: this grid is running in another process; wait for it$"
     with locked(tmp_path / ".lock"), pytest.raises(UserError, match=says):
-        run_jobs([], None, tmp_path, plain_console(quiet=True))
+        run_jobs([], tmp_path, plain_console(quiet=True))
 
 
 def test_a_run_with_other_settings_is_refused_before_anything_runs(run):
@@ -213,9 +213,9 @@ def test_training_may_begin_with_the_strategy_of_a_fit(run):
     )
 
 
-def start_grid(script, *arguments):
+def start_grid(module, *arguments):
     return subprocess.Popen(
-        [sys.executable, str(script), *arguments],
+        [sys.executable, "-m", module, "grid", *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -239,7 +239,7 @@ def wait_for(condition, seconds=60):
 def test_a_killed_grid_goes_on_where_it_was(stand_ins, folder, run):
     log = Path("runs/grids/small/tiny-s1/train.log")
     Path("hang-tiny-s1").touch()
-    grid = start_grid(stand_ins / "scripts/grid.py", "grid.yaml")
+    grid = start_grid("tests.grids.stand_ins", "grid.yaml")
     wait_for(lambda: log.exists() and "begins" in log.read_text())
     grid.kill()
     finish(grid, -signal.SIGKILL)
@@ -277,7 +277,7 @@ def test_ctrl_c_stops_the_command_and_then_the_grid(stand_ins, folder):
     Path("hang-tiny-s0").touch()
     interrupt = when_it_begins(lambda: os.kill(os.getpid(), signal.SIGINT))
     with stopping.listening(), pytest.raises(Stopped, match="run the same command again"):
-        run_job(expanded()[0], stand_ins, Path("logs"), interrupt)
+        run_job(expanded()[0], Path("logs"), interrupt)
     assert Path("logs/tiny-s0/train.log").read_text().endswith("stopped by signal 15\n")
 
 
@@ -289,7 +289,7 @@ def test_a_command_does_not_outlive_an_error(stand_ins, folder):
 
     Path("hang-tiny-s0").touch()
     with pytest.raises(RuntimeError):
-        run_job(expanded()[0], stand_ins, Path("logs"), when_it_begins(fail))
+        run_job(expanded()[0], Path("logs"), when_it_begins(fail))
     assert Path("logs/tiny-s0/train.log").read_text().endswith("stopped by signal 15\n")
 
 
@@ -327,8 +327,8 @@ runs:
     sweeps: [{config: sweep.yaml, set: {scalings: [trained, '{fit}/strategy.json']}}]
 compare: {output: compared}
 """)
-    script, metrics = ROOT / "scripts/grid.py", Path("runs/tiny/metrics.jsonl")
-    grid = start_grid(script, "grid.yaml")
+    metrics = Path("runs/tiny/metrics.jsonl")
+    grid = start_grid("rope_jax", "grid.yaml")
     wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 2, seconds=300)
     grid.send_signal(signal.SIGTERM)
     finish(grid, 128 + signal.SIGTERM)
@@ -336,7 +336,7 @@ compare: {output: compared}
 
     names = [f"tiny/{n}" for n in ("train", "sweep-short", "fit-search", "sweep-short-search")]
     for outcome in ("done in", "already done"):
-        out, _ = finish(start_grid(script, "grid.yaml"), 0)
+        out, _ = finish(start_grid("rope_jax", "grid.yaml"), 0)
         assert re.findall(r"] (\S+): " + outcome, out) == [*names, "compare"]
     assert Path("compared/comparison.html").exists()
     for record in Path("runs").rglob("grid.json"):
@@ -344,5 +344,5 @@ compare: {output: compared}
     assert done_now() == {*names, "compare"}  # as if made by hand
 
     undisturbed = ["runs=[{name: tiny, train: run.yaml}]", "compare=null", "runs_dir=undisturbed"]
-    finish(start_grid(script, "grid.yaml", *undisturbed), 0)
+    finish(start_grid("rope_jax", "grid.yaml", *undisturbed), 0)
     assert Path("undisturbed/tiny/metrics.jsonl").read_bytes() == metrics.read_bytes()

@@ -13,8 +13,8 @@ from rope_jax.config.load import config_folder, load
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
-from rope_jax.grids.run import done_jobs, shell_lines, submit
-from tests.grids.test_run import wait_for
+from rope_jax.grids.run import done_jobs, run_submitted, shell_lines, submit
+from tests.grids.test_run import done_now, expanded
 
 LOGS = Path("runs/grids/small")
 
@@ -24,12 +24,12 @@ def grid_of(*overrides):
     return grid, expand(grid)
 
 
-def submit_grid(root, *overrides, cluster="slurm"):
+def submit_grid(*overrides, cluster="slurm"):
     """Submit the grid; return submitit's jobs by name, and what was printed."""
     grid, jobs = grid_of(*overrides)
     out = io.StringIO()
     console = plain_console(file=out)
-    submitted = submit(jobs, done_jobs(jobs), grid.slurm, root, LOGS, console, cluster)
+    submitted = submit(jobs, done_jobs(jobs), grid.slurm, LOGS, console, cluster)
     return submitted, out.getvalue()
 
 
@@ -40,7 +40,7 @@ def ids_of(submitted):
 def test_the_printed_commands_run_under_sh(stand_ins, folder):
     Path("run.yaml").rename("a run's $config.yaml")
     _, jobs = grid_of("""runs.0.train="a run's $config.yaml\"""")
-    lines = shell_lines(jobs, frozenset(), stand_ins)
+    lines = shell_lines(jobs, frozenset())
     after = [line.rpartition("  # ")[2] for line in lines]
     assert after == [
         "tiny-s0/train",
@@ -52,18 +52,18 @@ def test_the_printed_commands_run_under_sh(stand_ins, folder):
     subprocess.run(["sh", "-e"], input="\n".join(lines), text=True, check=True)
     done = done_jobs(jobs)
     assert done == {job.name for job in jobs} - {"compare"}  # a comparison's settings are not known
-    (compare,) = shell_lines(jobs, done, stand_ins)
+    (compare,) = shell_lines(jobs, done)
     assert compare.endswith("# compare")
 
 
-def test_without_a_repository_the_installed_command_is_called(folder):
+def test_the_printed_commands_are_those_of_this_python(folder):
     _, jobs = grid_of()
-    words = [line.partition("  # ")[0].split(" ") for line in shell_lines(jobs, frozenset(), None)]
+    words = [line.partition("  # ")[0].split(" ") for line in shell_lines(jobs, frozenset())]
     assert all(line[:3] == [sys.executable, "-m", "rope_jax"] for line in words)
     assert [line[3] for line in words] == ["train", "sweep", "train", "sweep", "compare"]
     # configs by name are those of the package
     _, jobs = grid_of("runs.0.train=demo", "runs.0.sweeps=[demo]")
-    train, sweep = (line.split(" ") for line in shell_lines(jobs, frozenset(), None)[:2])
+    train, sweep = (line.split(" ") for line in shell_lines(jobs, frozenset())[:2])
     assert train[4] == str(config_folder() / "demo.yaml")
     assert sweep[6] == str(config_folder() / "sweeps/demo.yaml")
 
@@ -73,39 +73,27 @@ def test_what_is_missing_or_refused_is_said(stand_ins, folder, slurm, monkeypatc
     sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified' >&2; exit 1\n")
     says = r"slurm: tiny-s0/train could not be submitted \(sbatch: error: invalid partition spec"
     with pytest.raises(UserError, match=says):
-        submit_grid(stand_ins)
+        submit_grid()
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match=r"^launcher: slurm needs the commands of Slurm \(sbatch,"):
-        submit_grid(stand_ins)
+        submit_grid()
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match=r"^launcher: slurm needs the package submitit; install it"):
-        submit_grid(stand_ins)
+        submit_grid()
 
 
-def test_submitted_jobs_run_and_are_recorded(stand_ins, folder, slurm):
-    """In processes that submitit starts on this machine: every job at once, so without sweeps."""
-    # what Slurm sends to all processes of a job; a command must not die of it
-    command = stand_ins / "train.py"
-    kill = "for number in (signal.SIGUSR2, signal.SIGTERM): os.kill(0, number)"
-    command.write_text(f"import os, signal\n{kill}\n{command.read_text()}")
-    Path("fail-tiny-s1").touch()
-    only_runs = ["runs.0.sweeps=[]", "compare=null"]
-    submitted, out = submit_grid(stand_ins, *only_runs, cluster="local")
-    assert list(submitted) == ["tiny-s0/train", "tiny-s1/train"]
-    _, jobs = grid_of(*only_runs)
-    wait_for(lambda: all(job.done() for job in submitted.values()))  # submitit looks seldom
-    submitted["tiny-s0/train"].result()
-    error = submitted["tiny-s1/train"].exception()
-    assert "RuntimeError: tiny-s1/train: there is no luck for tiny-s1" in str(error)
-    assert done_jobs(jobs) == {"tiny-s0/train"}
-    assert Path("runs/tiny-s0/grid.json").exists()
-    # only what is not done is submitted again
-    _, out = submit_grid(stand_ins, *only_runs)
-    assert out == (
-        "[1/2] tiny-s0/train: already done\n"
-        "[2/2] tiny-s1/train: submitted as job 41; it ended before with: there is no luck for "
-        "tiny-s1\n"
-    )
+def test_a_submitted_job_survives_slurms_signals_and_is_skipped_when_done(stand_ins, folder):
+    (first, second, *_) = expanded()
+    Path("kill").touch()
+    run_submitted(first, LOGS)
+    assert done_now() == {"tiny-s0/train"}
+    Path("fail-tiny-s0").touch()
+    run_submitted(first, LOGS)
+    Path("fail-tiny-s0-short").touch()
+    with pytest.raises(
+        RuntimeError, match=r"^tiny-s0/sweep-short: there is no luck for tiny-s0-short$"
+    ):
+        run_submitted(second, LOGS)
 
 
 SBATCH = """\
@@ -139,7 +127,7 @@ def options(number):
 def test_what_slurm_is_asked_for(stand_ins, folder, slurm):
     asked = "{partition: big, time_minutes: 90, gpus: 1, cpus: 4, memory_gib: 12, "
     asked += "options: {account: mine}}"
-    submitted, _ = submit_grid(stand_ins, f"slurm={asked}")
+    submitted, _ = submit_grid(f"slurm={asked}")
     names = ["tiny-s0/train", "tiny-s0/sweep-short", "tiny-s1/train", "tiny-s1/sweep-short"]
     assert ids_of(submitted) == dict(zip([*names, "compare"], map(str, range(41, 46)), strict=True))
     first = options(41)
@@ -154,12 +142,12 @@ def test_what_slurm_is_asked_for(stand_ins, folder, slurm):
 
 
 def test_what_is_queued_is_not_submitted_again(stand_ins, folder, slurm):
-    submit_grid(stand_ins)
+    submit_grid()
     # 41 has failed, so Slurm has removed 42; 45 has ended; 7 is not of this grid
     queue = ["43 small/tiny-s1/train", "44 small/tiny-s1/sweep-short"]
     lines = [f"{job} {folder}\n" for job in queue]
     Path("queue").write_text("".join(lines) + f"7 small/tiny-s0/train {folder.parent}\n")
-    submitted, out = submit_grid(stand_ins)
+    submitted, out = submit_grid()
     assert "[3/5] tiny-s1/train: in the queue as job 43\n" in out
     wanted = {"tiny-s0/train": "46", "tiny-s0/sweep-short": "47", "compare": "48"}
     assert ids_of(submitted) == wanted

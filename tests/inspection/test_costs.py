@@ -1,4 +1,4 @@
-"""scripts/show_costs.py, from the files of a run and its fits to the table and the CSV."""
+"""rope-jax costs, from the files of a run and its fits to the table and the CSV."""
 
 import csv
 import json

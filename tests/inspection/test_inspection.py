@@ -1,4 +1,4 @@
-"""scripts/show_scaling.py and scripts/plot_decay.py, from a command line to figures and tables."""
+"""rope-jax show and scripts/plot_decay.py, from a command line to figures and tables."""
 
 import csv
 import math

@@ -1,4 +1,4 @@
-"""scripts/show_maps.py, from a command line to the figure, the CSV and the table."""
+"""rope-jax maps, from a command line to the figure, the CSV and the table."""
 
 import csv
 import re

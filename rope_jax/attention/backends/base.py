@@ -20,7 +20,7 @@ class Backend:
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    """What `train.py --help model.attention` says about it."""
+    """What `rope-jax train --help model.attention` says about it."""
     platforms: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
     is_softmax: ClassVar[bool] = True
     """False: it computes another function of queries and keys, so the model is another one."""

@@ -29,17 +29,17 @@ _OF_KEYS = ("near_inv_freq", "attention_factor", "far_inv_freq")
 
 
 class FittedMap(PositionMap):
-    """Numbers found by `scripts/fit.py`, by band of distances and, if wanted, layer and head.
+    """Numbers found by `rope-jax fit`, by band of distances and, if wanted, layer and head.
 
     In a band, pair m's share of the logit of a key at distance d is that of the angle θ'·d + φ,
     times a. A bias by head and distance is added to logits, and a query scale by head multiplies
-    queries. `scripts/fit.py` writes such maps; nobody writes them by hand.
+    queries. `rope-jax fit` writes such maps; nobody writes them by hand.
     """
 
     source: ClassVar[str] = "rope-jax"
     relative: ClassVar[str] = "by pair, head and band: (θ'·d + φ)/θ"
     stays_inside: ClassVar[bool] = False
-    written_by: ClassVar[str] = "scripts/fit.py"
+    written_by: ClassVar[str] = "rope-jax fit"
     type: Literal["fitted"] = "fitted"
     train_length: Annotated[int, Whole] = Field(
         ge=2, le=MOST_TOKENS, description="L of the model that the numbers were fitted for"
