@@ -419,7 +419,7 @@ def draw_sweep(comparison: Comparison) -> dict[str, Figure]:
 
 
 def draw_result(result: SweepResult, *, title: str = "") -> Figure:
-    """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does.
+    """Draw perplexity over context length, one panel per protocol, as rope-jax sweep does.
 
     result: by `rope_jax.evaluation.sweep`.
     """
