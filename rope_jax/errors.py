@@ -8,6 +8,11 @@ from pathlib import Path
 
 INSTALLED = "rope-jax"
 _MAX_CHARACTERS = 1000  # a message may quote a file with megabytes in one line
+# What XLA, TensorStore and the C++ library write when an allocation fails.
+_SHORTAGES = ("RESOURCE_EXHAUSTED", "bad_alloc", "out of memory", "OUT_OF_MEMORY")
+
+GO_ON = "used", "what is done is kept, and once that is fixed, the same command continues"
+"""For `file_errors`, where work that is under way writes."""
 
 
 def program() -> str:
@@ -35,31 +40,43 @@ class UserError(Exception):
 
 
 @contextlib.contextmanager
-def errors_from(origin: str) -> Iterator[None]:
-    """In this block, a UserError begins with the place that it comes from."""
+def errors_in(
+    prefix: str, raised: type[Exception] = ValueError, caught: type[Exception] = ValueError
+) -> Iterator[None]:
+    """In this block, an exception is raised with `prefix`, such as "rope.", before its message."""
     try:
         yield
-    except UserError as error:
-        raise UserError(f"{origin}: {error}") from None
+    except caught as error:
+        raise raised(prefix + " ".join(str(error).split())) from error
 
 
 @contextlib.contextmanager
-def library_errors(begin: str, kind: type[Exception] = Exception) -> Iterator[None]:
-    """In this block, a library's exception becomes a UserError: `begin`, and its message."""
-    try:
-        yield
-    except kind as error:
-        raise UserError(f"{begin}: {' '.join(str(error).split())}") from error
-
-
-@contextlib.contextmanager
-def file_errors(path: Path | str, done: str = "read") -> Iterator[None]:
+def file_errors(path: Path | str, done: str = "read", advice: str = "") -> Iterator[None]:
     """In this block, where `path` is read or written, an OSError becomes a UserError."""
     try:
         yield
     except OSError as error:
-        place, why = error.filename or path, error.strerror or error
-        raise UserError(f"{place}: cannot be {done} ({why})") from error
+        file, why = error.filename2 or error.filename or path, error.strerror or error
+        message = f"{file}: cannot be {done} ({why})"
+        raise UserError(f"{message}; {advice}" if advice else message) from error
+
+
+@contextlib.contextmanager
+def shortage_as(message: str, *, quote: bool = False) -> Iterator[None]:
+    """Turn an error that says there is too little memory into a UserError with this message.
+
+    quote: whether to add the error's first line, in which compilers say how much they would need.
+    """
+    try:
+        yield
+    except UserError:  # it says what was being done
+        raise
+    except Exception as error:
+        if not isinstance(error, MemoryError) and not any(s in str(error) for s in _SHORTAGES):
+            raise
+        if quote:
+            message += f" ({str(error).splitlines()[0][:300]})"
+        raise UserError(message) from error
 
 
 class Stopped(BaseException):

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Console
 
@@ -16,8 +15,7 @@ from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizers import Tokenizer, describe_tokenizer
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
-from rope_jax.devices.memory import shortage_as
-from rope_jax.errors import UserError
+from rope_jax.errors import GO_ON, file_errors, shortage_as
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.resolve import (
     check_backend,
@@ -48,22 +46,10 @@ def open_run(
     with (
         processes.joined(distributed),
         shortage_as(out_of_memory),
-        file_errors_as_one_line(run.path),
+        file_errors(run.path, *GO_ON),
     ):
         shown = console if processes.is_first() else plain_console(quiet=True)
         yield Session(run, config, shown, attention)
-
-
-@contextlib.contextmanager
-def file_errors_as_one_line(place: Path) -> Iterator[None]:
-    """Turn an OSError, such as a full disk, into a UserError that names its file, or `place`."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{error.filename2 or error.filename or place}: {error.strerror or error}; what is "
-            "done is kept, and once that is fixed, the same command continues"
-        ) from error
 
 
 class Session:

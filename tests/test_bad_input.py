@@ -141,7 +141,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(folder, refused):
         (["train.py", "loop"], "loop", "Too many levels of symbolic links"),
         (["train.py", "/dev/zero"], "/dev/zero", "not a regular file"),
         (["eval_ppl.py", "runs/tiny", "--sweep", "pipe"], "pipe", "a pipe that nothing is …"),
-        (["eval_ppl.py", "x" * 300], "x" * 300, "File name too long"),
+        (["eval_ppl.py", "x" * 300], "x" * 300 + "/config.yaml", "File name too long"),
     ]:
         assert refused(*words).startswith(f"{path}: cannot be read ({says}".rstrip("…"))
 

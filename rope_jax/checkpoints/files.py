@@ -20,7 +20,7 @@ from rope_jax.checkpoints.opening import opened, read_json, without_prefix
 from rope_jax.checkpoints.quantized import dequantized, logical_shape, partner, read_float8
 from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.data.tokenizers import read_content
-from rope_jax.errors import UserError, errors_from, file_errors, library_errors
+from rope_jax.errors import UserError, errors_in, file_errors
 from rope_jax.extras import needs_extra
 from rope_jax.sealed import read_limited
 
@@ -258,7 +258,7 @@ def open_checkpoint(model: str, revision: str | None, base: str | None = None) -
             raise UserError(f"base: {model} is no adapter, and has no base")
         return CheckpointFiles(folder)
     if base is not None:
-        with errors_from("base"):
+        with errors_in("base: ", UserError, UserError):
             return CheckpointFiles(find_folder(base, None), changes)
     is_folder = os.path.isdir(os.path.expanduser(changes.base))
     try:
@@ -288,7 +288,7 @@ def find_folder(model: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
     # the network, the hub, a licence that is not accepted
-    with library_errors(f"{model}: cannot be downloaded from the hub"):
+    with errors_in(f"{model}: cannot be downloaded from the hub: ", UserError, Exception):
         return Path(snapshot_download(model, revision=revision, allow_patterns=list(_PATTERNS)))
 
 

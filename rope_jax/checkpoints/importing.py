@@ -22,9 +22,9 @@ from rope_jax.data.tokenizers import (
     added_start,
     describe_tokenizer,
 )
-from rope_jax.devices.memory import check_fits, device_bytes, in_gib, shortage_as
+from rope_jax.devices.memory import check_fits, device_bytes, in_gib
 from rope_jax.devices.mesh import Placement
-from rope_jax.errors import UserError, file_errors
+from rope_jax.errors import UserError, file_errors, shortage_as
 from rope_jax.model.decoder import language_model
 from rope_jax.model.memory import bytes_per_device
 from rope_jax.model.resolve import resolve_run

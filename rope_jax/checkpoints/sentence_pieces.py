@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rope_jax.errors import UserError, file_errors, library_errors
+from rope_jax.errors import UserError, errors_in, file_errors
 from rope_jax.extras import needs_extra
 from rope_jax.sealed import read_limited
 
@@ -39,7 +39,8 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
     model = ModelProto()
     with file_errors(path):
         content = read_limited(path, _MOST_BYTES)
-    with library_errors(f"{path}: is not a model of SentencePiece"):  # protobuf's DecodeError
+    # protobuf's DecodeError
+    with errors_in(f"{path}: is not a model of SentencePiece: ", UserError, Exception):
         model.ParseFromString(content)
     trainer, pieces = model.trainer_spec, model.pieces
     if not pieces:  # any short text may be a message without them

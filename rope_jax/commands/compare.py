@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.comparison.curves import compare
     from rope_jax.comparison.read import find_sweeps, read_sweep
     from rope_jax.console import plain_console
-    from rope_jax.devices.memory import shortage_as
+    from rope_jax.errors import shortage_as
     from rope_jax.report.comparison import check_output, page_line, write_comparison
     from rope_jax.report.terminal import print_comparison
 

@@ -10,8 +10,7 @@ from rope_jax import stopping
 from rope_jax.comparison.comparable import Mismatch, truncation_key, write_notes, write_remarks
 from rope_jax.comparison.groups import Group, Sweep, group_sweeps
 from rope_jax.config.presentation import CompareConfig, Presentation
-from rope_jax.config.types import errors_in
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in
 from rope_jax.protocols import BASELINE
 from rope_jax.results import statistics
 from rope_jax.results.rows import PointKey, Row

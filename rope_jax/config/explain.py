@@ -3,8 +3,7 @@
 from typing import Any
 
 from rope_jax.config.messages import Model, validated
-from rope_jax.config.types import errors_in
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in
 
 
 def validate(schema: type[Model], raw: Any, origin: str) -> Model:

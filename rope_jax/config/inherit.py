@@ -14,8 +14,8 @@ from rope_jax.config.messages import show_value
 from rope_jax.config.sections import AnyInitFrom, InitFrom
 from rope_jax.config.tokenizer import ByteTokenizerConfig, FileTokenizerConfig
 from rope_jax.config.training import TrainingConfig
-from rope_jax.config.types import Frozen, errors_in
-from rope_jax.errors import UserError, errors_from, file_errors
+from rope_jax.config.types import Frozen
+from rope_jax.errors import UserError, errors_in, file_errors
 
 # Fields of `model` that change how it is computed or initialized, but not what its parameters mean.
 _EXECUTION = {"dtype", "product_dtype", "param_dtype", "layers", "remat", "initializer_range"}
@@ -56,7 +56,7 @@ def load_training(path: Path | None, overrides: Sequence[str] = ()) -> TrainingC
 def find_source(start: InitFrom) -> Source:
     """Read the config of the run to start from, and find its checkpoint. UserError: none there."""
     run = Path(start.run)
-    with errors_from("init_from"), file_errors(run):
+    with errors_in("init_from: ", UserError, UserError), file_errors(run):
         if not (run / "config.yaml").is_file():
             raise UserError(
                 f"{run}: not a run directory (it has no config.yaml); train it first, or continue "
@@ -70,8 +70,9 @@ def find_source(start: InitFrom) -> Source:
     if step not in steps:
         shown = ", ".join(map(str, steps))
         raise UserError(f"init_from.step: {run} has no checkpoint of step {step}; it has {shown}")
-    with errors_from("init_from"), errors_in(f"{run / 'config.yaml'}: ", UserError):
-        config = load(TrainingConfig, run / "config.yaml")
+    file = run / "config.yaml"
+    with errors_in("init_from: ", UserError, UserError), errors_in(f"{file}: ", UserError):
+        config = load(TrainingConfig, file)
         config.stage_at(step)
     return Source(run, config, step)
 
@@ -101,10 +102,10 @@ def training_config(
     start = validate(_Start, {"init_from": given}, origin).init_from
     if _is_complete(raw, start):
         return validate(TrainingConfig, raw, origin)
-    with errors_from(origin):
+    with errors_in(f"{origin}: ", UserError, UserError):
         source = find(start)
     config = validate(TrainingConfig, _with_inherited(raw, start, source), origin)
-    with errors_from(origin):
+    with errors_in(f"{origin}: ", UserError, UserError):
         source.check_model(config)
     return config
 

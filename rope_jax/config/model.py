@@ -22,8 +22,8 @@ from rope_jax.config.types import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    errors_in,
 )
+from rope_jax.errors import errors_in
 from rope_jax.positions.encodings import ENCODINGS, AnyEncoding, RoPE, Sizes
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import AnyScaling

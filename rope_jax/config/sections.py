@@ -15,8 +15,8 @@ from rope_jax.config.types import (
     PositiveFloat,
     PositiveInt,
     Weight,
-    errors_in,
 )
+from rope_jax.errors import errors_in
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import AnyScaling, Scaling
 from rope_jax.rope.settings import Whole

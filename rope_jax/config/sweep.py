@@ -26,8 +26,8 @@ from rope_jax.config.types import (
     Share,
     Tolerance,
     distinct,
-    errors_in,
 )
+from rope_jax.errors import errors_in
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.protocols.windows import Bos
 from rope_jax.rope.settings import single_error

@@ -37,8 +37,8 @@ from rope_jax.config.types import (
     NonEmpty,
     PositiveInt,
     Seed,
-    errors_in,
 )
+from rope_jax.errors import errors_in
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers, Scaling

@@ -1,7 +1,6 @@
 """Value types that several configs share, and the frozen base class of every config model."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -79,12 +78,3 @@ class Frozen(BaseModel):
     """A config model: immutable, and strict about unknown keys and about the types of values."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-
-@contextlib.contextmanager
-def errors_in(section: str, kind: type[Exception] = ValueError) -> Iterator[None]:
-    """Name the section of a ValueError: errors_in("rope."). kind: what is raised in its place."""
-    try:
-        yield
-    except ValueError as error:
-        raise kind(f"{section}{error}") from None

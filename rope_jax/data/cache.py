@@ -8,17 +8,18 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import matching_files
 from rope_jax.data.stdlib import source_files, stdlib_root
-from rope_jax.errors import UserError, errors_from, file_errors, printable
+from rope_jax.errors import UserError, file_errors, printable
 from rope_jax.sealed import Damaged, is_complete, locked, replacing_folder, seal
 from rope_jax.user_cache import user_cache
 
+CHANGE = "name another folder with data.cache_dir"
 RECIPE = 4
 """Increment when the same source would no longer give the same tokens in the same files."""
 
@@ -38,7 +39,7 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
     elif not isinstance(data, HubData):
         by_split = matching_files(data)
     files = []
-    with errors_from("data"), file_errors("files"):  # one may have been deleted just now
+    with file_errors("data.files"):  # one may have been deleted just now
         for split, paths in by_split.items():
             for path in paths:
                 state = path.stat()
@@ -70,7 +71,7 @@ def make_once(
         return
     is_first = not folder.parent.exists()
     try:
-        with cache_errors(what, "written", folder.parent), contextlib.ExitStack() as stack:
+        with file_errors(folder.parent, "written", CHANGE), contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # a file system without locks
                 stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
             if not _is_complete(folder, what, lambda _: None):  # it may have been made meanwhile
@@ -84,22 +85,9 @@ def make_once(
 
 
 def _is_complete(folder: Path, what: str, warn: Callable[[str], Any]) -> bool:
-    with cache_errors(what, "read", folder):
+    with file_errors(folder, advice=CHANGE):
         try:
             return is_complete(folder)
         except Damaged as damage:
             warn(printable(f"{damage}; writing {what} again"))
             return False
-
-
-@contextlib.contextmanager
-def cache_errors(what: str, done: str, folder: Path) -> Iterator[None]:
-    """Turn an OSError in the block, where `what` is `done`, into a UserError about the cache."""
-    try:
-        yield
-    except OSError as error:
-        # the path comes last, because a message is cut where it is too long
-        raise UserError(
-            f"data.cache_dir: name another folder; {what} cannot be {done} "
-            f"({error.strerror or error}): {error.filename or folder}"
-        ) from error

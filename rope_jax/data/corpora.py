@@ -15,7 +15,7 @@ from rope_jax.data.chat import Render, render_plainly
 from rope_jax.data.files import FileData, Record, matching_files, read_documents, with_text
 from rope_jax.data.splits import SPLITS, Document, Split, assign, by_position, cut, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
-from rope_jax.errors import UserError, library_errors
+from rope_jax.errors import UserError, errors_in
 
 # What is in memory and tokenized at once, unless one document is longer: the library `tokenizers`
 # takes about 130 bytes for each character.
@@ -98,7 +98,7 @@ def _hub_splits(data: HubData, skipped: dict[str, None], render: Render) -> dict
             f"data.id: {data.id!r} is not the id (owner/name) of a data set on the hub; "
             "for local files use type text, jsonl or parquet"
         )
-    with library_errors(f"data.id: cannot load {data.id}"):
+    with errors_in(f"data.id: cannot load {data.id}: ", UserError, Exception):
         dataset = load_dataset(
             data.id, data.subset, revision=data.revision, streaming=data.streaming
         )
@@ -115,7 +115,7 @@ def _hub_splits(data: HubData, skipped: dict[str, None], render: Render) -> dict
 
 def _records(rows: Any, split: str, data: HubData) -> Iterator[Record]:
     """Yield the rows of a Dataset or an IterableDataset."""
-    with library_errors(f"data.id: cannot read {data.id}"):
+    with errors_in(f"data.id: cannot read {data.id}: ", UserError, Exception):
         if data.column in (rows.column_names or ()):  # the others need not be decoded
             rows = rows.select_columns([data.column])
         for number, row in enumerate(rows):

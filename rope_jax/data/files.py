@@ -21,10 +21,9 @@ from typing import Any
 from rope_jax import stopping
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
 from rope_jax.config.messages import shorten
-from rope_jax.config.types import errors_in
 from rope_jax.data.chat import Render, is_chat, render_plainly
 from rope_jax.data.splits import Document
-from rope_jax.errors import UserError, library_errors, printable
+from rope_jax.errors import UserError, errors_in, printable
 
 FileData = TextData | JsonLinesData | ParquetData
 
@@ -207,7 +206,7 @@ def _parquet_rows(file: Path, name: str, column: str) -> Iterator[Record]:
     from pyarrow import parquet
 
     with (
-        library_errors(f"data.files: {file} is not readable as Parquet", pyarrow.ArrowException),
+        errors_in(f"data.files: {file} is not Parquet: ", UserError, pyarrow.ArrowException),
         file.open("rb") as opened,  # pyarrow opens no path that is not UTF-8
         parquet.ParquetFile(opened, page_checksum_verification=True) as table,
     ):

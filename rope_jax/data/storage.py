@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from rope_jax import stopping
 from rope_jax.config.data import DataConfig
-from rope_jax.data.cache import cache_errors, cache_folder, make_once
+from rope_jax.data.cache import CHANGE, cache_folder, make_once
 from rope_jax.data.chat import ChatTemplate, Messages, Render, render_plainly
 from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.data.splits import SPLITS
 from rope_jax.data.tokenizers import Tokenizer, token_dtype
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, file_errors
 
 _ABOUT, _TOKENS = "corpus.json", "tokens"
 
@@ -131,7 +131,7 @@ def open_corpus(
     stopping.check()
     make_once(folder, "tokens", lambda new: _write_corpus(data, tokenizer, only, new), warn)
     path, dtype = folder / _TOKENS, token_dtype(vocab_size)
-    with cache_errors("tokens", "read", folder):
+    with file_errors(folder, advice=CHANGE):
         about = json.loads((folder / _ABOUT).read_text("utf-8"))
         opened = path.stat()
         # an empty file cannot be mapped

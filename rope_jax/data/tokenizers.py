@@ -30,7 +30,7 @@ from rope_jax.config.tokenizer import (
 from rope_jax.data.cache import cache_folder, make_once
 from rope_jax.data.chat import ChatTemplate, find_template
 from rope_jax.data.corpora import document_batches, load_documents
-from rope_jax.errors import UserError, errors_from, file_errors
+from rope_jax.errors import UserError, errors_in, file_errors
 from rope_jax.sealed import read_limited
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ def read_tokenizer(
 
 def read_content(path: Path) -> str:
     """Return the content of a tokenizer.json."""
-    with errors_from("tokenizer.path"), file_errors(path):
+    with errors_in("tokenizer.path: ", UserError, UserError), file_errors(path):
         content = read_limited(path, _MOST_BYTES)
     try:
         return content.decode("utf-8")

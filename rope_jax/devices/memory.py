@@ -14,8 +14,6 @@ from rope_jax.devices import processes
 from rope_jax.devices.targets import chip_of
 from rope_jax.errors import UserError
 
-# What XLA, TensorStore and the C++ library write when an allocation fails.
-_SIGNS = ("RESOURCE_EXHAUSTED", "bad_alloc", "out of memory", "OUT_OF_MEMORY")
 # What Python, JAX and small programs themselves take, and what they map beyond that, measured.
 _OWN_BYTES, _UNUSED_ADDRESSES = 2**28, 4 * 2**28
 
@@ -92,23 +90,6 @@ def in_gib(size: float | int) -> str:
     """Format bytes as GiB, with three digits or more, so that no amount is shown as 0."""
     gib = size / 2**30
     return f"{gib:,.1f}" if gib >= 0.95 or gib == 0 else f"{gib:.2g}"
-
-
-@contextlib.contextmanager
-def shortage_as(message: str, *, quote: bool = False) -> Iterator[None]:
-    """Turn an error that says there is too little memory into a UserError with this message.
-
-    quote: whether to add the error's first line, in which compilers say how much they would need.
-    """
-    try:
-        yield
-    except UserError:  # it says what was being done
-        raise
-    except Exception as error:
-        if isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS):
-            quoted = f" ({str(error).splitlines()[0][:300]})" if quote else ""
-            raise UserError(message + quoted) from error
-        raise
 
 
 def _cgroup_limits(root: Path) -> Iterator[int]:

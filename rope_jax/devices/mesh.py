@@ -16,7 +16,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rope_jax.config.devices import MeshConfig, check_vocabulary
 from rope_jax.config.sections import StageConfig
-from rope_jax.config.types import errors_in
 from rope_jax.devices.collectives import (
     AXES,
     CONTEXT,
@@ -27,7 +26,7 @@ from rope_jax.devices.collectives import (
     Collectives,
     spec_of,
 )
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in
 from rope_jax.rope import Rotary
 
 Tree = TypeVar("Tree")

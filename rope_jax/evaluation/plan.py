@@ -21,8 +21,7 @@ from rope_jax.config.entries import SweepEntry, TrainedEntry
 from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig, check_stride, check_targets
 from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
-from rope_jax.config.types import errors_in
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in
 from rope_jax.evaluation.metrics import KeyTokenMetric, SampledTaskMetric, TaskMetric
 from rope_jax.positions.bands import of_tokens
 from rope_jax.positions.mapping import with_map

@@ -17,8 +17,7 @@ from rope_jax.config.entries import SweepEntry
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.strategy import Strategy
 from rope_jax.config.training import TrainingConfig
-from rope_jax.config.types import errors_in
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in
 from rope_jax.fitting.start import axes, check_start, exact, log_factors_at_start, numbers_at_start
 from rope_jax.positions.mapping import FittedParams, fitted_rotary
 from rope_jax.positions.maps.fitted import FittedMap

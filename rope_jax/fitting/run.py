@@ -17,11 +17,10 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import write_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
-from rope_jax.config.types import errors_in
 from rope_jax.console import describe_duration, print_message, print_overview, print_wrapped
 from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.devices.memory import check_fits, in_gib
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.fitter import Fit, FitState
 from rope_jax.fitting.parameters import Parameters, parameters_of

@@ -20,8 +20,7 @@ from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.sections import InitFrom
 from rope_jax.config.strategy import is_strategy_file
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.types import errors_in
-from rope_jax.errors import UserError, errors_from
+from rope_jax.errors import UserError, errors_in
 from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
@@ -187,14 +186,14 @@ class _Entry(NamedTuple):
         variables |= {"name": name, "run": str(fitted.run.folder if fitted else folder)}
         settings = _filled(self.key, self._settings, variables)
         job: _Source
-        with errors_from(f"{self.key} ({name})"):
+        with errors_in(f"{self.key} ({name}): ", UserError, UserError):
             if fitted is None:
                 job = self._train(folder, source, settings)
             else:
                 job = self._fit(folder, fitted.run, settings)
         self.planned.add(job)
         for number, sweep in enumerate(settings["sweeps"]):
-            with errors_from(f"{self.key}.sweeps.{number}"):
+            with errors_in(f"{self.key}.sweeps.{number}: ", UserError, UserError):
                 made = self._sweep(job, sweep)
             self.planned.add(made)
         return _Made(values, job)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from rope_jax.config.entries import ENTRIES
 from rope_jax.config.inspection import ScalingConfig
 from rope_jax.config.training import TrainingConfig
-from rope_jax.config.types import errors_in
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in
 from rope_jax.inspection.output import short_number
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.pairs import Pairwise, exact_frequencies, turns, unseen_share, wavelengths

@@ -20,8 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rope_jax.config.inspection import MapsConfig
-from rope_jax.config.types import errors_in
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in
 from rope_jax.inspection.output import print_table, short_number, write_csv
 from rope_jax.plots.panels import fold_text, label_lowest
 from rope_jax.plots.style import SMALL_SIZE, WIDTHS

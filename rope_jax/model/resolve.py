@@ -8,8 +8,7 @@ import jax
 from rope_jax.attention import AttentionName
 from rope_jax.config.model import FloatName, ModelConfig, check_attention
 from rope_jax.config.training import TrainingConfig
-from rope_jax.config.types import errors_in
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in
 from rope_jax.kernels.loading import has_amx, load_kernels
 
 

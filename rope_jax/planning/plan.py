@@ -25,11 +25,10 @@ from rope_jax.devices.memory import (
     device_bytes,
     is_host_memory,
     program_bytes,
-    shortage_as,
 )
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.targets import Target
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, shortage_as
 from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.evaluation.measure import Reader
 from rope_jax.evaluation.plan import Job, SweepPlan, readable, sweep_lengths

@@ -16,7 +16,7 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.data import chat
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, file_errors
 from rope_jax.sealed import finish_replacing, locked, read_limited, write_text
 
 RUN_CONFIG = "run.yaml"
@@ -54,7 +54,7 @@ class RunDirectory:
         explain_other: returns what is wrong with going on from another config; None: nothing is.
         """
         explain = explain_other or (lambda _: "give this one another name, or delete that folder")
-        with _reading(self.path):
+        with file_errors(self.path):
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(f"{self.path}: is a file; choose another name")
             if self.config_file.exists():
@@ -113,7 +113,7 @@ class RunDirectory:
 
     def load_config(self) -> TrainingConfig:
         """Return the run's config. UserError if this is not a run directory."""
-        with _reading(self.path):  # such as a name that is too long
+        with file_errors(self.path):  # such as a name that is too long
             if not self.config_file.is_file():
                 raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
         return load(TrainingConfig, self.config_file)
@@ -170,14 +170,6 @@ class RunDirectory:
         if init_from is not None:
             content["init_from"] = dict(init_from)
         write_text(self.environment_file, json.dumps(content, indent=2) + "\n")
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _commit() -> str | None:

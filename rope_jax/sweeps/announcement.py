@@ -2,10 +2,9 @@
 
 from rope_jax.config.entries import SweepEntry
 from rope_jax.config.training import TrainingConfig
-from rope_jax.config.types import errors_in
 from rope_jax.console import describe_duration, print_overview, print_wrapped
 from rope_jax.devices.hardware import nominal_flops, peak_flops, reached_flops
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in
 from rope_jax.model.memory import parameter_count
 from rope_jax.report.scalings import describe_scaling
 from rope_jax.sweeps.compatibility import ResolvedSweep

@@ -7,9 +7,8 @@ from rope_jax.config.entries import TrainedEntry
 from rope_jax.config.sweep import SweepConfig, check_encoding
 from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import TrainingConfig
-from rope_jax.config.types import errors_in
 from rope_jax.data.storage import Corpus
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in
 from rope_jax.evaluation.key_tokens import read_key_tokens
 from rope_jax.evaluation.plan import check_entries, sweep_lengths
 

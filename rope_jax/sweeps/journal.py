@@ -13,12 +13,12 @@ import jax
 from rope_jax import __version__
 from rope_jax.data.storage import Corpus
 from rope_jax.devices.hardware import device_line
+from rope_jax.errors import GO_ON, file_errors
 from rope_jax.evaluation import JournalEntry
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.resolve import ResolvedRun, describe_precision
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import code_hash, write_text
-from rope_jax.session import file_errors_as_one_line
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
 
@@ -58,7 +58,7 @@ class FileJournal(UserDict[str, JournalEntry]):
         self.data[key] = entry
         if self._path is None:
             return
-        with file_errors_as_one_line(self._path):
+        with file_errors(self._path, *GO_ON):
             if self._unwritten:  # once, so that no line is appended to an incomplete one
                 write_text(self._path, "\n".join(self._unwritten) + "\n")
                 self._unwritten = []

@@ -13,11 +13,9 @@ from rich.progress import TaskProgressColumn
 from rope_jax import stopping
 from rope_jax.config.key_tokens import KeyTokensConfig
 from rope_jax.config.training import TrainingConfig
-from rope_jax.config.types import errors_in
 from rope_jax.console import print_message, print_overview, print_wrapped, progress_bar
-from rope_jax.data.cache import cache_errors
 from rope_jax.data.storage import TokenSplit
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, errors_in, file_errors
 from rope_jax.evaluation.key_tokens import (
     FEWEST,
     DocumentKeys,
@@ -118,7 +116,7 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
             f"alpha: {shares}; fewer than {FEWEST} say little: take a smaller alpha or short, or "
             "read more documents, or longer ones"
         )
-    with cache_errors("key tokens", "written", path.parent):
+    with file_errors(path, "written"):
         path.parent.mkdir(exist_ok=True)
         write_text(path, result.model_dump_json())
     print_wrapped(console, f"{shares}; written to {path}")

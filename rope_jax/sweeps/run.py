@@ -18,7 +18,7 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_message, print_wrapped
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import peak_flops, reached_flops
-from rope_jax.errors import UserError
+from rope_jax.errors import GO_ON, UserError, file_errors
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.results import document_rows, rows, summarize, task_tables
 from rope_jax.plots.saving import save_figure
@@ -33,7 +33,7 @@ from rope_jax.results.files import SweepTables, write_results
 from rope_jax.results.rows import Origin
 from rope_jax.runs.directory import RUN_CONFIG, RunDirectory
 from rope_jax.sealed import read_limited, replacing_folder, seal, write_text
-from rope_jax.session import file_errors_as_one_line, open_run
+from rope_jax.session import open_run
 from rope_jax.sweeps.announcement import announce
 from rope_jax.sweeps.compatibility import ResolvedSweep, check_key_tokens, checked_sweep
 from rope_jax.sweeps.journal import FileJournal, journal_identity
@@ -182,7 +182,7 @@ def _finish(
     folder = run.evals / config.name
 
     def write() -> None:
-        with file_errors_as_one_line(folder):
+        with file_errors(folder, *GO_ON):
             write_folder(folder, config, found, training)
         run.remove_sweep_journals(config.name, [one.step for one in found.checkpoints])
 

@@ -28,10 +28,9 @@ from jaxtyping import Array, UInt32
 
 from rope_jax import stopping
 from rope_jax.devices import processes
-from rope_jax.errors import UserError
+from rope_jax.errors import GO_ON, UserError, file_errors
 from rope_jax.model.decoder import Params
 from rope_jax.sealed import remove
-from rope_jax.session import file_errors_as_one_line
 from rope_jax.training.provenance import Record, check_record, sealed_record
 from rope_jax.training.step import TrainState
 
@@ -77,7 +76,7 @@ class Checkpoints:
         silence_leftovers()
         self.directory, self._provenance = directory, provenance
         self._cleanup = contextlib.ExitStack()
-        with file_errors_as_one_line(directory):
+        with file_errors(directory, *GO_ON):
             if keep is not None:
                 directory.mkdir(parents=True, exist_ok=True)
                 if processes.is_first():  # Orbax's own clean-up goes on after the folder is opened

@@ -21,8 +21,7 @@ from rope_jax.data.batches import (
 from rope_jax.data.mix import mix_of
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
-from rope_jax.devices.memory import shortage_as
-from rope_jax.errors import Stopped, UserError
+from rope_jax.errors import Stopped, UserError, shortage_as
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log

@@ -9,8 +9,8 @@ import jax
 from rope_jax import stopping
 from rope_jax.config.model import RematName
 from rope_jax.config.training import TrainingConfig
-from rope_jax.devices.memory import check_fits, in_gib, is_host_memory, least_available, shortage_as
-from rope_jax.errors import UserError
+from rope_jax.devices.memory import check_fits, in_gib, is_host_memory, least_available
+from rope_jax.errors import UserError, shortage_as
 from rope_jax.model.memory import bytes_per_device, step_bound
 from rope_jax.training.program import Program
 

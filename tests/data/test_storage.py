@@ -166,12 +166,11 @@ def test_reopening_imports_no_library_that_only_writing_needs(stdlib_corpus, std
 @pytest.mark.parametrize(
     ("folder", "error", "message"),
     [
-        ("file/tokens", None, "written (Not a directory): {}/file/tokens/"),  # a file is in the way
-        ("/".join(["n" * 250] * 20), None, "read (File name too long): {}/nnn"),
-        ("cached", OSError(28, "No space left"), "written (No space left): {}/cached"),
-        ("cached", shutil.rmtree, "written (No such file or directory): {}/cached"),
+        ("file/tokens", None, "written (Not a directory)"),  # a file is in the way
+        ("cached", OSError(28, "No space left"), "written (No space left)"),
+        ("cached", shutil.rmtree, "written (No such file or directory)"),
     ],
-    ids=["in the way", "too long", "full", "removed while it is written"],
+    ids=["in the way", "full", "removed while it is written"],
 )
 def test_a_cache_that_cannot_be_written_is_reported_and_leaves_nothing(
     data, tmp_path, folder, error, message, monkeypatch
@@ -187,8 +186,8 @@ def test_a_cache_that_cannot_be_written_is_reported_and_leaves_nothing(
 
     monkeypatch.setattr("rope_jax.data.storage.document_batches", batches)
     said = wrong(data.model_copy(update={"cache_dir": str(tmp_path / folder)}))
-    begin = "data.cache_dir: name another folder; tokens cannot be "
-    assert said.startswith(begin + message.format(tmp_path))
+    assert said.startswith(f"{tmp_path}/{folder}")
+    assert said.endswith(f": cannot be {message}; name another folder with data.cache_dir")
     assert not Path(data.cache_dir).exists()
 
 
@@ -294,7 +293,7 @@ def test_a_cache_that_cannot_be_read_is_reported_and_kept(data, name, monkeypatc
         patch.setattr(io, "open", forbidding(io.open))
         patch.setattr(os, "open", forbidding(os.open))
         said = wrong(data)
-    assert said.endswith(f" tokens cannot be read (Permission denied): {cached_files(data) / name}")
+    assert said.startswith(f"{cached_files(data) / name}: cannot be read (Permission denied); name")
     assert {path: path.read_bytes() for path in cached_files(data).iterdir()} == before
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from rope_jax.devices import memory
-from rope_jax.devices.memory import device_bytes, host_bytes, in_gib, program_bytes, shortage_as
-from rope_jax.errors import UserError
+from rope_jax.devices.memory import device_bytes, host_bytes, in_gib, program_bytes
+from rope_jax.errors import UserError, shortage_as
 
 PHYSICAL = 2**40
 TOP = "sys/fs/cgroup"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rope_jax.checkpoints.sentence_pieces import Piece, add_pieces, add_prefix, score_bpe
-from rope_jax.errors import UserError, library_errors
+from rope_jax.errors import UserError, errors_in
 
 _KEY = "tokenizer.ggml."
 _NORMAL, _BYTE = 1, 6
@@ -135,7 +135,7 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
     adds = given.get("add_bos_token", kind == "llama" or name in _ADDS_BOS)
     if adds and (bos is None or not 0 <= bos < len(tokens)):
         raise UserError(f"{file}: {_KEY}bos_token_id: is {bos}, which is no token")
-    with library_errors(f"{file}: {_KEY}{needed[kind]}: is damaged"):
+    with errors_in(f"{file}: {_KEY}{needed[kind]}: is damaged: ", UserError, Exception):
         if kind == "gpt2":
             library = _byte_level(tokens, given["merges"], name)
         else:
