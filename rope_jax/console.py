@@ -3,34 +3,28 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
-from rich.status import Status
 from rich.table import Column as TableColumn
+from rich.table import Table
 from rich.text import Text
 
 from rope_jax.errors import printable
 
 
 class _PlainConsole(Console):
-    """A console that escapes what a terminal would obey, whatever is printed.
-
-    Only line breaks pass. Where one may be part of a name, call `printable` on the name first.
-    """
-
-    def status(self, status: RenderableType, **options: Any) -> Status:
-        # Rich's Status takes every string for markup, whatever the console says
-        plain = Text(printable(status)) if isinstance(status, str) else status
-        return super().status(plain, **options)
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        # before Rich makes it a Text, which drops some control characters silently
-        return super().render_str(_escaped(text), **options)
+    """A console that escapes what a terminal would obey, whatever is printed."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -39,11 +33,8 @@ class _PlainConsole(Console):
             if segment.control or segment.text.isprintable():
                 yield segment
             else:
-                yield Segment(_escaped(segment.text), segment.style)
-
-
-def _escaped(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))
+                text = "\n".join(map(printable, segment.text.split("\n")))
+                yield Segment(text, segment.style)
 
 
 def plain_console(**options: Any) -> Console:
@@ -84,20 +75,6 @@ def signed_text(value: float, decimals: int = 3) -> str:
     return text if text.strip("+−0.") else text[1:]
 
 
-class _TimeLeftColumn(ProgressColumn):
-    """Rich's estimate of the time left, counted down until more is done and there is another."""
-
-    _estimated: tuple[float, float] | None = None  # what was done then, and when
-
-    def render(self, task: Task) -> Text:
-        if self._estimated is None or self._estimated[0] != task.completed:
-            self._estimated = task.completed, task.get_time()
-        if task.time_remaining is None:
-            return Text("-:--:--", "progress.remaining")
-        left = max(0, task.time_remaining - (task.get_time() - self._estimated[1]))
-        return Text(str(timedelta(seconds=math.ceil(left))), "progress.remaining")
-
-
 def progress_bar(console: Console, counter: type[ProgressColumn]) -> Progress:
     """Return a bar: the task's description, the bar, `counter`, the time left, the field `now`.
 
@@ -109,7 +86,7 @@ def progress_bar(console: Console, counter: type[ProgressColumn]) -> Progress:
         TextColumn("{task.description}", markup=False),
         BarColumn(max(8, min(40, console.width - 72))),
         counter(table_column=TableColumn(no_wrap=True)),
-        _TimeLeftColumn(TableColumn(no_wrap=True)),
+        TimeRemainingColumn(table_column=TableColumn(no_wrap=True)),
         TextColumn("{task.fields[now]}", markup=False, table_column=TableColumn()),
         console=console,
         speed_estimate_period=math.inf,
@@ -135,42 +112,56 @@ def wrap(text: str, width: int, indent: int = 0) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-class Column(NamedTuple):
-    """A column of a table: a heading and one cell per row."""
+def make_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1, gap: int = 2
+) -> Table:
+    """Return a table without lines, whose first `left` columns are text and the others numbers."""
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
+    for number, heading in enumerate(headings):
+        justify: JustifyMethod = "left" if number < left else "right"
+        table.add_column(Text(heading), justify=justify, no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
 
-    heading: str
-    cells: Sequence[Text]
-    justify: str = "right"
 
-    @property
-    def width(self) -> int:
-        return max(cell_len(self.heading), *(cell.cell_len for cell in self.cells))
+def width_of(console: Console, table: Table) -> int:
+    """Return how many cells a table takes if none of its own is cut."""
+    return console.measure(table, options=console.options.update(width=2**20)).maximum
 
 
-def print_columns(console: Console, columns: Sequence[Column], *, gap: int = 2) -> None:
-    """Print a table with a line per row, in which no cell is cut or folded.
+def print_table(
+    console: Console,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    left: int = 1,
+    gap: int = 2,
+) -> None:
+    """Print `make_table`, in which no cell is cut or folded.
 
-    Where they do not fit beside each other, they are divided evenly among several tables, each
-    with the first column, which names the rows.
+    Where the columns do not fit beside each other, they are divided evenly among several tables,
+    each with the first column, which names the rows.
     """
-    names, *rest = columns
-    for count in range(1, len(rest) + 1):
-        size = math.ceil(len(rest) / count)
-        panels = [[names, *rest[at : at + size]] for at in range(0, len(rest), size)]
-        if all(sum(c.width + gap for c in panel) - gap <= console.width for panel in panels):
+    rows = list(rows)
+    for parts in range(1, len(headings)):
+        size = math.ceil((len(headings) - 1) / parts)
+        tables = [
+            make_table(
+                [headings[0], *headings[first : first + size]],
+                [[row[0], *row[first : first + size]] for row in rows],
+                left=min(left, 1) + max(0, left - first),
+                gap=gap,
+            )
+            for first in range(1, len(headings), size)
+        ]
+        if all(width_of(console, table) <= console.width for table in tables):
             break
-    for number, panel in enumerate(panels):
+    for number, table in enumerate(tables):
         if number:
             console.print()
-        headings = [Text(column.heading, "bold") for column in panel]
-        for cells in (headings, *zip(*(column.cells for column in panel), strict=True)):
-            line = Text()
-            for column, cell in zip(panel, cells, strict=True):
-                padding = " " * (column.width - cell.cell_len)
-                parts = (padding, cell) if column.justify == "right" else (cell, padding)
-                line = Text.assemble(line, *parts, " " * gap)
-            line.rstrip()
-            console.print(line, soft_wrap=True)
+        table.width = width_of(console, table)
+        console.print(table, crop=False)
 
 
 def print_overview(console: Console, title: str, facts: Mapping[str, str | Sequence[str]]) -> None:

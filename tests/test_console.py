@@ -4,22 +4,20 @@ import io
 import re
 
 from rich.progress import MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
-from rich.table import Table
-from rich.text import Text
 
 from rope_jax.console import (
-    Column,
     describe_duration,
     plain_console,
-    print_columns,
     print_message,
     print_overview,
+    print_table,
     print_warning,
     print_wrapped,
     progress_bar,
     time_left,
     wrap,
 )
+from rope_jax.errors import printable
 
 
 def test_lines_are_broken_after_clauses_and_at_spaces():
@@ -68,11 +66,11 @@ def test_a_message_is_broken_in_a_terminal_only():
 
 
 def test_no_cell_of_a_table_is_cut_or_folded():
-    columns = [Column("name", [Text("a"), Text("long")], "left")]
-    columns += [Column(f"{n:,}", [Text(f"{n}.25"), Text("7")]) for n in (512, 1024, 2048)]
     stream = io.StringIO()
-    print_columns(plain_console(file=stream, width=22), columns)
-    assert stream.getvalue().splitlines() == [
+    console = plain_console(file=stream, width=22)
+    rows = [("a", "512.25", "1024.25", "2048.25"), ("long", "7", "7", "7")]
+    print_table(console, ("name", "512", "1,024", "2,048"), rows)
+    assert [line.rstrip() for line in stream.getvalue().splitlines()] == [
         "name     512    1,024",
         "a     512.25  1024.25",
         "long       7        7",
@@ -90,16 +88,13 @@ VISIBLE = r"\x1b]0;title\x07 \x9b31m \r \u202e \udcff \x08"
 def test_nothing_that_a_terminal_obeys_reaches_it():
     stream = io.StringIO()
     console = plain_console(file=stream, width=300)
-    console.print("one", ACTIVE, sep="\n", soft_wrap=True)
+    console.print("one", printable(ACTIVE), sep="\n", soft_wrap=True)
     print_overview(console, f"training {ACTIVE}\nx", {f"a\n{ACTIVE}": [f"b\n{ACTIVE}", ACTIVE]})
     print_warning(console, f"{ACTIVE}\nis damaged")
-    table = Table(title=ACTIVE)
-    table.add_column(ACTIVE)
-    table.add_row(ACTIVE)
-    console.print(table)
+    print_table(console, ("", printable(ACTIVE)), [("", printable(ACTIVE))])
     said = stream.getvalue()
     assert all(line.isprintable() for line in said.split("\n"))
-    assert said.count(VISIBLE) == 9
+    assert said.count(VISIBLE) == 8
     assert f"training {VISIBLE}\\nx\n" in said
     assert f"{VISIBLE}\\nis damaged\n" in said
 
@@ -111,11 +106,11 @@ def test_markup_is_no_markup_wherever_text_is_printed():
     print_warning(console, name)
     print_wrapped(console, name)
     print_overview(console, name, {name: [name, name]})
-    print_columns(console, [Column(name, [Text(name)]), Column(name, [Text(name)])])
-    with console.status(name), progress_bar(console, TaskProgressColumn) as bar:
+    print_table(console, (name, name), [(name, name)])
+    with progress_bar(console, TaskProgressColumn) as bar:
         bar.add_task(name, total=1, now=name)
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
-    assert plain.count(name) >= 12
+    assert plain.count(name) >= 11
     assert not re.search(r"\x1b\[([0-9]+;)*31m", stream.getvalue())  # red
 
 
@@ -167,7 +162,7 @@ def shown_bar(width=120, **fields):
     return bar, task, clock, drawn
 
 
-def test_time_left_counts_down_however_far_apart_updates_are():
+def test_time_left_is_estimated_however_far_apart_updates_are():
     bar, task, clock, drawn = shown_bar()
     for seconds, done in ((5000, 0), (9000, 10), (9900, 20)):  # compiling is part of the first 10
         assert "-:--:--" in drawn()
@@ -176,11 +171,6 @@ def test_time_left_counts_down_however_far_apart_updates_are():
         bar.update(task, completed=done)
     assert "2:00:00" in drawn()  # 80 more, at 10 in 900 s
     assert time_left(bar.tasks[task]) == ", about 2 hours left"
-    clock.now += 600
-    assert "1:50:00" in drawn()
-    clock.now += 300
-    bar.update(task, completed=30)
-    assert "1:45:00" in drawn()
     bar.update(task, completed=100)
     assert "0:00:00" in drawn()
     assert time_left(bar.tasks[task]) == ""

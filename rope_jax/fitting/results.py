@@ -9,9 +9,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.text import Text
 
-from rope_jax.console import Column, print_columns, print_wrapped, signed_text
+from rope_jax.console import print_table, print_wrapped, signed_text
 from rope_jax.evaluation import SweepResult
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.plots.panels import add_legend, label_powers, make_grid
@@ -59,7 +58,7 @@ def fit_rows(result: SweepResult) -> list[FitRow]:
     return rows
 
 
-def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: int) -> None:
+def print_results(console: Console, rows: Sequence[FitRow], window: int, learned: int) -> None:
     """Print start, fitted and truncation on the validation split, by length."""
     is_known = any(not math.isnan(row.ci_high) for row in rows if row.ci_high is not None)
     interval = "± half of the 95% interval" if is_known else "no interval: too few documents"
@@ -70,10 +69,9 @@ def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: 
     )
     names = list(dict.fromkeys(row.name for row in rows))
     cells = {(row.name, row.length): row.text for row in rows}
-    columns = [Column("", [Text(name) for name in names], "left")]
-    for length in sorted({row.length for row in rows}):
-        columns.append(Column(f"{length:,}", [Text(cells.get((n, length), "")) for n in names]))
-    print_columns(console, columns)
+    lengths = sorted({row.length for row in rows})
+    lines = [[name, *(cells.get((name, n), "") for n in lengths)] for name in names]
+    print_table(console, ["", *(f"{n:,}" for n in lengths)], lines)
     print_wrapped(
         console,
         f"in brackets: above truncation, which is `trained` at its window, {window:,} tokens; "

@@ -24,7 +24,7 @@ from rope_jax.errors import UserError, errors_in
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.fitter import Fit, FitState
 from rope_jax.fitting.parameters import Parameters, parameters_of
-from rope_jax.fitting.results import FitRow, draw_numbers, fit_rows, print_table
+from rope_jax.fitting.results import FitRow, draw_numbers, fit_rows, print_results
 from rope_jax.fitting.start import default_start
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.memory import LARGEST_OVERESTIMATE
@@ -260,7 +260,7 @@ def _conclude(fit: Fit, parameters: Parameters, state: FitState, minutes: float)
     summary = {**made_by, "stopped": state.stopped, "minutes": round(minutes, 2)}
     summary["checks"] = finite(list(state.checks))
     write_text(folder / _SUMMARY, json.dumps(summary, indent=1) + "\n")
-    print_table(session.console, rows, fit.window, parameters.count)
+    print_results(session.console, rows, fit.window, parameters.count)
     print_message(
         session.console,
         f"strategy file: {folder / STRATEGY} (an entry of a sweep's `scalings`, or "

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from rope_jax.console import Column, print_columns
+from rope_jax.console import print_table as console_table
 from rope_jax.errors import UserError
 from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import replacing
@@ -29,11 +29,8 @@ def print_table(
     console: Console, headings: Sequence[str], rows: Sequence[Row], *, left: int = 1
 ) -> None:
     """Print a table with `left` columns of text; the others are of numbers, in which 0 is dim."""
-    columns: list[Column] = []
-    for heading, cells in zip(headings, zip(*rows, strict=True), strict=True):
-        texts = [Text(cell, "dim" if cell == "0" else "") for cell in cells]
-        columns.append(Column(heading, texts, "left" if len(columns) < left else "right"))
-    print_columns(console, columns)
+    lines = [[Text(cell, "dim" if cell == "0" else "") for cell in row] for row in rows]
+    console_table(console, headings, lines, left=left)
     console.print()
 
 

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from rich.console import Console
-from rich.text import Text
 
 from rope_jax.config.devices import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import LongPPL
 from rope_jax.config.tokenizer import BPETokenizerConfig
 from rope_jax.config.training import TrainingConfig
-from rope_jax.console import Column, describe_duration, print_columns, print_overview, print_wrapped
+from rope_jax.console import describe_duration, print_overview, print_table, print_wrapped
 from rope_jax.data.tokenizers import open_tokenizer
 from rope_jax.devices.hardware import device_line, peak_flops, reached_flops
 from rope_jax.devices.memory import (
@@ -169,11 +168,10 @@ def _print_stages(console: Console, program: Program, plans: Sequence[StagePlan]
         cells["FLOPs of a step"] = f"{of_step:.3g}"
         cells["compiling took"] = f"{plan.seconds:,.1f} s" if plan.bytes else ""
         stages.append(cells)
-    columns = [Column("", [Text(name) for name in stages[0]], "left")]
-    for number, cells in enumerate(stages):
-        columns.append(Column(f"stage {number}", [Text(cell) for cell in cells.values()]))
+    headings = ["", *(f"stage {number}" for number in range(len(stages)))]
+    rows = [[name, *(cells[name] for cells in stages)] for name in stages[0]]
     console.print(f"per device, memory in {unit}", style="bold")
-    print_columns(console, columns)
+    print_table(console, headings, rows)
 
 
 def plan_sweep(
@@ -245,12 +243,8 @@ def plan_sweep(
             f"{rows:,} × {read[-1]:,} tokens at a time, {flops / target.count:.3g} FLOPs per device"
         )
         console.print(title, style="bold")
-        columns = [
-            Column("", [Text(plan.name) for plan in plans], "left"),
-            Column("GiB per device", [Text(f"{plan.bytes / 2**30:,.3f}") for plan in plans]),
-            Column("compiling took", [Text(f"{plan.seconds:,.1f} s") for plan in plans]),
-        ]
-        print_columns(console, columns)
+        cells = [(p.name, f"{p.bytes / 2**30:,.3f}", f"{p.seconds:,.1f} s") for p in plans]
+        print_table(console, ("", "GiB per device", "compiling took"), cells)
 
 
 class ReadingPlan(NamedTuple):

@@ -4,13 +4,13 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
-from rope_jax.console import Column, print_columns
+from rope_jax.console import make_table, width_of
+from rope_jax.console import print_table as console_table
 from rope_jax.errors import printable
 
 BEST = "•"
@@ -20,22 +20,11 @@ BELOW_TRUNCATION = "*"
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~$&#@]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")
 _LATEX = str.maketrans(
     {
-        "\\": r"\textbackslash{}",
         **{character: rf"\{character}" for character in "{}$&#%_"},
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': "''",
-        "`": r"\`{}",
-        "±": r"$\pm$",
-        "−": "$-$",
-        "≥": r"$\geq$",
-        "†": r"\dag{}",
-        "–": r"\textendash{}",
-        "…": r"\ldots{}",
-        "∞": r"$\infty$",
+        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+        **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"},
+        **{"`": r"\`{}", "±": r"$\pm$", "−": "$-$", "≥": r"$\geq$", "†": r"\dag{}"},
+        **{"–": r"\textendash{}", "…": r"\ldots{}", "∞": r"$\infty$"},
     }
 )
 
@@ -139,29 +128,21 @@ def yaml_block(yaml: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return LaTeX that shows one line of text as it is."""
+    """Return LaTeX that shows one line of text as it is; letters of other scripts need LuaLaTeX."""
     # two hyphens would be a dash
-    return re.sub("-(?=-)", "-{}", "".join(map(_escaped, printable(text))))
-
-
-def _escaped(character: str) -> str:
-    # of the letters of Latin-1, these are not in the fonts of OT1, pdfLaTeX's default encoding
-    is_known = " " <= character <= "~" or ("À" <= character <= "ÿ" and character not in "ÐÞðþ×÷")
-    escaped = character.translate(_LATEX)
-    return escaped if is_known or escaped != character else f"U+{ord(character):04X}"
+    return re.sub("-(?=-)", "-{}", printable(text).translate(_LATEX))
 
 
 def latex_cell(cell: Cell) -> str:
     """Return a value, bold if it is the best of its column, and its interval, smaller."""
-    shown = _latex_number(cell.value)
-    if cell.is_best and cell.value:
-        shown = rf"\textbf{{{shown}}}"
-    return shown + (cell.interval and rf" {{\scriptsize {_latex_number(cell.interval)}}}")
+    value, interval = map(_latex_number, (cell.value, cell.interval))
+    if cell.is_best and value:
+        value = rf"\textbf{{{value}}}"
+    return rf"{value} {{\scriptsize {interval}}}" if interval else value
 
 
 def _latex_number(text: str) -> str:
-    text = text.translate(_LATEX)
-    text = re.sub(r"e\\textasciicircum\{\}([\d.]+|inf)", r"$e^{\1}$", text)
+    text = re.sub(r"e\\textasciicircum\{\}([\d.]+|inf)", r"$e^{\1}$", text.translate(_LATEX))
     return text.replace("{inf}", r"\infty")
 
 
@@ -176,14 +157,15 @@ def format_latex(table: Table) -> str:
     left = len(table.labels)
     lines.append(rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(table.heading) - left)}}}")
     lines += [r"  \toprule", _latex_row(map(escape_latex, table.heading))]
-    complete, count = table.all_lines, len(table.lines)
-    blocks = [list(block) for _, block in groupby(complete[:count], lambda line: line.labels[:-1])]
-    for block in (*blocks, complete[count:]):
-        lines += [r"  \midrule"] * bool(block)
-        for place, line in enumerate(block):
-            shared = [""] * (left - 1) if place else line.labels[:-1]
-            labels = map(escape_latex, (*shared, line.labels[-1]))
-            lines.append(_latex_row((*labels, *map(latex_cell, line.cells))))
+    above = None
+    for number, line in enumerate(table.all_lines):
+        *shared, name = line.labels
+        if shared != above or number == len(table.lines):  # another group, or truncation
+            lines.append(r"  \midrule")
+        written = [""] * len(shared) if shared == above else shared
+        above = shared
+        labels = map(escape_latex, (*written, name))
+        lines.append(_latex_row((*labels, *map(latex_cell, line.cells))))
     return "\n".join([*lines, r"  \bottomrule", r"\end{tabular}"]) + "\n"
 
 
@@ -206,10 +188,12 @@ def print_table(
     forms = [(" ", count) for count in range(len(table.details), -1, -1)]
     without = [(None, few), (None, 0)] if file else []
     for space, count in (*forms, ("", few), ("", 0), *without):
-        columns, gap = _columns(table, space, count), 1 if space == "" else 2
-        if sum(column.width for column in columns) + gap * (len(columns) - 1) <= console.width:
+        headings, rows = _shown(table, space, count)
+        # the cells are padded, because rich would move marks below digits
+        form: dict[str, int] = {"left": len(headings), "gap": 1 if space == "" else 2}
+        if width_of(console, make_table(headings, rows, **form)) <= console.width:
             break
-    print_columns(console, columns, gap=gap)
+    console_table(console, headings, rows, **form)
     cells = [cell for line in table.all_lines for cell in line.cells[: len(table.columns)]]
     intervals = "".join(cell.interval for cell in cells)
     has_room = space is not None
@@ -226,27 +210,32 @@ def print_table(
     return [note for note, is_needed in notes.items() if is_needed], table.details[:count]
 
 
-def _columns(table: Table, space: str | None, count: int) -> list[Column]:
-    """Return the names, the columns, and the first `count` details; space: None, no intervals."""
+def _shown(
+    table: Table, space: str | None, count: int
+) -> tuple[Sequence[str], Sequence[Sequence[Text]]]:
+    """Return headings and rows: names, columns, `count` details; space: None, no intervals."""
     names: list[Text] = []
-    rows: list[Sequence[Cell]] = []
+    lines: list[Sequence[Cell]] = []
     for line in table.all_lines:
         if line.heading:
             names.append(Text(printable(line.heading)))
-            rows.append([Cell()] * len(line.cells))
+            lines.append([Cell()] * len(line.cells))
         names.append(Text(printable(line.labels[-1])))
-        rows.append(line.cells)
-    columns = [Column(table.labels[-1], names, "left")]
-    for place, heading in enumerate((*table.columns, *table.details[:count])):
-        own = [row[place] for row in rows]
-        room = max(len(cell.marks) for cell in own)  # behind each cell
+        lines.append(line.cells)
+    headings, columns = [table.labels[-1]], [names]
+    for heading, *cells in zip((*table.columns, *table.details[:count]), *lines, strict=False):
+        room = max(len(cell.marks) for cell in cells)  # behind each cell
         texts = [
             Text.assemble(
                 (cell.value, "bold" if cell.is_best else ""),
                 ("" if space is None else cell.interval and space + cell.interval, "dim"),
                 cell.marks.ljust(room),
             )
-            for cell in own
+            for cell in cells
         ]
-        columns.append(Column(heading + " " * room, texts))
-    return columns
+        width = max(len(heading) + room, *(text.cell_len for text in texts))
+        for text in texts:
+            text.pad_left(width - text.cell_len)
+        headings.append((heading + " " * room).rjust(width))
+        columns.append(texts)
+    return headings, list(zip(*columns, strict=True))

@@ -20,7 +20,7 @@ WAYS = {"yarn_offsets": {8: 0.0, 16: 0.0, 32: -0.25, 64: 1.0}}
 def printed(comparison, width, make=plain_console, **options):
     stream = io.StringIO()
     print_comparison(make(file=stream, width=width, **options), comparison)
-    return stream.getvalue()
+    return re.sub(" +$", "", stream.getvalue(), flags=re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

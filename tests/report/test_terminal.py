@@ -29,7 +29,7 @@ def printed(rows, newest, width=200, earlier=(), show="perplexity"):
     console = Console(file=io.StringIO(), width=width)
     comparison = compare_checkpoints(rows, [newest, *earlier], Presentation(show=show))
     print_sweep(console, comparison, newest)
-    return console.file.getvalue()
+    return re.sub(" +$", "", console.file.getvalue(), flags=re.MULTILINE)
 
 
 def demo(width, show="perplexity", **fields):
