@@ -17,7 +17,7 @@ WIDTHS: Mapping[FigureWidth, float] = {"column": 3.3, "page": 6.8}
 """Inches."""
 TITLE_SIZE, TEXT_SIZE, SMALL_SIZE = 9.0, 8.0, 7.0
 """Points: a figure's title; its panels' titles and axes; ticks, legends and labels."""
-MOST_CURVES = 6
+MAX_CURVES = 6
 """Curves in a panel; of more, each has a panel of its own. Also: how many bands can overlap."""
 BAND_OPACITY = 0.15
 BACKGROUND = "0.82"

@@ -1,15 +1,15 @@
 """The figures of comparisons and sweeps: a mean over seeds, its interval, each seed as a thin line.
 
 Up to six curves share a panel: colours for scalings, dashes for groups of runs, or colours for
-groups that have one and the same curve. More have one panel per scaling or per group, whichever
-compares several in most panels and at most six; else each has one, with the others in grey.
+groups that have one and the same curve. More are divided among panels, one per scaling or, of more
+than six groups, one per group. A panel of a single curve has the others behind it in grey.
 """
 
 import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib
@@ -33,7 +33,7 @@ from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.measured import describe_groups, truncation_levels, units_text
 from rope_jax.results.summary import CheckpointSummary
 
-_MOST_STEPS_IN_LEGEND = 12  # of more checkpoints, the legend names evenly spaced ones
+_MAX_STEPS_IN_LEGEND = 12  # of more checkpoints, the legend names evenly spaced ones
 # One dash pattern per group; from the ninth on, they repeat. page.html has the same for plotly.
 _DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
 _DASHES += ((0, (9, 2)), (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)), (0, (3, 4)))
@@ -43,53 +43,52 @@ _ROW_HEIGHTS: Mapping[FigureWidth, Mapping[int, float]] = {
     "page": {1: 2.9, 2: 2.1, 3: 1.65, 4: 1.3},
 }
 """Inches, by the number of panels in a row."""
-_MOST_NATS = 700  # e^700 is nearly the largest float; matplotlib warns of infinities
+_MAX_NATS = 700  # e^700 is nearly the largest float; matplotlib warns of infinities
 # With more curves in a panel than this, bands become fainter.
-_MOST_FULL_BANDS = 4
+_MAX_FULL_BANDS = 4
 
 
 @dataclass(frozen=True)
-class Plan:
+class FigureLayout:
     """Which panel shows which curves, and what explains their styles.
 
-    key: by curve, the title of its panel; "" if there is one panel per protocol. legend: by label,
-    the styles to explain. apart: whether each panel shows one curve in front of the others.
-    reference: by curve, the dashed one that its panel shows as well, if any. has_intervals: whether
-    intervals, seeds and truncation are drawn. is_above: whether nats above truncation are drawn,
-    and not perplexities.
+    panel_of: by curve, the title of its panel; "" if there is one panel per protocol. legend: by
+    label, the styles to explain. with_others: whether a panel of a single curve shows the others in
+    grey, and the baseline of the same runs dashed. has_intervals: whether intervals, seeds and
+    truncation are drawn. is_above: whether nats above truncation are drawn, and not perplexities.
     """
 
-    key: Mapping[Curve, str]
+    panel_of: Mapping[Curve, str]
     styles: Mapping[Curve, LineStyle]
     legend: Mapping[str, LineStyle]
-    apart: bool = False
-    reference: Mapping[Curve, Curve] = field(default_factory=dict)
+    with_others: bool = False
     has_intervals: bool = True
     is_above: bool = False
 
-    @property
-    def most(self) -> int:
-        """The number of curves in the fullest panel."""
-        return max(Counter(self.key.values()).values())
+    def curves_in(self, title: str) -> list[Curve]:
+        """Return the curves of a panel."""
+        return [curve for curve, panel in self.panel_of.items() if panel == title]
 
     @property
-    def compares(self) -> bool:
-        """Whether most panels have several curves, and none too many."""
-        counts = Counter(self.key.values()).values()
-        return self.most <= style.MOST_CURVES and 2 * sum(n > 1 for n in counts) > len(counts)
+    def alone(self) -> list[Curve]:
+        """The curves that have others in grey behind them."""
+        counts = Counter(self.panel_of.values())
+        return [c for c, panel in self.panel_of.items() if self.with_others and counts[panel] == 1]
 
 
 def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figure:
     """Draw each group's newest checkpoint; title: in place of one that names the groups."""
     curves = _drawn(comparison, comparison.newest)
-    plan = replace(_plan(comparison, curves), is_above=comparison.how.show == "above_truncation")
-    shown = {(point.protocol, plan.key[curve]) for curve in curves for point in curve.points}
+    layout = replace(
+        _layout(comparison, curves), is_above=comparison.how.show == "above_truncation"
+    )
+    shown = {(point.protocol, layout.panel_of[curve]) for curve in curves for point in curve.points}
     if comparison.only and len(shown) == 1:  # as the right ends, which are beside it
         ends = {curve.name: curve.points[-1].nll for curve in curves}
-        legend = sorted(plan.legend.items(), key=lambda entry: -ends[entry[0]])
-        plan = replace(plan, legend=dict(legend))
+        legend = sorted(layout.legend.items(), key=lambda entry: -ends[entry[0]])
+        layout = replace(layout, legend=dict(legend))
     title = _title(comparison) if title is None else title
-    return _draw_plan(plan, _meanings(plan, comparison), comparison, title)
+    return _draw(layout, _meanings(layout, comparison), comparison, title)
 
 
 def _drawn(comparison: Comparison, curves: Sequence[Curve]) -> list[Curve]:
@@ -103,36 +102,29 @@ def _drawn(comparison: Comparison, curves: Sequence[Curve]) -> list[Curve]:
     return [curve for curve in cut if curve.points]
 
 
-def _plan(comparison: Comparison, curves: Sequence[Curve]) -> Plan:
+def _layout(comparison: Comparison, curves: Sequence[Curve]) -> FigureLayout:
     groups, by_name = comparison.groups, assign_curve_styles(comparison)
     key, by_group = shared_key(groups), assign_group_styles(comparison)
     names = {group.label: describe_group(group, key=key) for group in groups}
-    of_names = {curve: by_name[curve.name] for curve in curves}
-    styles = {c: by_group[c.group.label] for c in curves} if by_group else of_names
-    if len(curves) <= style.MOST_CURVES:
-        legend = {names[label]: own for label, own in by_group.items()} or dict(by_name)
+    is_above = comparison.how.show == "above_truncation"
+    styles = {c: by_group.get(c.group.label, by_name[c.name]) for c in curves}
+    if len(curves) <= style.MAX_CURVES:
+        legend = {names[label]: look for label, look in by_group.items()} or dict(by_name)
         if not by_group and (len(groups) > 1 or groups[0].marked):
             dashes = dict(zip(names, itertools.cycle(_DASHES), strict=False))
             styles = {c: replace(s, linestyle=dashes[c.group.label]) for c, s in styles.items()}
             legend |= {names[label]: LineStyle("0.3", "", dash) for label, dash in dashes.items()}
-        return Plan(dict.fromkeys(curves, ""), styles, legend)
-    by_label = _distinct_styles(comparison)
-    per_scaling = Plan(
-        {curve: curve.name for curve in curves},
-        {curve: by_label[curve.group.label] for curve in curves},
-        {names[label]: own for label, own in by_label.items()},
-    )
-    titles = {group: describe_group(group, "\n", key=key) for group in groups}
-    per_group = Plan({curve: titles[curve.group] for curve in curves}, of_names, by_name)
-    for plan in (per_scaling, per_group):
-        if plan.compares:
-            return plan
-    panel_of = {curve: curve.label for curve in curves}
-    if by_group or len(groups) == 1:
-        panel_of = dict((per_group if by_group else per_scaling).key)
-    baselines = {curve.group: curve for curve in curves if curve.name == comparison.baseline}
-    reference = {c: baselines[c.group] for c in curves if baselines.get(c.group, c) is not c}
-    return Plan(panel_of, styles, {}, apart=True, reference=reference)
+        return FigureLayout(dict.fromkeys(curves, ""), styles, legend, is_above=is_above)
+    if by_group or len(groups) > style.MAX_CURVES:
+        titles = {group: describe_group(group, "\n", key=key) for group in groups}
+        panel_of = {curve: titles[curve.group] for curve in curves}
+        legend = {} if by_group else by_name
+    else:
+        panel_of = {curve: curve.name for curve in curves}
+        by_label = _distinct_styles(comparison) if len(groups) > 1 else {}
+        styles = {c: by_label.get(c.group.label, by_name[c.name]) for c in curves}
+        legend = {names[label]: look for label, look in by_label.items()}
+    return FigureLayout(panel_of, styles, legend, with_others=True, is_above=is_above)
 
 
 def shared_key(groups: Sequence[Group]) -> str | None:
@@ -156,19 +148,20 @@ def describe_group(group: Group, separator: str = "", *, key: str | None = None)
     return f"{group.label} ({text})"
 
 
-def _meanings(plan: Plan, comparison: Comparison) -> list[Artist]:
+def _meanings(layout: FigureLayout, comparison: Comparison) -> list[Artist]:
+    """Return what the legend says besides the styles of curves."""
     handles: list[Artist] = []
-    if plan.reference:
-        whose = " of the same runs" if len(comparison.groups) > 1 else ""
-        label = f"{comparison.baseline}{whose}"
-        handles.append(Line2D([], [], label=label, **vars(style.REFERENCE)))
-    if plan.apart:
-        others = "the other scalings" if comparison.only else "the others"
-        handles.append(Line2D([], [], label=others, color=style.BACKGROUND, linewidth=0.9))
-    several = any(len(point.nll_by_seed) > 1 for curve in plan.key for point in curve.points)
-    if several and not plan.is_above:
+    if layout.alone:
+        baseline = comparison.baseline
+        if any(curve.name == baseline for curve in layout.panel_of):
+            label = baseline if len(comparison.groups) == 1 else f"{baseline} of the same runs"
+            handles.append(Line2D([], [], label=label, **vars(style.REFERENCE)))
+        label = "the other scalings" if comparison.only else "the others"
+        handles.append(Line2D([], [], label=label, color=style.BACKGROUND, linewidth=0.9))
+    points = [point for curve in layout.panel_of for point in curve.points]
+    if any(len(point.nll_by_seed) > 1 for point in points) and not layout.is_above:
         handles.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
-    if plan.apart or not comparison.only:
+    if layout.with_others or not comparison.only:
         opacity = style.BAND_OPACITY
         handles.append(Patch(color="0.4", alpha=opacity, linewidth=0, label="95% interval"))
     return handles
@@ -212,16 +205,16 @@ def _title(comparison: Comparison) -> str:
     return title
 
 
-def _draw_plan(
-    plan: Plan, meanings: Sequence[Artist], comparison: Comparison, title: str
+def _draw(
+    layout: FigureLayout, meanings: Sequence[Artist], comparison: Comparison, title: str
 ) -> Figure:
-    """Draw curves in panels; meanings: what the legend has behind `plan.legend`."""
+    """Draw curves in panels; meanings: what the legend has behind `layout.legend`."""
     width = comparison.how.figure_width
-    points = [point for curve in plan.key for point in curve.points]
-    windows = sorted({curve.window for curve in plan.key})
-    levels = _levels(plan, list(plan.key))
+    points = [point for curve in layout.panel_of for point in curve.points]
+    windows = sorted({curve.window for curve in layout.panel_of})
+    levels = _levels(layout, list(layout.panel_of))
     protocols = list(dict.fromkeys(point.protocol for point in points))
-    keys = list(dict.fromkeys(plan.key.values()))
+    keys = list(dict.fromkeys(layout.panel_of.values()))
     is_by_key = keys != [""]
     if is_by_key and len(protocols) == 1:  # the panels' titles are the keys alone
         title += f"\n{PROTOCOLS[protocols[0]].title}"
@@ -244,9 +237,9 @@ def _draw_plan(
     grid: dict[str, Any] = {"blocks": len(shown) // count, "row_height": row_height}
     with style.figure_style():
         figure, axes = panels.make_grid(count, columns, **grid, title=title, width=width)
-        limits = _limits(points, list(levels), plan)
+        limits = _limits(points, list(levels), layout)
         # once, not in each panel: matplotlib repeats for all panels whatever is set in one
-        if not plan.is_above:
+        if not layout.is_above:
             axes[0].set_yscale("log")
             axes[0].set_ylim(*limits)
             panels.label_powers(axes[0].yaxis, *limits)
@@ -264,25 +257,27 @@ def _draw_plan(
             # labels of windows are between the title and the panel
             axis.set_title(headings[number], pad=3 if is_by_key and place >= columns else 11)
             panels.mark_windows(axis, windows, with_label=not is_by_key or place == 0)
-            if plan.is_above:
+            if layout.is_above:
                 axis.axhline(0, **style.ZERO_LINE)
-            if place % columns == 0 and plan.is_above:
+            if place % columns == 0 and layout.is_above:
                 what = "nats per token above truncation"
                 panels.scale_nats(axis.yaxis, *limits, 0.85 * row_height, what)
             elif place % columns == 0:
                 axis.set_ylabel("perplexity")
             # beside an empty place, it would move the panels of the next column to the right
-            if place % columns == columns - 1 and not plan.is_above:
+            if place % columns == columns - 1 and not layout.is_above:
                 _add_bits_per_byte_axis(axis, at)
-            _draw_panel(axis, protocol, key, plan)
+            _draw_panel(axis, protocol, key, layout, comparison.baseline)
         letters = int(13 * style.WIDTHS[width])
         handles: list[Artist] = [
-            Line2D([], [], label=panels.fold_text(label, letters), **vars(own))
-            for label, own in plan.legend.items()
+            Line2D([], [], label=panels.fold_text(label, letters), **vars(look))
+            for label, look in layout.legend.items()
         ]
         handles += meanings
         if levels and BASELINE in protocols:
-            whose = "truncation of the other runs" if plan.is_above else "truncation to the window"
+            whose = (
+                "truncation of the other runs" if layout.is_above else "truncation to the window"
+            )
             handles.append(Line2D([], [], label=whose, **_TRUNCATION))
         if len(windows) > 1:
             handles.append(panels.tick_handle("training window", "0.6", 0.8))
@@ -290,86 +285,92 @@ def _draw_plan(
     return figure
 
 
-def _draw_panel(axis: Axes, protocol: str, key: str, plan: Plan) -> None:
+def _draw_panel(axis: Axes, protocol: str, title: str, layout: FigureLayout, baseline: str) -> None:
     def draw(curve: Curve, look: LineStyle, *, opacity: float = 0.0, **settings: Any) -> None:
-        own = [point for point in curve.points if point.protocol == protocol]
-        if not own:
+        points = [point for point in curve.points if point.protocol == protocol]
+        if not points:
             return
-        x, (middle, low, high) = [point.last_position for point in own], _values(own, plan)
+        x, (middle, low, high) = [p.last_position for p in points], _values(points, layout)
         axis.plot(x, middle, **(vars(look) | settings))
         if opacity and len(x) > 1:
             axis.fill_between(x, low, high, color=look.color, alpha=opacity, linewidth=0)
         elif opacity:  # a band needs two points
             axis.vlines(x, low, high, color=look.color, alpha=0.5, linewidth=look.linewidth)
-        if opacity and len(own[0].nll_by_seed) > 1 and not plan.is_above:
+        if opacity and len(points[0].nll_by_seed) > 1 and not layout.is_above:
             thin = replace(look, marker="", linewidth=0.5)
             with np.errstate(over="ignore"):
-                seeds = np.exp([point.nll_by_seed for point in own])
+                seeds = np.exp([point.nll_by_seed for point in points])
             axis.plot(x, seeds, alpha=0.6, **vars(thin))
 
-    shown = [curve for curve, title in plan.key.items() if title == key]
-    if plan.apart:
-        references = [plan.reference[curve] for curve in shown if curve in plan.reference]
-        for curve, look in plan.styles.items():
-            if curve not in (*references, *shown):
+    shown = layout.curves_in(title)
+    if shown[0] in layout.alone:
+        for curve, look in layout.styles.items():
+            if curve is shown[0]:
+                continue
+            if curve.name == baseline and curve.group is shown[0].group:
+                draw(curve, style.REFERENCE, label=curve.label)
+            else:
                 grey = replace(look, color=style.BACKGROUND, marker="", linewidth=0.7)
                 draw(curve, grey, zorder=1.2)
-        for curve in references:
-            draw(curve, style.REFERENCE, label=curve.label)
-    opacity = style.BAND_OPACITY * min(1, _MOST_FULL_BANDS / plan.most) * plan.has_intervals
+    opacity = 0.0
+    if layout.has_intervals:
+        fullest = max(Counter(layout.panel_of.values()).values())
+        opacity = style.BAND_OPACITY * min(1, _MAX_FULL_BANDS / fullest)
     for curve in shown:
-        draw(curve, plan.styles[curve], opacity=opacity, label=curve.label)
-    levels = _levels(plan, shown) if protocol == BASELINE else {}
+        draw(curve, layout.styles[curve], opacity=opacity, label=curve.label)
+    levels = _levels(layout, shown) if protocol == BASELINE else {}
     for value, labels in levels.items():
         # of several, each in its group's colour if that has one
-        own = {plan.styles[curve].color for curve in shown if [curve.group.label] == labels}
-        colour = {"color": own.pop()} if len(levels) > 1 and len(own) == 1 else {}
-        axis.axhline(value, zorder=1.6, **(_TRUNCATION | colour))
+        colors = {layout.styles[curve].color for curve in shown if [curve.group.label] == labels}
+        color = {"color": colors.pop()} if len(levels) > 1 and len(colors) == 1 else {}
+        axis.axhline(value, zorder=1.6, **(_TRUNCATION | color))
 
 
-def _levels(plan: Plan, curves: Sequence[Curve]) -> dict[float, list[str]]:
+def _levels(layout: FigureLayout, curves: Sequence[Curve]) -> dict[float, list[str]]:
     """Return the labels of the groups by what truncation gives, as the vertical axis shows it.
 
     The zero of losses above truncation, which is that of the first group, is left out.
     """
-    if not plan.has_intervals:
+    if not layout.has_intervals:
         return {}
     levels = truncation_levels(curves)
-    if not plan.is_above:
+    if not layout.is_above:
         return {math.exp(nll): labels for nll, labels in levels.items()}
-    zero = next(iter(truncation_levels(plan.key)), 0.0)
+    zero = next(iter(truncation_levels(layout.panel_of)), 0.0)
     return {nll - zero: labels for nll, labels in levels.items() if nll != zero}
 
 
-def _values(points: Sequence[Point], plan: Plan) -> NDArray[np.float64]:
+def _values(points: Sequence[Point], layout: FigureLayout) -> NDArray[np.float64]:
     """Return what the vertical axis shows, and the ends of intervals: [3, points].
 
     Perplexities above e^700 are nan.
     """
-    if plan.is_above:
+    if layout.is_above:
         return np.array([point.above_truncation for point in points], float).reshape(-1, 3).T
     nll = np.array([(point.nll, point.ci_low, point.ci_high) for point in points]).T
-    return np.exp(np.where(nll > _MOST_NATS, np.nan, nll))
+    return np.exp(np.where(nll > _MAX_NATS, np.nan, nll))
 
 
-def _limits(points: Sequence[Point], marked: Sequence[float], plan: Plan) -> tuple[float, float]:
+def _limits(
+    points: Sequence[Point], marked: Sequence[float], layout: FigureLayout
+) -> tuple[float, float]:
     """Return the vertical limits that all panels share.
 
     They include every finite point and marked value. Intervals, if drawn, may widen them on either
     side by half the points' range on the axis, or by a factor of 1.5 if that is more: an interval
     over a few documents can be orders of magnitude wider than the curve.
     """
-    if plan.is_above:  # about the axis of `scale_nats`
+    if layout.is_above:  # about the axis of `scale_nats`
         to, back, least = lambda x: np.arcsinh(np.divide(x, 0.02)), lambda x: 0.02 * np.sinh(x), 0.5
     else:
         to, back, least = np.log, np.exp, math.log(1.5)
-    middle, *ends = to(_values(points, plan))
+    middle, *ends = to(_values(points, layout))
     values = np.append(middle, to(marked))
     values = values[np.isfinite(values)]
     if not values.size:
-        return (-1.0, 1.0) if plan.is_above else (1.0, 10.0)
+        return (-1.0, 1.0) if layout.is_above else (1.0, 10.0)
     low, high = values.min(), values.max()
-    if plan.has_intervals:
+    if layout.has_intervals:
         room = max((high - low) / 2, least)
         values = np.append(values, np.clip(ends, low - room, high + room))
     low, high = np.nanmin(values), np.nanmax(values)
@@ -440,12 +441,12 @@ def draw_checkpoints(comparison: Comparison, *, title: str) -> Figure:
     colours = map(to_hex, matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(steps))))
     looks = zip(colours, itertools.cycle(style.MARKERS), strict=False)
     styles = {s: LineStyle(*look, linewidth=1.0) for s, look in zip(steps, looks, strict=True)}
-    chosen = np.linspace(0, len(steps) - 1, min(len(steps), _MOST_STEPS_IN_LEGEND))
-    plan = Plan(
-        key={curve: curve.name for curve in curves},
+    chosen = np.linspace(0, len(steps) - 1, min(len(steps), _MAX_STEPS_IN_LEGEND))
+    layout = FigureLayout(
+        panel_of={curve: curve.name for curve in curves},
         styles={curve: styles[curve.step] for curve in curves},
         legend={f"step {steps[i]:,}": styles[steps[i]] for i in chosen.round().astype(int)},
         has_intervals=False,
         is_above=comparison.how.show == "above_truncation",
     )
-    return _draw_plan(plan, [], comparison, title)
+    return _draw(layout, [], comparison, title)

@@ -121,18 +121,24 @@ def test_more_than_six_curves_of_few_groups_have_a_panel_for_each_scaling(severa
     assert legend(figure) == [*("g0 (0)", "g1 (1)", "95% interval", "truncation to the window")]
 
 
-def test_a_group_of_too_many_curves_that_others_lack_has_a_panel_for_each(several):
-    own = [f"yarn-{n}" for n in range(6)]
-    figure = draw_comparison(several(2, ["trained"], own=own))
-    titles = [f"g{i}: {name}" for i in (0, 1) for name in ("trained", *(f"{n}-g{i}" for n in own))]
-    assert list(panels(figure)) == titles
-    for title, axis in panels(figure).items():
+def test_a_curve_that_other_groups_lack_has_the_others_in_grey_behind_it(several):
+    figure = draw_comparison(several(2, ["trained"], own=[f"yarn-{n}" for n in range(6)]))
+    first, *others = panels(figure).items()
+    assert first[0] == "trained"
+    assert len(bands(first[1])) == 2
+    assert [title for title, _ in others] == [f"yarn-{n}-g{i}" for i in (0, 1) for n in range(6)]
+    for title, axis in others:
         assert len(bands(axis)) == 1
-        group, name = title.split(": ")
-        dashed = [] if name == "trained" else [f"{group}: trained"]
-        assert coloured(axis, REFERENCE.color) == dashed
-        assert len(coloured(axis, BACKGROUND)) == 13 - len(dashed)
-    assert legend(figure)[:2] == ["trained of the same runs", "the others"]
+        assert coloured(axis, REFERENCE.color) == [f"{title[-2:]}: trained"]
+        assert len(coloured(axis, BACKGROUND)) == 12
+    assert legend(figure)[2:4] == ["trained of the same runs", "the others"]
+
+
+def test_more_than_six_groups_have_a_panel_each(several):
+    figure = draw_comparison(several(7, ["trained", "yarn-4"]))
+    assert list(panels(figure)) == [f"g{i}\n{i}" for i in range(7)]
+    assert {len(bands(axis)) for axis in panels(figure).values()} == {2}
+    assert legend(figure)[:2] == ["trained", "yarn-4"]
 
 
 def test_few_groups_with_one_curve_share_a_panel_in_colours_of_their_own(several):
