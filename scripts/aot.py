@@ -259,6 +259,7 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     from rope_jax.model.resolve import check_backend, resolve_run
     from rope_jax.planning.plan import plan_readings
     from rope_jax.sweeps.model import mesh_for
+    from rope_jax.sweeps.resolve import resolve_run_sweep
 
     target = parse_target(case.target)
     raw = {"lengths": [TRAINED, READ], "scalings": ["trained"], "protocols": ["same_tokens"]}
@@ -276,7 +277,8 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     available = device_bytes(placement.device)
     MemoryPlan(model.config, model.vocab_size, like, placement, available).check([READ])
-    (plan,) = plan_readings(config, sweep, model, placement, like, READ)
+    resolved = resolve_run_sweep(sweep, config, [config.last_step])
+    (plan,) = plan_readings(config, resolved, model, placement, like)
     return figures(plan.bytes, plan.seconds, placement)
 
 

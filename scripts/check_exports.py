@@ -28,8 +28,8 @@ from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
-from rope_jax.sweeps.compatibility import resolve_sweep
 from rope_jax.sweeps.model import load_model
+from rope_jax.sweeps.resolve import resolve_run_sweep
 from rope_jax.training.checkpoints import newest_params
 
 CONSOLE = plain_console(width=100)
@@ -82,7 +82,7 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
             protocols=("sliding",), stride=stride, scalings=trained, bos="none", max_blocks=8
         )
         config = config.model_copy(update={"lengths": (window,)})
-        plan = loaded.plan(resolve_sweep(config, training), [covered], step)
+        plan = loaded.plan(resolve_run_sweep(config, training, [step]), [covered], step)
         result = loaded.measure(plan, params)
         nll = rows(result, loaded.origin(step))[0].nll
         print(

@@ -75,7 +75,8 @@ def measure(
     jobs = plan.jobs()
     _check_host_memory(jobs)
     programs = {} if programs is None else programs
-    reader = Reader(nll_of_last, params, row_bytes, row_multiple, plan.config.memory_gib, programs)
+    memory_gib = plan.sweep.config.memory_gib
+    reader = Reader(nll_of_last, params, row_bytes, row_multiple, memory_gib, programs)
     journal = {} if journal is None else journal
     # curves that read alike, such as all with an `auto` factor at the window, are one measurement
     keys = {job.key for job in jobs}
@@ -85,9 +86,9 @@ def measure(
     made = [_measurement(job, journal[job.key], plan.token_bytes) for job in jobs]
     measurements = [m for m in made if isinstance(m, Measurement)]
     return SweepResult(
-        config=plan.config,
-        window=plan.window,
-        longest=plan.lengths[-1],
+        config=plan.sweep.config,
+        window=plan.trained.window,
+        longest=plan.sweep.lengths[-1],
         documents=plan.documents,
         unit_kind=plan.units,
         baseline=measurements.pop() if plan.baseline else None,

@@ -12,7 +12,7 @@ from jaxtyping import Int32
 from numpy.typing import NDArray
 
 from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
-from rope_jax.evaluation.key_tokens import FEWEST, key_blocks, read_key_tokens
+from rope_jax.evaluation.key_tokens import FEWEST, KeyTokens, key_blocks
 from rope_jax.protocols.base import Metric
 from rope_jax.protocols.windows import RELIABLE_UNITS, Streams, Windows, streams_of
 from rope_jax.tasks import Draws, Request, Sample, Words
@@ -98,6 +98,7 @@ class KeyTokenMetric(TaskMetric):
     def __init__(
         self,
         settings: LongPPL,
+        mask: KeyTokens,
         documents: Sequence[NDArray[np.integer]],
         streams: Streams,
         *,
@@ -110,7 +111,7 @@ class KeyTokenMetric(TaskMetric):
         ValueError: the mask is not of these documents, or there are too few key tokens.
         """
         self.name, self.settings = settings.label, settings
-        blocks = self._chosen(documents, longest, width, seed)
+        blocks = self._chosen(mask, documents, longest, width, seed)
         read = sorted({document for document, _ in blocks})
         self.streams = streams_of(documents, read, "blocks", streams.bos, streams.bos_ids)
         self._document = np.searchsorted(read, [document for document, _ in blocks])
@@ -124,11 +125,15 @@ class KeyTokenMetric(TaskMetric):
         self._unit = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
 
     def _chosen(
-        self, documents: Sequence[NDArray[np.integer]], longest: int, width: int, seed: int
+        self,
+        mask: KeyTokens,
+        documents: Sequence[NDArray[np.integer]],
+        longest: int,
+        width: int,
+        seed: int,
     ) -> list[tuple[int, NDArray[np.int64]]]:
         """Return the blocks to score: each one's document, and its key tokens' places there."""
-        path, mask = self.settings.mask, read_key_tokens(self.settings.mask)
-        blocks = []
+        path, blocks = self.settings.mask, []
         for keys in mask.documents:
             tokens = np.array(keys.tokens, np.int64)
             size = len(documents[keys.index]) if keys.index < len(documents) else 0

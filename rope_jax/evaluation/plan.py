@@ -8,7 +8,7 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig, check_stride, check_targets
 from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
 from rope_jax.errors import UserError, errors_in
+from rope_jax.evaluation.key_tokens import KeyTokens, read_key_tokens
 from rope_jax.evaluation.metrics import KeyTokenMetric, SampledTaskMetric, TaskMetric
 from rope_jax.positions.bands import of_tokens
 from rope_jax.positions.mapping import with_map
@@ -33,24 +34,76 @@ from rope_jax.rope import Rotary, RotaryLayers, Scaling
 from rope_jax.tasks import Words
 
 
-def sweep_lengths(config: SweepConfig, window: int) -> list[int]:
-    """Return the lengths to sweep, adding the window if it lies between the shortest and longest.
+@dataclass(frozen=True)
+class ResolvedSweep:
+    """A sweep in which nothing is left open, for the checkpoints that it reads."""
 
-    Without lengths: the window times 1/2, 1, 2, 4, 8 and 16, or only the window if it is below 4.
+    config: SweepConfig
+    lengths: tuple[int, ...]
+    """Ascending, with every window that lies between the shortest and the longest."""
+    readable: tuple[int, ...]
+    """The lengths that the model can read."""
+    targets: int
+    """Scored targets of a block of same_tokens."""
+    stride: int
+    """Tokens from one window to the next, of the protocols that have a stride."""
+    masks: Mapping[str, KeyTokens]
+    """Key tokens by the path of their file."""
+
+
+def resolve_sweep(
+    config: SweepConfig,
+    layers: RotaryLayers,
+    checkpoints: Sequence[Trained],
+    *,
+    longest: int | None = None,
+    takes_maps: bool = True,
+) -> ResolvedSweep:
+    """Decide what a sweep's config leaves open, and check its entries for every checkpoint.
+
+    checkpoints: how each was trained, the newest last. longest: the most tokens that the model can
+    read (None: any number). takes_maps: whether it can read with a position map.
+    UserError: a setting does not fit the lengths, the checkpoints or the model's layers.
     """
-    if config.lengths is None:
-        return [window // 2, *(window * 2**k for k in range(5))] if window > 3 else [window]
-    is_between = config.lengths[0] < window < config.lengths[-1]
-    return sorted({*config.lengths, window}) if is_between else list(config.lengths)
+    windows = [trained.window for trained in checkpoints]
+    lengths = sweep_lengths(config, windows)
+    targets = config.targets or lengths[0] // 2
+    stride = config.stride or min(256, lengths[0] // 2)
+    with errors_in("", UserError):
+        check_targets(targets, lengths)
+        if any(PROTOCOLS[name].uses_stride for name in config.protocols):
+            check_stride(stride, lengths)
+    for trained in checkpoints:
+        check_entries(config.scalings, layers, trained, lengths[-1], takes_maps=takes_maps)
+    readable = tuple(n for n in lengths if longest is None or n <= longest)
+    if not readable:
+        raise UserError(
+            f"lengths: {lengths[0]:,} is too long: the model's positions end at {longest:,} tokens"
+        )
+    masks = {}
+    for task in config.tasks:
+        if isinstance(task, LongPPL):
+            with errors_in(f"tasks: {task.label}: ", UserError):
+                masks[task.mask] = read_key_tokens(task.mask)
+    return ResolvedSweep(config, lengths, readable, targets, stride, masks)
 
 
-def readable(lengths: Sequence[int], longest: int | None) -> list[int]:
-    """Return the lengths up to the longest that a model can read; None: it can read any."""
-    return [length for length in lengths if longest is None or length <= longest]
+def sweep_lengths(config: SweepConfig, windows: Sequence[int]) -> tuple[int, ...]:
+    """Return the lengths to sweep, adding windows that lie between the shortest and longest.
+
+    windows: of the checkpoints, the newest last. Without lengths: the last window times 1/2, 1, 2,
+    4, 8 and 16, or only the window if it is below 4.
+    """
+    lengths, window = config.lengths, windows[-1]
+    if lengths is None:
+        doubled = (window // 2, *(window * 2**k for k in range(5)))
+        lengths = doubled if window > 3 else (window,)
+    between = (n for n in windows if lengths[0] < n < lengths[-1])
+    return tuple(sorted({*lengths, *between}))
 
 
 def check_entries(
-    config: SweepConfig,
+    entries: Sequence[SweepEntry],
     layers: RotaryLayers,
     trained: Trained,
     length: int,
@@ -59,10 +112,10 @@ def check_entries(
 ) -> None:
     """UserError if an entry has no effect, or does not work in every layer, at the longest length.
 
-    trained: as for `SweepPlan`.
+    trained: how the checkpoint was trained, whose own scaling is checked as well.
     """
     fixed = all(layer.scaling is not None for layer in layers.pattern)
-    for entry in (TrainedEntry(), *config.scalings):
+    for entry in (TrainedEntry(), *entries):
         if fixed and entry.type != "trained":
             advice = "; give type: trained beside the map" if entry.map else ""
             raise UserError(
@@ -180,43 +233,34 @@ class Job:
 
 
 class SweepPlan:
-    """The jobs of a sweep and the tokens they read."""
+    """The jobs of a sweep of one checkpoint, and the tokens they read."""
 
     def __init__(
         self,
+        sweep: ResolvedSweep,
         layers: RotaryLayers,
         trained: Trained,
         documents: Sequence[NDArray[np.integer]],
         bos_ids: Sequence[int],
-        config: SweepConfig,
         *,
-        takes_maps: bool = True,
-        longest: int | None = None,
         words: Words | None = None,
         token_bytes: NDArray[Any] | None = None,
     ) -> None:
-        """Choose the documents and check every setting against them and the model.
+        """Choose the documents, and the windows of every protocol and task.
 
-        Arguments as for `evaluation.sweep`. Lengths beyond `longest` are left out, but documents
-        and targets are those of all lengths, so that models with different limits can be compared.
+        trained: how the checkpoint was trained; the other arguments as for `evaluation.sweep`. The
+        documents and targets are those of all lengths, also of those that the model cannot read,
+        so that models with different limits can be compared.
 
-        UserError: a setting does not fit the lengths, the documents or the model's layers.
+        UserError: a setting does not fit the documents.
         """
-        self.layers, self.trained, self.window = layers, trained, trained.window
-        self.config, self.token_bytes = config, token_bytes
-        self.lengths = sweep_lengths(config, self.window)
-        self.readable_lengths = readable(self.lengths, longest)
-        targets = config.targets or self.lengths[0] // 2
-        stride = config.stride or min(256, self.lengths[0] // 2)
-        with errors_in("", UserError):
-            check_targets(targets, tuple(self.lengths))
-            if any(PROTOCOLS[name].uses_stride for name in config.protocols):
-                check_stride(stride, tuple(self.lengths))
+        self.sweep, self.layers, self.trained = sweep, layers, trained
+        self.token_bytes, config = token_bytes, sweep.config
         if config.bos != "none" and not bos_ids:
             raise UserError("bos: there is no document-start token; give bos_id, or bos: none")
         streams = make_streams(
             documents,
-            longest=self.lengths[-1],
+            longest=sweep.lengths[-1],
             max_documents=config.max_documents,
             bos=config.bos,
             bos_ids=bos_ids,
@@ -227,23 +271,28 @@ class SweepPlan:
         largest = max(int(stream[1:].max()) for stream in streams.tokens)  # of the targets
         if token_bytes is not None and largest >= len(token_bytes):
             raise UserError(f"token_bytes: has no entry for token {largest} of the documents")
-        settings: Any = {"targets": targets, "max_blocks": config.max_blocks, "stride": stride}
         self.metrics: list[Metric] = [
-            PROTOCOLS[name](streams, lengths=self.lengths, seed=config.seed, **settings)
+            PROTOCOLS[name](
+                streams,
+                lengths=sweep.lengths,
+                targets=sweep.targets,
+                max_blocks=config.max_blocks,
+                stride=sweep.stride,
+                seed=config.seed,
+            )
             for name in config.protocols
         ]
         for task in config.tasks:
             with errors_in(f"tasks: {task.label}: ", UserError):
-                self.metrics += self._of_task(task, streams, documents, words, targets)
-        check_entries(config, layers, trained, self.lengths[-1], takes_maps=takes_maps)
+                self.metrics += self._task_metrics(task, streams, documents, words)
 
     def jobs(self) -> list[Job]:
         """Return one job for each row of the results, in their order, and then the baseline."""
         of_rows = [
             self._job(entry, metric, length)
-            for length in self.readable_lengths
+            for length in self.sweep.readable
             for metric in self.metrics
-            for entry in self.config.scalings
+            for entry in self.sweep.config.scalings
         ]
         return of_rows + ([self.baseline] if self.baseline else [])
 
@@ -251,8 +300,8 @@ class SweepPlan:
     def baseline(self) -> Job | None:
         """What all curves are compared with, if its length and protocol are measured."""
         for metric in self.metrics:
-            if metric.name == BASELINE and self.window in self.readable_lengths:
-                return self._job(TrainedEntry(), metric, self.window)
+            if metric.name == BASELINE and self.trained.window in self.sweep.readable:
+                return self._job(TrainedEntry(), metric, self.trained.window)
         return None
 
     def reads_prefixes(self, entry: SweepEntry, length: int) -> bool:
@@ -264,25 +313,29 @@ class SweepPlan:
         """
         if entry.is_auto:
             return False
-        longest = self.readable_lengths[-1]
+        longest = self.sweep.readable[-1]
         short, long = (self._rotary(entry, n) for n in (length, longest))
         long = of_tokens(long, lambda x: x[..., :length])
         if str(jax.tree.structure(short)) != str(jax.tree.structure(long)):
             return False
         return all(map(np.array_equal, jax.tree.leaves(short), jax.tree.leaves(long)))
 
-    def _of_task(
+    def _task_metrics(
         self,
         task: SweepTask,
         streams: Streams,
         documents: Sequence[NDArray[np.integer]],
         words: Words | None,
-        targets: int,
     ) -> Sequence[TaskMetric]:
         """Return the metrics of a task, one per depth. ValueError: the task does not fit."""
-        shared: Any = {"longest": self.lengths[-1], "seed": self.config.seed}
+        longest, seed = self.sweep.lengths[-1], self.sweep.config.seed
         if isinstance(task, LongPPL):
-            return [KeyTokenMetric(task, documents, streams, width=targets, **shared)]
+            mask, width = self.sweep.masks[task.mask], self.sweep.targets
+            return [
+                KeyTokenMetric(
+                    task, mask, documents, streams, width=width, longest=longest, seed=seed
+                )
+            ]
         assert isinstance(task, SampledTask)
         if words is None:
             raise ValueError("sweep() needs words, which make tokens of texts")
@@ -293,11 +346,11 @@ class SweepPlan:
             )
         words = words._replace(bos_ids=streams.bos_ids)
         metrics = [
-            SampledTaskMetric(task, words, streams, depth=depth, ablated=ablated, **shared)
+            SampledTaskMetric(task, words, streams, longest, seed, depth=depth, ablated=ablated)
             for depth, ablated in (*((depth, False) for depth in task.places), (None, True))
         ]
         for metric in metrics:  # made now, so that a window that is too short shows
-            self._windows(metric, self.lengths[0])
+            self._windows(metric, self.sweep.lengths[0])
         return metrics
 
     @functools.cache  # noqa: B019  (it lives as long as its sweep)
@@ -314,7 +367,7 @@ class SweepPlan:
         windows, targets, windows_hash = self._windows(metric, length)
         read_length = length
         if metric.by_position and self.reads_prefixes(entry, length):
-            read_length = self.readable_lengths[-1]
+            read_length = self.sweep.readable[-1]
         tokens = functools.partial(metric.tokens, windows, read_length)
         rotary = self._rotary(entry, read_length)
         batch = EvalBatch(read_length, len(windows.start), windows_hash, tokens, rotary)
@@ -334,8 +387,8 @@ class SweepPlan:
     @functools.cached_property
     def _layer_axis(self) -> int:
         """1 if all layers are alike in every entry at every length, else the number of layers."""
-        entries = (*self.config.scalings, TrainedEntry())
-        every = itertools.product(entries, self.readable_lengths)
+        entries = (*self.sweep.config.scalings, TrainedEntry())
+        every = itertools.product(entries, self.sweep.readable)
         leaves = jax.tree.leaves([self._rotary_of(entry, length) for entry, length in every])
         return max(leaf.shape[0] for leaf in leaves)
 
@@ -343,7 +396,7 @@ class SweepPlan:
         scaling, map_ = self._reads_with(entry, length)
         # the checkpoint's own map has the L that it was trained with
         is_own = entry.type == "trained" and entry.map is None
-        window = self.layers.geometry.train_length if is_own else self.window
+        window = self.layers.geometry.train_length if is_own else self.trained.window
         return rotary_at(length, self.layers, scaling, map_, window)
 
 

@@ -14,7 +14,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.measure import Journal, LastNLLFunction, Progress, Resuming, measure
-from rope_jax.evaluation.plan import SweepPlan
+from rope_jax.evaluation.plan import SweepPlan, resolve_sweep
 from rope_jax.evaluation.results import SweepResult
 from rope_jax.model.loss import Scores
 from rope_jax.positions.maps import PositionMap
@@ -106,16 +106,10 @@ def sweep(
     as_trained = Trained(
         window or layers.geometry.train_length, trained or NoScaling(), trained_map
     )
+    resolved = resolve_sweep(config, layers, [as_trained], longest=longest, takes_maps=takes_maps)
+    bos_ids = () if bos_id is None else np.atleast_1d(bos_id).tolist()
     plan = SweepPlan(
-        layers,
-        as_trained,
-        documents,
-        () if bos_id is None else np.atleast_1d(bos_id).tolist(),
-        config,
-        takes_maps=takes_maps,
-        longest=longest,
-        words=words,
-        token_bytes=token_bytes,
+        resolved, layers, as_trained, documents, bos_ids, words=words, token_bytes=token_bytes
     )
 
     def of_last(params: Any, tokens: Int[Array, "B n_plus_1"], rotary: Rotary, last: int) -> Any:

@@ -30,8 +30,8 @@ from rope_jax.fitting.step import FitStep
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.sealed import code_hash, replacing
-from rope_jax.sweeps.compatibility import resolve_sweep
 from rope_jax.sweeps.model import EvalModel
+from rope_jax.sweeps.resolve import resolve_run_sweep
 from rope_jax.training.terminal import StepProgress
 
 # What the file of a state holds beside its arrays.
@@ -216,7 +216,7 @@ class Fit:
         of_sweep = {"scalings": scalings, "lengths": list(lengths), "split": "validation"}
         targets = {"targets": self.config.targets or max(1, self.window // 2)}
         asked = SweepConfig.model_validate(shared | of_sweep | targets | settings)
-        resolved = resolve_sweep(asked, self.loaded.training)
+        resolved = resolve_run_sweep(asked, self.loaded.training, [self.step])
         return self.loaded.plan(resolved, self.loaded.corpus.validation.texts(), self.step)
 
     def sweep(self, scalings: list[Any], lengths: Sequence[int], **settings: int) -> SweepResult:

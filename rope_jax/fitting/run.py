@@ -15,7 +15,7 @@ from rope_jax.config.entries import AnyEntry, SweepEntry, entry_settings
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import write_strategy
-from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.sweep import check_encoding
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_message, print_overview, print_wrapped
 from rope_jax.devices.hardware import peak_flops, reached_flops
@@ -36,9 +36,9 @@ from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import locked, replacing, write_text
 from rope_jax.session import Session, open_run
 from rope_jax.sweeps.announcement import describe_entry
-from rope_jax.sweeps.compatibility import check_stages, resolve_sweep
-from rope_jax.sweeps.model import LONGEST_DEFAULT, EvalModel, load_model, sweep_flops
-from rope_jax.training.checkpoints import newest_step
+from rope_jax.sweeps.model import EvalModel, load_model, sweep_flops
+from rope_jax.sweeps.resolve import LONGEST_DEFAULT
+from rope_jax.training.checkpoints import newest_step, saved_steps
 
 STRATEGY = "strategy.json"
 _SUMMARY = "summary.json"
@@ -67,8 +67,10 @@ def fit_run(
             )
         if training.imported is not None and training.data == StdlibData():  # an import's default
             config.check_has_texts(run.path)
-        steps = () if config.step is None else (config.step,)
-        check_stages(session.config, steps, lambda n: checked_start(session.config, config, n))
+        saved = saved_steps(run.checkpoints)
+        step = max(saved, default=0) if config.step is None else config.step
+        if step in saved:  # before anything is loaded; others are refused when they are read
+            checked_start(session.config, config, session.config.stage_at(step))
         with _locked(folder, config):
             if (folder / _SUMMARY).exists():
                 _check_finished(folder / _SUMMARY, run, config)
@@ -102,8 +104,9 @@ def checked_start(training: TrainingConfig, config: FitConfig, stage: int) -> Sw
     if start is None:
         start = _ENTRY.validate_python(default_start(training, stage))
     with _renamed(scalings="start"):  # it is one that a sweep could read with
-        asked = resolve_sweep(SweepConfig(scalings=(start,)), training)
-        check_entries(asked, training.rotary_layers, trained, config.length[-1])
+        with errors_in("", UserError):
+            check_encoding(training.model, (start,))
+        check_entries((start,), training.rotary_layers, trained, config.length[-1])
     # raises here, before weights are read, if nothing that is learned can change the start
     parameters_of(training, config, start, next(iter(config.windows), None), stage)
     return start

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,14 +30,14 @@ from rope_jax.devices.targets import Target
 from rope_jax.errors import UserError, shortage_as
 from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.evaluation.measure import Reader
-from rope_jax.evaluation.plan import Job, SweepPlan, readable, sweep_lengths
+from rope_jax.evaluation.plan import Job, ResolvedSweep, SweepPlan
 from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model, vocabulary_size
 from rope_jax.model.memory import MemoryPlan, bytes_per_device, parameter_count
 from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sweeps.compatibility import checked_sweep
 from rope_jax.sweeps.model import mesh_for, sweep_flops
+from rope_jax.sweeps.resolve import resolve_run_sweep
 from rope_jax.tasks import Words
 from rope_jax.training.memory import (
     StageBytes,
@@ -189,10 +189,9 @@ def plan_sweep(
     if target is not None:
         devices, count, platform = target.devices(), target.count, target.chip.platform
     training = resolve_run(training, platform, config.attention)
-    config = checked_sweep(config, training)
+    sweep = resolve_run_sweep(config, training, [training.last_step])
     check_backend(training.model, platform)
-    window = training.stages[-1].seq_len
-    read = readable(sweep_lengths(config, window), training.encoding.longest)
+    config, window, read = sweep.config, training.stages[-1].seq_len, sweep.readable
     whole_heads = differ_by_head(entry.map for entry in config.scalings)
     placement = Placement(mesh_for(training, count, whole_heads=whole_heads), devices)
     model = language_model(training, vocab_size)
@@ -225,10 +224,10 @@ def plan_sweep(
     print_overview(console, f"plan of the sweep {config.name} of {training.name}", facts)
     memory.check(read)
     # as often as there are documents, and tasks, which are not of documents, once
-    without_tasks = config.model_copy(update={"tasks": ()})
+    without_tasks = replace(sweep, config=config.model_copy(update={"tasks": ()}))
     first, other = (
         sweep_flops(_plan_one_document(training, each), model.config, model.vocab_size)
-        for each in (config, without_tasks)
+        for each in (sweep, without_tasks)
     )
     flops = first + (config.max_documents - 1) * other
     print_wrapped(console, f"compute: {flops:.3g} FLOPs for one block of each document")
@@ -236,7 +235,7 @@ def plan_sweep(
     if target is not None:
         shared = memory.sharing(read[-1]).placement
         with console.status("compiling"):
-            plans = plan_readings(training, config, model, shared, like, read[-1])
+            plans = plan_readings(training, sweep, model, shared, like)
         rows = shared.row_shards
         flops = rows * window_flops(training.model, vocab_size, read[-1], read[-1])
         title = (
@@ -257,14 +256,13 @@ class ReadingPlan(NamedTuple):
 
 def plan_readings(
     training: TrainingConfig,
-    config: SweepConfig,
+    sweep: ResolvedSweep,
     model: LanguageModel,
     placement: Placement,
     like: Params,
-    length: int,
 ) -> list[ReadingPlan]:
-    """Compile one program, with a window per device, for each kind of reading of a length."""
-    rows = placement.row_shards
+    """Compile a program, with a window per device, for each kind of reading the longest length."""
+    rows, length = placement.row_shards, sweep.readable[-1]
     of_last = scores_of_last(model, placement)
     reader = Reader(of_last, like)
     advice = "leave out the longest length, or take more devices, which then share windows"
@@ -272,7 +270,7 @@ def plan_readings(
         advice = f"attention=blockwise may take less; or {advice}"
     reading = f"lengths: {rows:,} × {length:,} tokens at a time"
     plans = []
-    for jobs in _jobs_by_program(training, config, length):
+    for jobs in _jobs_by_program(training, sweep, length):
         last = max(job.last for job in jobs)
         rotary = jax.tree.map(
             lambda leaf: np.broadcast_to(leaf, (leaf.shape[0], rows, *leaf.shape[2:])),
@@ -291,29 +289,29 @@ def plan_readings(
     return plans
 
 
-def _plan_one_document(training: TrainingConfig, config: SweepConfig) -> SweepPlan:
+def _plan_one_document(training: TrainingConfig, sweep: ResolvedSweep) -> SweepPlan:
     """Plan a sweep of a run's last stage, of zeros that are one block of text."""
-    trained = training.trained(len(training.stages) - 1)
-    longest = sweep_lengths(config, trained.window)[-1]  # the model may be unable to read it
     # a mask of key tokens is of other documents than these zeros, and is read as same_tokens is
-    tasks = tuple(task for task in config.tasks if not isinstance(task, LongPPL))
+    tasks = tuple(task for task in sweep.config.tasks if not isinstance(task, LongPPL))
+    config = sweep.config.model_copy(update={"bos": "none", "tasks": tasks})
     return SweepPlan(
-        layers=training.rotary_layers,
-        trained=trained,
-        documents=[np.zeros(longest + 1, np.int32)],
+        replace(sweep, config=config),
+        training.rotary_layers,
+        training.trained(len(training.stages) - 1),
+        documents=[np.zeros(sweep.lengths[-1] + 1, np.int32)],
         bos_ids=(),
-        config=config.model_copy(update={"bos": "none", "tasks": tasks}),
-        longest=training.encoding.longest,
         words=Words(  # only their number matters here
             lambda text: np.frombuffer(text.encode(), np.uint8), 256, bos_ids=(), has_words=True
         ),
     )
 
 
-def _jobs_by_program(training: TrainingConfig, config: SweepConfig, length: int) -> list[list[Job]]:
+def _jobs_by_program(
+    training: TrainingConfig, sweep: ResolvedSweep, length: int
+) -> list[list[Job]]:
     """Return the sweep's jobs at the longest length, by the program that they need."""
     by_program: dict[str, list[Job]] = {}
-    for job in _plan_one_document(training, config).jobs():
+    for job in _plan_one_document(training, sweep).jobs():
         if job.batch.length == length:
             by_program.setdefault(job.batch.structure, []).append(job)
     return list(by_program.values())

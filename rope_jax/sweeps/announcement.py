@@ -1,21 +1,23 @@
 """What a sweep prints before it measures: checkpoints, texts, scalings, memory and warnings."""
 
 from rope_jax.config.entries import SweepEntry
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_overview, print_wrapped
 from rope_jax.devices.hardware import nominal_flops, peak_flops, reached_flops
 from rope_jax.errors import UserError, errors_in
 from rope_jax.model.memory import parameter_count
 from rope_jax.report.scalings import describe_scaling
-from rope_jax.sweeps.compatibility import ResolvedSweep
-from rope_jax.sweeps.model import LONGEST_DEFAULT, EvalModel, SweepPlans
+from rope_jax.sweeps.model import EvalModel
+from rope_jax.sweeps.resolve import LONGEST_DEFAULT, PlannedSweep
 
 
-def announce(loaded: EvalModel, plans: SweepPlans) -> None:
+def announce(loaded: EvalModel, planned: PlannedSweep) -> None:
     """Print what is about to be swept."""
-    session, training, config = loaded.session, loaded.training, plans.config
-    console, longest, steps, split = session.console, plans.lengths[-1], plans.steps, plans.split
-    if beyond := plans.lengths[len(plans.readable) :]:
+    session, training, sweep = loaded.session, loaded.training, planned.sweep
+    console, config, split = session.console, sweep.config, planned.split
+    longest, steps = sweep.lengths[-1], list(planned.plans)
+    if beyond := sweep.lengths[len(sweep.readable) :]:
         lengths = ", ".join(f"{length:,}" for length in beyond)
         ends = f"{training.model.position.type} ends at {training.encoding.longest:,} tokens"
         print_wrapped(console, f"no curve at {lengths}: position {ends}")
@@ -26,7 +28,7 @@ def announce(loaded: EvalModel, plans: SweepPlans) -> None:
         title += f", window {training.trained(stage).window:,}" * bool(scalings)
         scalings[title] = _describe_scalings(training, config, longest, stage)
     trained, imported = training.trained_at(steps[-1]), training.imported is not None
-    memory = loaded.memory.describe(plans.readable[-1])
+    memory = loaded.memory.describe(sweep.readable[-1])
     tasks = ", ".join(  # with the samples at each length, ablated ones included
         f"{task.label} ({task.samples * (len(task.places) + task.has_answers):,} samples)"
         for task in config.tasks
@@ -45,13 +47,13 @@ def announce(loaded: EvalModel, plans: SweepPlans) -> None:
                 f"{len(split):,} document{'s' * (len(split) != 1)}, {len(split.tokens):,} tokens",
                 *(loaded.corpus.notes if config.data is not None else ()),
             ],
-            "lengths": ", ".join(f"{length:,}" for length in plans.lengths),
+            "lengths": ", ".join(f"{length:,}" for length in sweep.lengths),
             "protocols": ", ".join(config.protocols),
             **({"tasks": tasks} if config.tasks else {}),
             **scalings,
         },
     )
-    _warn_of_texts(loaded, plans)
+    _warn_of_texts(loaded, planned)
     first, autos = training.geometry.train_length, [e for e in config.scalings if e.factor_is_auto]
     is_scaled = trained.scaling.type != "none"
     if is_scaled and first < trained.window and autos:
@@ -69,12 +71,12 @@ def announce(loaded: EvalModel, plans: SweepPlans) -> None:
             own += f" of L {first:,}, which every other entry replaces"
         who = "as published" if imported else "as it was trained"
         print_wrapped(console, f"trained: the model {who}, {own}", "dim")
-    if plans.chosen:
-        _warn_of_choice(loaded, plans)
+    if planned.chosen:
+        _warn_of_choice(loaded, planned)
 
 
-def _warn_of_texts(loaded: EvalModel, plans: SweepPlans) -> None:
-    session, config, split = loaded.session, plans.config, plans.split
+def _warn_of_texts(loaded: EvalModel, planned: PlannedSweep) -> None:
+    session, config, split = loaded.session, planned.sweep.config, planned.split
     files = len({id_.rpartition("#")[0] or id_ for id_ in split.ids})
     data = config.data or session.config.data
     if getattr(data, "split_bytes", None) and files < len(split):
@@ -84,7 +86,8 @@ def _warn_of_texts(loaded: EvalModel, plans: SweepPlans) -> None:
             "too narrow where those of a file are alike"
         )
     names: dict[bytes, list[str]] = {}
-    for index in plans.of(plans.steps[-1]).indices:
+    newest = list(planned.plans.values())[-1]
+    for index in newest.indices:
         names.setdefault(split.document(index).tobytes(), []).append(split.ids[index])
     if equal := [alike for alike in names.values() if len(alike) > 1]:
         more = sum(map(len, equal)) - len(equal) - 1
@@ -100,13 +103,13 @@ def _warn_of_texts(loaded: EvalModel, plans: SweepPlans) -> None:
         )
 
 
-def _warn_of_choice(loaded: EvalModel, plans: SweepPlans) -> None:
+def _warn_of_choice(loaded: EvalModel, planned: PlannedSweep) -> None:
     """Say what was chosen in place of defaults that take too long or need longer texts."""
-    values = {key: list(x) if isinstance(x, tuple) else x for key, x in plans.chosen.items()}
+    values = {key: list(x) if isinstance(x, tuple) else x for key, x in planned.chosen.items()}
     given = " ".join(f"{key}={str(x).replace(' ', '')}" for key, x in values.items())
     why = "need longer texts"
-    if plans.flops_of_defaults > LONGEST_DEFAULT * nominal_flops():
-        seconds = plans.flops_of_defaults / reached_flops(peak_flops()[0])
+    if planned.flops_of_defaults > LONGEST_DEFAULT * nominal_flops():
+        seconds = planned.flops_of_defaults / reached_flops(peak_flops()[0])
         why = f"would take {describe_duration(seconds)}"
     loaded.session.warn(
         f"{', '.join(values)}: the defaults {why}; {given} instead, and what you give is kept"
@@ -114,7 +117,7 @@ def _warn_of_choice(loaded: EvalModel, plans: SweepPlans) -> None:
 
 
 def _describe_scalings(
-    training: TrainingConfig, config: ResolvedSweep, longest: int, stage: int
+    training: TrainingConfig, config: SweepConfig, longest: int, stage: int
 ) -> list[str]:
     """Describe each entry at the longest length; UserError if one cannot be used there."""
     position = training.model.position

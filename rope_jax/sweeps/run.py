@@ -20,6 +20,7 @@ from rope_jax.devices import processes
 from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.errors import GO_ON, UserError, file_errors
 from rope_jax.evaluation import SweepResult
+from rope_jax.evaluation.plan import ResolvedSweep
 from rope_jax.evaluation.results import document_rows, rows, summarize, task_tables
 from rope_jax.plots.saving import save_figure
 from rope_jax.protocols import BASELINE
@@ -35,14 +36,12 @@ from rope_jax.runs.directory import RUN_CONFIG, RunDirectory
 from rope_jax.sealed import read_limited, replacing_folder, seal, write_text
 from rope_jax.session import open_run
 from rope_jax.sweeps.announcement import announce
-from rope_jax.sweeps.compatibility import ResolvedSweep, check_key_tokens, checked_sweep
 from rope_jax.sweeps.journal import FileJournal, journal_identity
-from rope_jax.sweeps.model import (
-    EvalModel,
-    SweepPlans,
-    chosen_checkpoints,
-    expected_steps,
-    load_model,
+from rope_jax.sweeps.model import EvalModel, chosen_checkpoints, expected_steps, load_model
+from rope_jax.sweeps.resolve import (
+    PlannedSweep,
+    plan_checkpoints,
+    resolve_run_sweep,
 )
 
 Result = tuple[SweepResult, Origin]
@@ -67,7 +66,8 @@ def sweep_run(
         "command resumes; or lower memory_gib, or leave out the longest length",
     )
     with opened as session, contextlib.ExitStack() as stack:
-        resolved = checked_sweep(config, session.config)
+        steps = expected_steps(run, config.steps)
+        resolved = resolve_run_sweep(config, session.config, steps)
         # one sweep of a name at a time; checked now, not after the work
         processes.on_first(lambda: stack.enter_context(run.lock_sweep(config.name)))
         if again:
@@ -77,25 +77,26 @@ def sweep_run(
             config.data,
             config.split,
             config.memory_gib,
-            whole_heads=differ_by_head(entry.map for entry in resolved.scalings),
+            whole_heads=differ_by_head(entry.map for entry in resolved.config.scalings),
         )
-        check_key_tokens(session.config, resolved, loaded.corpus)
-        measured, results = _measure(loaded, resolved)
-        _finish(loaded, training, measured, sweep_tables(results))
+        planned, results = _measure(loaded, resolved, steps)
+        _finish(loaded, training, planned.sweep.config, sweep_tables(results))
 
 
-def _measure(loaded: EvalModel, config: ResolvedSweep) -> tuple[ResolvedSweep, list[Result]]:
-    """Measure the chosen checkpoints. Return the results, and the config with chosen defaults."""
-    session = loaded.session
+def _measure(
+    loaded: EvalModel, sweep: ResolvedSweep, expected: list[int]
+) -> tuple[PlannedSweep, list[Result]]:
+    """Plan and measure the chosen checkpoints, of steps that are those `expected`, or fewer."""
+    session, config = loaded.session, sweep.config
     run, console = session.run, session.console
-    expected = expected_steps(run, config.steps)
-    plans = _planned(loaded, config, expected)
+    planned = _planned(loaded, sweep, expected)  # no weights are read for it
     steps, checkpoints = chosen_checkpoints(run, config.steps, loaded.memory.like, session.warn)
     if steps != expected:  # the newest is damaged, or the run is still training
-        plans = _planned(loaded, config, steps)
+        sweep = resolve_run_sweep(config, session.config, steps)
+        planned = _planned(loaded, sweep, steps)
     stopping.check()
     journals = {step: _open_journal(loaded, config, step) for step in steps}
-    if flops := plans.flops(journals.__getitem__):  # something is left to measure
+    if flops := sum(loaded.flops(plan, journals[step]) for step, plan in planned.plans.items()):
         seconds = flops / reached_flops(peak_flops()[0])
         print_wrapped(console, f"time: {describe_duration(seconds)}, compiling not counted")
 
@@ -117,7 +118,7 @@ def _measure(loaded: EvalModel, config: ResolvedSweep) -> tuple[ResolvedSweep, l
                 show(*done)
 
             result = loaded.measure(
-                plans.of(step),
+                planned.plans[step],
                 params,
                 journal=journals[step],
                 programs=programs,
@@ -125,18 +126,16 @@ def _measure(loaded: EvalModel, config: ResolvedSweep) -> tuple[ResolvedSweep, l
                 resuming=resuming,
             )
             results.append((result, loaded.origin(step)))
-    return plans.config, results
+    return planned, results
 
 
-def _planned(loaded: EvalModel, config: ResolvedSweep, steps: Sequence[int]) -> SweepPlans:
-    """SweepPlan and announce the sweeps of some checkpoints; no weights are read for it."""
-    plans = SweepPlans(loaded, config, steps)
-    announce(loaded, plans)
-    plans.check_memory(plans.readable)
-    return plans
+def _planned(loaded: EvalModel, sweep: ResolvedSweep, steps: Sequence[int]) -> PlannedSweep:
+    planned = plan_checkpoints(loaded, sweep, steps)
+    announce(loaded, planned)
+    return planned
 
 
-def _open_journal(loaded: EvalModel, config: ResolvedSweep, step: int) -> FileJournal:
+def _open_journal(loaded: EvalModel, config: SweepConfig, step: int) -> FileJournal:
     """Open this checkpoint's journal, with what an interrupted sweep of this name measured."""
     session = loaded.session
     path = session.run.sweep_journal(config.name, step)
@@ -175,7 +174,7 @@ def sweep_tables(results: Sequence[Result]) -> SweepTables:
 
 
 def _finish(
-    loaded: EvalModel, training: TrainingConfig, config: ResolvedSweep, found: SweepTables
+    loaded: EvalModel, training: TrainingConfig, config: SweepConfig, found: SweepTables
 ) -> None:
     """Write the results, delete journals of other checkpoints, and show the tables."""
     run, console, newest = loaded.session.run, loaded.session.console, found.checkpoints[0]

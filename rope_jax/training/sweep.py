@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 
 from rope_jax import stopping
-from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig, TrainingSweepConfig, check_targets
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.evaluation.measure import measure
-from rope_jax.evaluation.plan import SweepPlan, sweep_lengths
+from rope_jax.evaluation.plan import SweepPlan, resolve_sweep, sweep_lengths
 from rope_jax.model.decoder import Params
 from rope_jax.model.memory import window_bytes
 from rope_jax.runs.logs import Scalars
@@ -34,7 +33,7 @@ class TrainingSweep:
         self._program, self._programs = program, dict[Any, Any]()
         self._nll_of_last = nll_of_last(program.model, program.placement)
         window = program.config.sweep_window
-        lengths = sweep_lengths(SweepConfig(lengths=settings.lengths), window)
+        lengths = sweep_lengths(SweepConfig(lengths=settings.lengths), [window])
         self.lengths = tuple(sorted({*lengths, window}))
         if not len(corpus.validation):
             raise UserError(
@@ -55,18 +54,19 @@ class TrainingSweep:
             "split": "validation",
             "bos": "document" if bos_ids else "none",
         }
-        asked, config = validate(SweepConfig, raw, "sweep"), self._program.config
-        texts = corpus.validation.texts()
-        return [
-            SweepPlan(
-                layers=config.rotary_layers,
-                trained=config.trained(stage)._replace(window=config.sweep_window),
-                documents=texts,
-                bos_ids=bos_ids,
-                config=asked,
-                longest=config.encoding.longest,
-            )
+        config, texts = self._program.config, corpus.validation.texts()
+        stages = [
+            config.trained(stage)._replace(window=config.sweep_window)
             for stage in range(len(config.stages))
+        ]
+        resolved = resolve_sweep(
+            SweepConfig.model_validate(raw),
+            config.rotary_layers,
+            stages,
+            longest=config.encoding.longest,
+        )
+        return [
+            SweepPlan(resolved, config.rotary_layers, trained, texts, bos_ids) for trained in stages
         ]
 
     def measure(self, stage: int, params: Params) -> Scalars:

@@ -19,7 +19,7 @@ from rope_jax.evaluation.key_tokens import (
     tokens_of,
     whole_windows,
 )
-from rope_jax.evaluation.plan import SweepPlan
+from rope_jax.evaluation.plan import SweepPlan, resolve_sweep
 from rope_jax.evaluation.results import task_rows
 from rope_jax.model.loss import Scores
 from rope_jax.results.rows import Origin
@@ -117,8 +117,9 @@ def jobs_of(task, start=(BOS,), **settings):
     """Return the jobs that concern key tokens, by length."""
     raw = {"tasks": [task], "lengths": LENGTHS, "scalings": ["trained"]} | settings
     config = SweepConfig.model_validate(raw)
-    trained = Trained(16, NoScaling(), None)
-    plan = SweepPlan(RotaryLayers(GEOMETRY), trained, DOCUMENTS, start, config)
+    layers, trained = RotaryLayers(GEOMETRY), Trained(16, NoScaling(), None)
+    sweep = resolve_sweep(config, layers, [trained])
+    plan = SweepPlan(sweep, layers, trained, DOCUMENTS, start)
     return [job for job in plan.jobs() if job.metric.name == "longppl"]
 
 

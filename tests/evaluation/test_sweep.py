@@ -98,7 +98,7 @@ def test_every_measurement_is_what_numpy_computes(bos, settings):
     ],
 )
 def test_the_window_is_among_the_lengths_where_it_lies_between_them(lengths, window, wanted):
-    assert sweep_lengths(SweepConfig(lengths=lengths), window) == wanted
+    assert sweep_lengths(SweepConfig(lengths=lengths), [window]) == tuple(wanted)
 
 
 def test_the_baseline_is_the_trained_scaling_at_the_window():

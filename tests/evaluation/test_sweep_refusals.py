@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rope_jax.config.entries import parse_entries
 from rope_jax.config.sections import Trained
-from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers
@@ -111,9 +111,8 @@ def test_a_scaling_that_changes_something_or_need_not_is_accepted(entry, setting
 def test_a_scaling_makes_the_known_window_longer(entry, window, length):
     # it puts the first token more than length − 2 tokens away, so all of the length must be known
     entry = entry | {"map": {"type": "leaky_rerope", "window": 10, "k": 1.01}}
-    config = SweepConfig.model_validate({"scalings": [entry], "lengths": [length]})
     trained = Trained(window, NoScaling(), None)
-    check_entries(config, RotaryLayers(GEOMETRY), trained, length)
+    check_entries(parse_entries(entry), RotaryLayers(GEOMETRY), trained, length)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.metrics import TaskMetric, exact_answers
-from rope_jax.evaluation.plan import SweepPlan
+from rope_jax.evaluation.plan import SweepPlan, resolve_sweep
 from rope_jax.evaluation.results import sample_rows, task_rows
 from rope_jax.model.loss import Scores
 from rope_jax.results.rows import Origin
@@ -77,12 +77,9 @@ def test_a_model_that_sees_100_tokens_finds_what_lies_in_them(result):
 def test_samples_have_the_same_keys_and_nested_texts_at_every_length_and_depth():
     read = {}
     raw = {"tasks": [PASSKEY], "lengths": LENGTHS, "scalings": ["trained"]}
-    plan = SweepPlan(
-        RotaryLayers(GEOMETRY),
-        Trained(64, NoScaling(), None),
-        *(DOCUMENTS, (BOS,), SweepConfig.model_validate(raw)),
-        words=WORDS,
-    )
+    layers, trained = RotaryLayers(GEOMETRY), Trained(64, NoScaling(), None)
+    sweep = resolve_sweep(SweepConfig.model_validate(raw), layers, [trained])
+    plan = SweepPlan(sweep, layers, trained, DOCUMENTS, (BOS,), words=WORDS)
     for job in plan.jobs():
         if isinstance(job.metric, TaskMetric):
             tokens, cell = job.batch.tokens(), (job.metric.depth, job.metric.ablated)

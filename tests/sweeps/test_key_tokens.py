@@ -205,7 +205,7 @@ def test_a_mask_of_other_texts_is_refused(run, mask, tmp_path):
     path = tmp_path / "mask.json"
     tasks = [{"task": "longppl", "mask": str(path)}]
     path.write_text(json.dumps(content | {"corpus": "0" * 64}))
-    with pytest.raises(UserError, match=r"tasks: longppl: mask: .* was made from another corpus"):
+    with pytest.raises(UserError, match=r"tasks: mask: .* was made from another corpus"):
         swept(run, name="corpus", tasks=tasks)
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match="is of split test, and the sweep reads validation"):

@@ -7,11 +7,12 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
-from rope_jax.evaluation.plan import SweepPlan
+from rope_jax.evaluation.plan import SweepPlan, resolve_sweep
 from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
-from rope_jax.sweeps import model
-from rope_jax.sweeps.model import shrink_defaults, sweep_flops
+from rope_jax.sweeps import resolve
+from rope_jax.sweeps.model import sweep_flops
+from rope_jax.sweeps.resolve import shrink_defaults
 
 MODEL, VOCABULARY, WINDOW = ModelConfig(), 257, 64
 LAYERS = RotaryLayers(RotaryGeometry(32, 10000.0, WINDOW))
@@ -23,7 +24,9 @@ def plan_of(count=30, length=1100):
 
     def plan(config):
         trained = Trained(WINDOW, parse_scaling({"type": "none"}), None)
-        return SweepPlan(LAYERS, trained, documents, (256,), config)
+        return SweepPlan(
+            resolve_sweep(config, LAYERS, [trained]), LAYERS, trained, documents, (256,)
+        )
 
     return plan
 
@@ -57,14 +60,14 @@ def chosen(monkeypatch, share, config, **texts):
     """Return what is chosen where an hour is enough for a share of all defaults' FLOPs."""
     plan = plan_of(**texts)
     of_all = flops(plan_of()(config))
-    monkeypatch.setattr(model, "nominal_flops", lambda: share * of_all / 3600)
+    monkeypatch.setattr(resolve, "nominal_flops", lambda: share * of_all / 3600)
     values, made, _ = shrink_defaults(
         config, WINDOW, lambda values: plan(config.model_copy(update=values)), flops
     )
     used = config.model_copy(update=values)
     if used.lengths is not None:
-        assert made.lengths == list(used.lengths)
-    return tuple(made.lengths), used.max_documents, used.max_blocks
+        assert made.sweep.lengths == used.lengths
+    return made.sweep.lengths, used.max_documents, used.max_blocks
 
 
 def test_defaults_become_fewer_and_shorter_until_an_hour_is_enough(monkeypatch):
