@@ -58,7 +58,7 @@ def layer(
     attention: AttentionName, encoding: Encoding, map_: PositionMap | None, length: int
 ) -> Program:
     """Compile one layer's attention."""
-    encoding = encoding.fitted(length)
+    encoding = encoding.resolved(length)
     rotary = rotary_of(encoding, map_, length)
     positions = jnp.arange(length)[None]
     sizes = Sizes(1, HEADS * HEAD_DIM, HEADS, HEAD_DIM, 0.02)

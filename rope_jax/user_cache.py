@@ -1,4 +1,4 @@
-"""Our folder in the user's cache directory, and the compiled programs in it. Imports no jax."""
+"""Our folder in the user's cache directory, and the compiled programs in it."""
 
 import contextlib
 import glob
@@ -8,6 +8,8 @@ import re
 import warnings
 from pathlib import Path
 from typing import Any
+
+import jax
 
 _MAX_BYTES = 2**30
 _MIN_SECONDS = 0.3  # to compile: faster programs are not worth a file
@@ -21,7 +23,7 @@ def user_cache() -> Path:
 
 
 def keep_compiled_programs() -> None:
-    """Have JAX cache compiled programs, unless JAX_COMPILATION_CACHE_DIR says where; before jax."""
+    """Have JAX cache compiled programs, unless JAX_COMPILATION_CACHE_DIR says where."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     try:
@@ -31,8 +33,9 @@ def keep_compiled_programs() -> None:
     except (OSError, RuntimeError):
         return
     if os.access(folder, os.W_OK):
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(_MIN_SECONDS))
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_SECONDS)
         _delete_unusable_programs(folder)
 
 

@@ -158,7 +158,7 @@ def encoding_properties_table() -> str:
     """Return a table of what each encoding trains, what applies to it, and its longest text."""
     rows = []
     for name, encoding in ENCODINGS.items():
-        fitted = encoding.model_validate({}).fitted(128)
+        fitted = encoding.model_validate({}).resolved(128)
         rows.append(
             (
                 f"`{name}`",

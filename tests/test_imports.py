@@ -46,8 +46,9 @@ LAYERS = (
     ("__main__",),
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
-# What answers --help and mistakes in a config, in less time than importing jax takes.
-WITHOUT_JAX = {
+# What lists the commands and reports mistakes in naming one, in less time than importing jax takes.
+WITHOUT_JAX = {"__main__", "cli", "commands", "errors", "extras", "stopping"}
+JAX = {
     *("__main__", "cli", "commands", "config", "errors", "extras", "protocols", "stopping"),
     *("tasks", "user_cache"),
 }
@@ -170,43 +171,40 @@ def test_only_mesh_names_mesh_axes() -> None:
     assert_none(wrong, "only these files of devices/ name the axes of a mesh")
 
 
-# Runs in a fresh interpreter: what each step has imported by its end. Later steps keep the
-# modules of the earlier ones, so each step is at fault only if those before it are not.
+# Runs in a fresh interpreter: what each module has imported by its end. Later ones keep what
+# earlier ones imported, so each is at fault only if those before it are not.
 STEPS = """
-import importlib, json, runpy, sys
-packages, modules, scripts = json.loads(sys.argv[1])
-found = {}
-def note(step):
-    found[step] = sorted({name.partition(".")[0] for name in sys.modules} & set(packages))
+import importlib, json, sys
+packages, modules = json.loads(sys.argv[1])
+loaded = {}
 for module in modules:
     importlib.import_module(module)
-    note(module)
-for script in scripts:
-    sys.argv = [script, "--help"]
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit:
-        note(script)
-print(json.dumps(found), file=sys.stderr)
+    loaded[module] = sorted({name.partition(".")[0] for name in sys.modules} & set(packages))
+print(json.dumps(loaded), file=sys.stderr)
 """
 
 
-def test_help_and_config_load_no_jax() -> None:
-    """Nor do the settings of positions, which a config contains."""
+def test_listing_the_commands_loads_no_jax() -> None:
     files = (Path(file) for file in trees() if part_of(ROOT / file) in WITHOUT_JAX)
     modules = [".".join(file.with_suffix("").parts) for file in files]
-    scripts = ["train.py", "eval_ppl.py"]
     done = subprocess.run(
-        [sys.executable, "-c", STEPS, json.dumps([sorted(JAX), modules, scripts])],
+        [sys.executable, "-c", STEPS, json.dumps([sorted(JAX), modules])],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    found = json.loads(done.stderr)
-    assert list(found) == [*modules, *scripts]
-    loaded = {step: names for step, names in found.items() if names}
-    assert not loaded, f"jax must not be loaded after {next(iter(loaded))}: {loaded}"
+    loaded = json.loads(done.stderr)
+    assert list(loaded) == modules
+    with_jax = {step: names for step, names in loaded.items() if names}
+    assert not with_jax, f"jax must not be loaded after {next(iter(with_jax))}: {with_jax}"
+
+
+def test_rope_needs_few_packages() -> None:
+    """Those that the README names for `pip install --no-deps`, beside what they need themselves."""
+    allowed = {"jax", "flax", "numpy", "pydantic", "pydantic_core", "jaxtyping", "rope_jax"}
+    used = {i.name.partition(".")[0] for i in imports() if i.importer == "rope"}
+    assert used - set(sys.stdlib_module_names) <= allowed
 
 
 def test_the_way_from_a_config_to_the_curve_exists():

@@ -6,12 +6,15 @@ import sys
 import warnings
 from pathlib import Path
 
+import jax
+import pytest
+
 from rope_jax import user_cache
 
 COMPILE_AGAIN_AFTER_DAMAGE = """
 from rope_jax.user_cache import keep_compiled_programs, user_cache
-keep_compiled_programs()
 import jax
+keep_compiled_programs()
 
 def f(x):
     return jax.numpy.sin(x) * 3
@@ -46,13 +49,25 @@ def test_damaged_programs_are_compiled_and_written_again(tmp_path):
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
-def test_only_the_programs_that_jax_names_are_deleted(tmp_path, monkeypatch):
+@pytest.fixture
+def no_cache(monkeypatch):
+    """JAX as it is without a setting of the environment."""
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    names = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_only_the_programs_that_jax_names_are_deleted(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     shown = []
     monkeypatch.setattr(warnings, "showwarning", lambda message, *_: shown.append(str(message)))
     user_cache.keep_compiled_programs()
-    folder = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    folder = Path(jax.config.jax_compilation_cache_dir)
     for name in ("jit_step-1-cache", "jit_step-2-cache", "jit_step_2-1-cache", "other"):
         (folder / name).write_text("")
     unusable = "Error reading persistent compilation cache entry for 'jit_step': error: -5"
@@ -64,11 +79,11 @@ def test_only_the_programs_that_jax_names_are_deleted(tmp_path, monkeypatch):
     assert sorted(os.listdir(folder)) == ["jit_step_2-1-cache", "other"]
 
 
+@pytest.mark.usefixtures("no_cache")
 def test_no_home_directory_means_no_cache(monkeypatch):
     def no_home(*_):
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     monkeypatch.setattr("pathlib.Path.expanduser", no_home)
     user_cache.keep_compiled_programs()
-    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+    assert jax.config.jax_compilation_cache_dir is None

@@ -1,1 +1,1 @@
-"""Configuration: one schema per command, and how YAML and overrides are read. Imports no jax."""
+"""Configuration: one schema per command, and how YAML and overrides are read."""

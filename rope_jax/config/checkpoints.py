@@ -1,4 +1,4 @@
-"""Schemas of Hugging Face checkpoints in and out. Imports no jax."""
+"""Schemas of Hugging Face checkpoints in and out."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""Schema of a sweep's entries: one curve each. Imports no jax.
+"""Schema of a sweep's entries: one curve each.
 
 An entry is written flat: `{type: yarn, factor: auto, beta_fast: 8, name: mine}`. For each strategy,
 a model with exactly these keys is derived from the strategy's own.

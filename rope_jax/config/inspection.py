@@ -1,7 +1,4 @@
-"""Schemas of inspections: scalings of a bare geometry or a model's layers, geometries, maps, costs.
-
-Imports no jax.
-"""
+"""Schemas of inspections: scalings of a geometry or of layers, geometries, maps and costs."""
 
 import operator
 import os

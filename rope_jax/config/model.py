@@ -1,4 +1,4 @@
-"""Schemas of the decoder and its rotary embedding. Imports no jax."""
+"""Schemas of the decoder and its rotary embedding."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""Schemas of how results are shown, compared and drawn again. Imports no jax."""
+"""Schemas of how results are shown, compared and drawn again."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""Schema of a sweep. Imports no jax."""
+"""Schema of a sweep."""
 
 import operator
 from collections.abc import Sequence

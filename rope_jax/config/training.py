@@ -302,7 +302,7 @@ class TrainingConfig(Frozen):
     @property
     def encoding(self) -> Encoding:
         """The position encoding, with defaults that follow from the longest stage."""
-        return self.model.position.fitted(max(stage.length for stage in self.stages))
+        return self.model.position.resolved(max(stage.length for stage in self.stages))
 
     @property
     def rotary_layers(self) -> RotaryLayers:

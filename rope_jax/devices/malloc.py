@@ -10,7 +10,7 @@ _HEAP_BYTES = 2**32
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory for the next step; call this before importing jax.
+    """Make glibc keep freed memory for the next step; call this before JAX starts its threads.
 
     By default the next step waits for every page to be mapped and zeroed again: a sixth of its time
     in the demo. All threads share the main arena, the only one that can grow without mmap. Huge

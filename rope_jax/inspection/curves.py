@@ -1,4 +1,4 @@
-"""Which curves to show: each requested scaling in each kind of layer. Imports no jax."""
+"""Which curves to show: each requested scaling in each kind of layer."""
 
 from dataclasses import dataclass
 

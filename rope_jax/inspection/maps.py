@@ -1,6 +1,6 @@
 """Position maps side by side: r(i, j) of every query and key as a picture, and a table.
 
-Notation as in `rope_jax.positions.maps`; n is the text's length. Imports no jax.
+Notation as in `rope_jax.positions.maps`; n is the text's length.
 """
 
 import math

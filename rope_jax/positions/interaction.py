@@ -7,7 +7,7 @@ entry stands for all beyond.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,19 +15,29 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.positions.mask import BandMask
 
-__all__ = ["AddedValues", "Interaction", "Scores", "capped", "dot_product"]
+__all__ = ["AddedValues", "Interaction", "Params", "Scores", "capped", "dot_product"]
+
+Params = dict[str, Array]
+"""Float32 arrays by name."""
 
 #: scores(params, queries/√H, keys, query_index, key_index): the logits of a block of queries and a
 #: block of keys, up to a constant per query, which must be the same for all its keys. params: the
 #: layer's arrays, as `Encoding.layer_params` makes them. The indices are consecutive places in the
 #: window; below 0 is padding, which is masked afterwards, as is whatever a query must not see.
 Scores = Callable[
-    [Any, Float[Array, "B K G T H"], Float[Array, "B K S H"], Int[Array, " T"], Int[Array, " S"]],
+    [
+        Params,
+        Float[Array, "B K G T H"],
+        Float[Array, "B K S H"],
+        Int[Array, " T"],
+        Int[Array, " S"],
+    ],
     Float[Array, "B K G T S"],
 ]
 #: values(params, weights, query_index, key_index): what is added to weights · values.
 AddedValues = Callable[
-    [Any, Float[Array, "B K G T S"], Int[Array, " T"], Int[Array, " S"]], Float[Array, "B K G T V"]
+    [Params, Float[Array, "B K G T S"], Int[Array, " T"], Int[Array, " S"]],
+    Float[Array, "B K G T V"],
 ]
 
 
@@ -47,14 +57,14 @@ def unstacked(x: Float[Array, "B K rows X"], groups: int) -> Float[Array, "B K G
 
 
 def dot_product(
-    params: Any, q: Float[Array, "B K G T H"], k: Float[Array, "B K S H"], *indices: Array
+    params: Params, q: Float[Array, "B K G T H"], k: Float[Array, "B K S H"], *indices: Array
 ) -> Float[Array, "B K G T S"]:
     """q·kᵀ in float32: the scores of every encoding that adds nothing to them."""
     return unstacked(product(stacked(q), k.swapaxes(-1, -2)), q.shape[2])
 
 
 def plus_by_distance(
-    params: Any, q: Float[Array, "B K G T H"], k: Float[Array, "B K S H"], *indices: Array
+    params: Params, q: Float[Array, "B K G T H"], k: Float[Array, "B K S H"], *indices: Array
 ) -> Float[Array, "B K G T S"]:
     """Scores q·kᵀ + params["by_distance"][n, min(i − j, C − 1)], from a table [#B, N, C]."""
     table = params["by_distance"]
@@ -69,7 +79,7 @@ def capped(scores: Scores) -> Scores:
     Gemma 2, arXiv 2408.00118, §2. The scores must be known exactly, not up to a constant per query.
     """
 
-    def capped_scores(params: Any, *block: Array) -> Float[Array, "B K G T S"]:
+    def capped_scores(params: Params, *block: Array) -> Float[Array, "B K G T S"]:
         softcap = params["softcap"].reshape((1,) * 5)
         return softcap * jnp.tanh(scores(params, *block) / softcap)
 

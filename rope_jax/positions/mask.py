@@ -1,4 +1,4 @@
-"""The mask of one band of a position map: static, and compiled into a program. Imports no jax."""
+"""The mask of one band of a position map: static, and compiled into a program."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,6 +1,6 @@
 """Protocols of perplexity: which windows are read, and which of their tokens are scored.
 
-Imports no jax. To add one, write a file here with a subclass of `TilingProtocol` and list it below;
+To add one, write a file here with a subclass of `TilingProtocol` and list it below;
 docs/add-a-protocol.md shows how.
 """
 

@@ -16,20 +16,15 @@ For Hugging Face's config dictionaries see `rope_jax.rope.hf`; for models whose 
 `RotaryLayers`.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+from rope_jax.rope.angles import cos_sin
 from rope_jax.rope.frequencies import Frequencies, Rotary
 from rope_jax.rope.geometry import Layout, RotaryGeometry
 from rope_jax.rope.layers import LayerOverride, RotaryLayers
+from rope_jax.rope.module import RotaryEmbedding, RotaryNumbers
 from rope_jax.rope.query_scales import QUERY_SCALES, QueryScale
+from rope_jax.rope.rotation import rotate, rotate_heads
 from rope_jax.rope.strategies import STRATEGIES, AnyScaling, Scaling, parse_scaling
 from rope_jax.rope.strategies.base import WithFactor
-
-if TYPE_CHECKING:
-    from rope_jax.rope.angles import cos_sin
-    from rope_jax.rope.module import RotaryEmbedding, RotaryNumbers
-    from rope_jax.rope.rotation import rotate, rotate_heads
 
 __all__ = [
     "QUERY_SCALES",
@@ -51,20 +46,3 @@ __all__ = [
     "rotate",
     "rotate_heads",
 ]
-
-
-# Strategies are configuration and must load in milliseconds (`--help`, config errors). The modules
-# of these names import jax, which takes a second, so they are loaded on first use.
-_WITH_JAX = {
-    "RotaryEmbedding": "module",
-    "RotaryNumbers": "module",
-    "cos_sin": "angles",
-    "rotate": "rotation",
-    "rotate_heads": "rotation",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WITH_JAX:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WITH_JAX[name]}"), name)

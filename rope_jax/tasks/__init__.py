@@ -1,4 +1,4 @@
-"""Tasks that ask whether far context is used. Imports no jax.
+"""Tasks that ask whether far context is used.
 
 To add one, write a file here with a subclass of `Task` and list it below.
 """

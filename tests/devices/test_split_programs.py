@@ -103,7 +103,7 @@ def measured(
     nll: of the last tokens. batch: the gradient and the sums. frequencies: the gradient with
     respect to these.
     """
-    position = ENCODINGS[encoding]().fitted(T)
+    position = ENCODINGS[encoding]().resolved(T)
     config = ModelConfig(**(SIZES | fields), position=position)
     if mesh:
         check_mesh(MeshConfig(**mesh), config, [map_ and MAPS[map_](**SETTINGS[map_])])

@@ -65,7 +65,7 @@ every_method = pytest.mark.parametrize(
 @functools.cache
 def model_and_params(method, attention, layers=1, order="unrolled"):
     """Return a model, and parameters with which attention is far from uniform."""
-    encoding = ENCODINGS.get(method, ENCODINGS["rope"])().fitted(LENGTH)
+    encoding = ENCODINGS.get(method, ENCODINGS["rope"])().resolved(LENGTH)
     config = ModelConfig(
         hidden_size=16,
         intermediate_size=16,

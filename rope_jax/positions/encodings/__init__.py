@@ -1,4 +1,4 @@
-"""Position encodings: what tells a model the order of its tokens. Imports no jax.
+"""Position encodings: what tells a model the order of its tokens.
 
 To add one, write a file here with a subclass of `Encoding` and list it below.
 """

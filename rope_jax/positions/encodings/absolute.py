@@ -1,12 +1,16 @@
 """`sinusoidal` and `learned`: a vector per position, added to the embeddings."""
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Params, Sizes
+from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.interaction import Params
+from rope_jax.rope import Frequencies, cos_sin
 from rope_jax.rope.settings import Whole
 
 
@@ -22,11 +26,12 @@ class SinusoidalEncoding(Encoding):
     uses_positions: ClassVar[bool] = True
     type: Literal["sinusoidal"] = "sinusoidal"
 
-    def embed(self, parameters: Params, x: Any, positions: Any) -> Any:
-        import jax.numpy as jnp
-
-        from rope_jax.rope import Frequencies, cos_sin
-
+    def embed(
+        self,
+        parameters: Params,
+        x: Float[Array, "B S D"],
+        positions: Int[Array | np.ndarray, "#B S"],
+    ) -> Float[Array, "B S D"]:
         width = x.shape[-1]
         theta = 10000.0 ** (-np.arange(0, width, 2, dtype=np.float64) / width)
         cos, sin = cos_sin(Frequencies.from_float64(theta), positions)
@@ -55,17 +60,20 @@ class LearnedEncoding(Encoding):
     def longest(self) -> int | None:
         return self.length
 
-    def fitted(self, longest: int) -> "LearnedEncoding":
+    def resolved(self, longest: int) -> "LearnedEncoding":
         return self if self.length else self.model_copy(update={"length": longest})
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         if self.length is None:
-            raise ValueError("length: is not known yet; give it, or call `fitted` first")
+            raise ValueError("length: is not known yet; give it, or call `resolved` first")
         return {"table": (1, self.length, sizes.hidden_size)}
 
-    def embed(self, parameters: Params, x: Any, positions: Any) -> Any:
-        import jax.numpy as jnp
-
+    def embed(
+        self,
+        parameters: Params,
+        x: Float[Array, "B S D"],
+        positions: Int[Array | np.ndarray, "#B S"],
+    ) -> Float[Array, "B S D"]:
         positions = jnp.asarray(positions, jnp.int32)
         # jnp.take would count negative positions from the table's end.
         positions = jnp.where(positions < 0, np.int32(2**31 - 1), positions)

@@ -1,21 +1,18 @@
-"""The base class of every position encoding. Imports no jax until a model is built.
+"""The base class of every position encoding.
 
-Shapes: L layers, B batch, S tokens, T queries, D model, N heads, K key-value heads, H head dim. An
-axis marked # may have size 1.
+Shapes: L layers, B batch, S tokens, T queries, D model, N heads, K key-value heads, H head dim, R
+head dim after rotation, pairs d/2 of the rotary dimension d. An axis marked # may have size 1.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from rope_jax.positions.interaction import AddedValues, Params, Scores, dot_product
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.settings import Settings
-
-if TYPE_CHECKING:
-    from rope_jax.positions.interaction import AddedValues, Scores
-else:  # they name arrays of jax
-    AddedValues = Scores = Any
-
-Params = dict[str, Any]
-"""Float32 arrays by name, with a leading axis of L, or of 1 if all layers share them."""
 
 
 class Sizes(NamedTuple):
@@ -61,10 +58,10 @@ class Encoding(Settings):
 
     @property
     def longest(self) -> int | None:
-        """The most tokens that a window can have; None: any number."""
+        """The most tokens that a window can have, or None if there is no limit."""
         return None
 
-    def fitted(self, longest: int) -> "Encoding":
+    def resolved(self, longest: int) -> "Encoding":
         """Return the encoding with defaults that follow from the longest trained window."""
         return self
 
@@ -76,39 +73,59 @@ class Encoding(Settings):
         """Return the shape of each parameter, by name."""
         return {}
 
-    def initial(self, sizes: Sizes, key: Any) -> Params:
-        """Draw the parameters: float32, from a normal distribution, like the model's own."""
-        import jax
+    def initial(self, sizes: Sizes, key: Key[Array, ""]) -> Params:
+        """Draw the parameters: float32, from a normal distribution, like the model's own.
 
+        Their first axis is L, or 1 if all layers share them.
+        """
         return {
             name: sizes.std * jax.random.normal(jax.random.fold_in(key, number), shape)
             for number, (name, shape) in enumerate(self.parameter_shapes(sizes).items())
         }
 
-    def embed(self, parameters: Params, x: Any, positions: Any) -> Any:
-        """Return the embeddings [B, S, D] with what the encoding adds at positions [#B, S]."""
+    def embed(
+        self,
+        parameters: Params,
+        x: Float[Array, "B S D"],
+        positions: Int[Array | np.ndarray, "#B S"],
+    ) -> Float[Array, "B S D"]:
+        """Return the embeddings with what the encoding adds at the tokens' positions."""
         return x
 
-    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
-        """Return what every layer needs inside attention: float arrays [L|1, …]; pairs: d/2."""
+    def layer_params(
+        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
+    ) -> Params:
+        """Return what every layer needs inside attention: float arrays [L|1, …]."""
         return {}
 
-    def rotate_queries(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
-        """Rotate queries [B, T, N, H] by cos and sin [#B, T, #N, pairs]. params: the layer's."""
+    def rotate_queries(
+        self,
+        params: Params,
+        x: Float[Array, "B T N H"],
+        cos: Float[Array, "#B T groups pairs"],
+        sin: Float[Array, "#B T groups pairs"],
+        layout: Layout,
+    ) -> Float[Array, "B T N R"]:
+        """Rotate queries, whose heads share the angles of `groups` in turn. params: the layer's."""
         return x
 
-    def rotate_keys(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
-        """Rotate keys [B, S, K, H] by cos and sin [#B, S, #K, pairs]; by default like queries."""
+    def rotate_keys(
+        self,
+        params: Params,
+        x: Float[Array, "B S K H"],
+        cos: Float[Array, "#B S groups pairs"],
+        sin: Float[Array, "#B S groups pairs"],
+        layout: Layout,
+    ) -> Float[Array, "B S K R"]:
+        """Rotate keys; by default like queries."""
         return self.rotate_queries(params, x, cos, sin, layout)
 
     @property
     def scores(self) -> Scores:
         """The scores of queries and keys. It must be the same object at every call."""
-        from rope_jax.positions.interaction import dot_product
-
         return dot_product
 
     @property
     def values(self) -> AddedValues | None:
-        """What is added to the weighted values; None: nothing."""
+        """What is added to the weighted values, if anything."""
         return None

@@ -3,12 +3,17 @@
 import bisect
 import functools
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Float32, Float64, Int, Int32, Key
 from pydantic import Field, model_validator
 
-from rope_jax.positions.encodings.base import Encoding, Params, Scores, Sizes
+from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.functions import bounded
+from rope_jax.positions.interaction import Params, Scores, dot_product, plus_by_distance
 from rope_jax.rope.settings import Whole
 
 
@@ -24,8 +29,8 @@ class ALiBiEncoding(Encoding):
         return _alibi_scores
 
 
-def alibi_slopes(heads: int) -> np.ndarray:
-    """Return the slope of each of N heads, float64 [N].
+def alibi_slopes(heads: int) -> Float64[np.ndarray, " {heads}"]:
+    """Return the slope of each of N heads.
 
     For N a power of two: 2^(−8n/N), n = 1 … N. Otherwise: those of the largest power of two P
     below N, then every other one of those for 2P, beginning with the first, as in the authors' code
@@ -33,42 +38,42 @@ def alibi_slopes(heads: int) -> np.ndarray:
     """
     power = 2 ** int(math.log2(heads))
 
-    def of_power(n: int) -> np.ndarray:
+    def of_power(n: int) -> Float64[np.ndarray, " {n}"]:
         return 2.0 ** (-8.0 * np.arange(1, n + 1) / n)
 
     return np.concatenate([of_power(power), of_power(2 * power)[::2][: heads - power]])
 
 
-def _alibi_scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+def _alibi_scores(
+    params: Params,
+    q: Float[Array, "B K G T H"],
+    k: Float[Array, "B K S H"],
+    query_index: Int[Array, " T"],
+    key_index: Int[Array, " S"],
+) -> Float[Array, "B K G T S"]:
     """Add −slope·(t − j), with t the last of the queries, as more columns of queries and keys.
 
     That differs from −slope·(i − j) by a constant per query, which softmax ignores, and on a CPU
     costs next to nothing, whereas adding a bias to every score takes half as long as all the rest.
     Parts of at most 8 bits make the products exact in bfloat16 and TF32, too.
     """
-    import jax.numpy as jnp
-
-    from rope_jax.positions.interaction import dot_product
-
     slopes = _in_8_bits(alibi_slopes(k.shape[1] * q.shape[2]).astype(np.float32))
     slopes = slopes.reshape(1, k.shape[1], q.shape[2], 1, -1)
     behind = query_index[-1] - key_index
-    places = jnp.stack([behind & 0xFF, behind & 0xFF00, behind & ~0xFFFF], axis=-1)
+    distances = jnp.stack([behind & 0xFF, behind & 0xFF00, behind & ~0xFFFF], axis=-1)
     # every part of a slope meets every part of a distance
-    of_queries = jnp.repeat(-jnp.asarray(slopes, q.dtype), places.shape[-1], axis=-1)
-    of_keys = jnp.tile(places.astype(k.dtype)[None, None], slopes.shape[-1])
+    of_queries = jnp.repeat(-jnp.asarray(slopes, q.dtype), distances.shape[-1], axis=-1)
+    of_keys = jnp.tile(distances.astype(k.dtype)[None, None], slopes.shape[-1])
     q = jnp.concatenate([q, jnp.broadcast_to(of_queries, (*q.shape[:-1], of_keys.shape[-1]))], -1)
     k = jnp.concatenate([k, jnp.broadcast_to(of_keys, (*k.shape[:-1], of_keys.shape[-1]))], -1)
     return dot_product(params, q, k, query_index, key_index)
 
 
-def _in_8_bits(x: np.ndarray) -> np.ndarray:
-    """Return numbers of at most 8 significant bits that sum to x [N]: [N, parts], float32."""
-    from jax.numpy import bfloat16
-
+def _in_8_bits(x: Float32[np.ndarray, " N"]) -> Float32[np.ndarray, "N parts"]:
+    """Return numbers of at most 8 significant bits that sum to x."""
     parts = []
     while x.any():
-        parts.append(x.astype(bfloat16).astype(np.float32))
+        parts.append(x.astype(jnp.bfloat16).astype(np.float32))
         x = x - parts[-1]
     return np.stack(parts, axis=-1)
 
@@ -83,8 +88,6 @@ class BiasByDistance(Encoding):
 
     @property
     def scores(self) -> Scores:
-        from rope_jax.positions.interaction import plus_by_distance
-
         return plus_by_distance
 
 
@@ -118,16 +121,16 @@ class T5Encoding(BiasByDistance):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"bias": (1, self.buckets, sizes.heads)}
 
-    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
-        import jax.numpy as jnp
-
+    def layer_params(
+        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
+    ) -> Params:
         buckets = t5_buckets(self.buckets, self.max_distance)
         return {"by_distance": jnp.take(parameters["bias"], buckets, axis=1).swapaxes(1, 2)}
 
 
 @functools.cache
-def t5_buckets(buckets: int, max_distance: int) -> np.ndarray:
-    """Return the bucket of every distance 0 … max_distance, int32 [max_distance + 1].
+def t5_buckets(buckets: int, max_distance: int) -> Int32[np.ndarray, " {max_distance}+1"]:
+    """Return the bucket of every distance 0 … max_distance.
 
     With e = buckets/2: Δ for Δ < e, then min(buckets − 1, e + ⌊e·ln(Δ/e) / ln(max_distance/e)⌋), as
     `_relative_position_bucket` of T5's code does for causal attention. Whole numbers are compared,
@@ -140,13 +143,13 @@ def t5_buckets(buckets: int, max_distance: int) -> np.ndarray:
     borders = [bisect.bisect_left(candidates, x, key=lambda first: first**exact) for x in powers]
     distances = np.arange(max_distance + 1)
     logarithmic = exact + np.searchsorted(borders, distances, side="right")
-    found = np.where(distances < exact, distances, logarithmic).astype(np.int32)
-    found.flags.writeable = False  # it is cached
-    return found
+    by_distance = np.where(distances < exact, distances, logarithmic).astype(np.int32)
+    by_distance.flags.writeable = False  # it is cached
+    return by_distance
 
 
 # The authors' code keeps both parameters at least this large.
-_SMALLEST = 1e-2
+_MIN_PARAMETER = 1e-2
 
 
 class KERPLEEncoding(BiasByDistance):
@@ -163,9 +166,7 @@ class KERPLEEncoding(BiasByDistance):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"r1": (1, sizes.heads), "r2": (1, sizes.heads)}
 
-    def initial(self, sizes: Sizes, key: Any) -> Params:
-        import jax
-
+    def initial(self, sizes: Sizes, key: Key[Array, ""]) -> Params:
         r1_key, r2_key = jax.random.split(key)
         shape = (1, sizes.heads)
         return {
@@ -173,11 +174,9 @@ class KERPLEEncoding(BiasByDistance):
             "r2": jax.random.uniform(r2_key, shape),
         }
 
-    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
-        import jax.numpy as jnp
-
-        from rope_jax.positions.functions import bounded
-
-        r1, r2 = (bounded(parameters[name], _SMALLEST)[..., None] for name in ("r1", "r2"))
+    def layer_params(
+        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
+    ) -> Params:
+        r1, r2 = (bounded(parameters[name], _MIN_PARAMETER)[..., None] for name in ("r1", "r2"))
         distance = jnp.arange(positions.shape[-1], dtype=jnp.float32)[None, None]
         return {"by_distance": -r1 * jnp.log1p(r2 * distance)}

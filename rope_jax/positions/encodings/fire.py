@@ -1,11 +1,17 @@
 """`fire`: a bias that a small network computes from the distance over the query's position."""
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Params, Scores, Sizes
+from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.functions import mlp
+from rope_jax.positions.interaction import Params, Scores, dot_product
 from rope_jax.rope.settings import Whole
 
 _HIDDEN = 32
@@ -36,7 +42,7 @@ class FIREEncoding(Encoding):
         description="initial T, in tokens; null: a quarter of the longest trained window",
     )
 
-    def fitted(self, longest: int) -> "FIREEncoding":
+    def resolved(self, longest: int) -> "FIREEncoding":
         if self.threshold:
             return self
         return self.model_copy(update={"threshold": max(1, longest // _THRESHOLD_SHARE)})
@@ -50,10 +56,7 @@ class FIREEncoding(Encoding):
             "output_kernel": (sizes.layers, _HIDDEN, sizes.heads),
         }
 
-    def initial(self, sizes: Sizes, key: Any) -> Params:
-        import jax
-        import jax.numpy as jnp
-
+    def initial(self, sizes: Sizes, key: Key[Array, ""]) -> Params:
         shapes = self.parameter_shapes(sizes)
         keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
         inputs = {"hidden_kernel": 1, "hidden_bias": 1, "output_kernel": _HIDDEN}
@@ -65,11 +68,11 @@ class FIREEncoding(Encoding):
         ones = jnp.ones(shapes["c"], jnp.float32)
         return {"c": _INITIAL_C * ones, "multiplier": ones} | drawn
 
-    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
-        import jax.numpy as jnp
-
+    def layer_params(
+        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
+    ) -> Params:
         if self.threshold is None:
-            raise ValueError("threshold: is not known yet; give it, or call `fitted` first")
+            raise ValueError("threshold: is not known yet; give it, or call `resolved` first")
         threshold = jnp.abs(parameters["multiplier"] * self.threshold)
         params = {name: x for name, x in parameters.items() if name != "multiplier"}
         # float32 holds positions exactly up to 2^24.
@@ -81,21 +84,21 @@ class FIREEncoding(Encoding):
         return _scores
 
 
-def _scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
-    import jax.numpy as jnp
-
-    from rope_jax.positions.functions import mlp
-    from rope_jax.positions.interaction import dot_product
-
+def _scores(
+    params: Params,
+    q: Float[Array, "B K G T H"],
+    k: Float[Array, "B K S H"],
+    query_index: Int[Array, " T"],
+    key_index: Int[Array, " S"],
+) -> Float[Array, "B K G T S"]:
     c = params["c"]
 
-    def psi(x: Any) -> Any:
+    def psi(x: Float[Array, "..."]) -> Float[Array, "..."]:
         return jnp.log1p(jnp.abs(c * x))
 
     distance = jnp.maximum(query_index[:, None] - key_index[None, :], 0).astype(jnp.float32)
-    # Places before the window are padding.
-    place = jnp.maximum(query_index, 0)
-    position = jnp.take(params["position"], place, axis=-1, mode="clip")
+    # indices below 0, before the window, are padding
+    position = jnp.take(params["position"], jnp.maximum(query_index, 0), axis=-1, mode="clip")
     denominator = psi(jnp.maximum(position, params["threshold"])) + 1e-6
     ratio = psi(distance)[None] / denominator[..., None]  # [#B, T, S]
 

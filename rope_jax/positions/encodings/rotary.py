@@ -1,13 +1,18 @@
 """`rope`, `xpos`, `pope`: rotation of queries and keys; `none`: nothing."""
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int, Key
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Params, Scores, Sizes
-from rope_jax.rope.geometry import Layout
+from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.functions import bounded
+from rope_jax.positions.interaction import Params, Scores, dot_product
+from rope_jax.rope import Layout, rotate_heads
 
 
 class RoPE(Encoding):
@@ -21,9 +26,14 @@ class RoPE(Encoding):
     takes_maps: ClassVar[bool] = True
     type: Literal["rope"] = "rope"
 
-    def rotate_queries(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
-        from rope_jax.rope.rotation import rotate_heads
-
+    def rotate_queries(
+        self,
+        params: Params,
+        x: Float[Array, "B T N H"],
+        cos: Float[Array, "#B T groups pairs"],
+        sin: Float[Array, "#B T groups pairs"],
+        layout: Layout,
+    ) -> Float[Array, "B T N R"]:
         return rotate_heads(x, cos, sin, layout)
 
 
@@ -58,16 +68,21 @@ class XPosEncoding(Encoding):
         512.0, description="tokens after which pair i has decayed by ζ_i"
     )
 
-    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
+    def layer_params(
+        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
+    ) -> Params:
         dim = 2 * pairs
         zeta = (np.arange(0, dim, 2) + _GAMMA * dim) / ((1 + _GAMMA) * dim)
-        return {"decay": (-np.log(zeta) / self.scale_base).astype(np.float32)[None]}
+        return {"decay": jnp.asarray(-np.log(zeta) / self.scale_base, jnp.float32)[None]}
 
-    def rotate_queries(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
-        import jax.numpy as jnp
-
-        from rope_jax.rope.rotation import rotate_heads
-
+    def rotate_queries(
+        self,
+        params: Params,
+        x: Float[Array, "B T N H"],
+        cos: Float[Array, "#B T groups pairs"],
+        sin: Float[Array, "#B T groups pairs"],
+        layout: Layout,
+    ) -> Float[Array, "B T N R"]:
         if layout == "interleaved":
             # Scores don't know the layout. Reordered dimensions give the same products, since
             # queries and keys are reordered alike.
@@ -81,7 +96,13 @@ class XPosEncoding(Encoding):
         return _decayed_scores
 
 
-def _decayed_scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+def _decayed_scores(
+    params: Params,
+    q: Float[Array, "B K G T H"],
+    k: Float[Array, "B K S H"],
+    query_index: Int[Array, " T"],
+    key_index: Int[Array, " S"],
+) -> Float[Array, "B K G T S"]:
     """q·k with pair i's share times exp(−decay_i·(i − j)).
 
     The decay is a factor exp(−decay·(i − r)) of the query times exp(−decay·(r − j)) of the key. For
@@ -89,14 +110,12 @@ def _decayed_scores(params: Params, q: Any, k: Any, query_index: Any, key_index:
     rightly underflow to 0. If the blocks overlap, r is the middle of the overlap, and the factors
     of blocks of n tokens stay below 3.5^(n/2/scale_base): nothing overflows up to 60·scale_base.
     """
-    import jax.numpy as jnp
-
-    from rope_jax.positions.interaction import dot_product
-
     last = key_index[-1]
     middle = last - jnp.maximum(last - query_index[0], 0) // 2
 
-    def decayed(x: Any, distance: Any) -> Any:
+    def decayed(
+        x: Float[Array, "*axes C H"], distance: Int[Array, " C"]
+    ) -> Float[Array, "*axes C H"]:
         factor = jnp.exp(-params["decay"][None] * distance.astype(jnp.float32)[:, None])
         rest = jnp.ones((distance.shape[0], x.shape[-1] - 2 * factor.shape[-1]), jnp.float32)
         factor = jnp.concatenate([factor, factor, rest], axis=-1)
@@ -140,24 +159,26 @@ class PoPEEncoding(Encoding):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"delta": (sizes.layers, sizes.heads, sizes.head_dim)}
 
-    def initial(self, sizes: Sizes, key: Any) -> Params:
-        import jax
-        import jax.numpy as jnp
-
+    def initial(self, sizes: Sizes, key: Key[Array, ""]) -> Params:
         shape = self.parameter_shapes(sizes)["delta"]
         if self.initial_delta == "zero":
             return {"delta": jnp.zeros(shape, jnp.float32)}
         return {"delta": jax.random.uniform(key, shape, minval=-2 * math.pi, maxval=0.0)}
 
-    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
-        import jax.numpy as jnp
-
-        from rope_jax.positions.functions import bounded
-
+    def layer_params(
+        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
+    ) -> Params:
         delta = bounded(parameters["delta"], -2 * math.pi, 0.0)
         return {"cos_delta": jnp.cos(delta), "sin_delta": jnp.sin(delta)}
 
-    def rotate_queries(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
+    def rotate_queries(
+        self,
+        params: Params,
+        x: Float[Array, "B T N H"],
+        cos: Float[Array, "#B T groups pairs"],
+        sin: Float[Array, "#B T groups pairs"],
+        layout: Layout,
+    ) -> Float[Array, "B T N R"]:
         _check_width(cos, x.shape[-1])
         cos_delta, sin_delta = (params[name][None, None] for name in ("cos_delta", "sin_delta"))
         # angle i·θ − δ
@@ -165,12 +186,19 @@ class PoPEEncoding(Encoding):
         # Attention divides by √(2H), the root of the width that it sees, but the paper by √H.
         return _polar(x, cos, sin, math.sqrt(2))
 
-    def rotate_keys(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
+    def rotate_keys(
+        self,
+        params: Params,
+        x: Float[Array, "B S K H"],
+        cos: Float[Array, "#B S groups pairs"],
+        sin: Float[Array, "#B S groups pairs"],
+        layout: Layout,
+    ) -> Float[Array, "B S K R"]:
         _check_width(cos, x.shape[-1])
         return _polar(x, cos, sin)
 
 
-def _check_width(cos: Any, head_dim: int) -> None:
+def _check_width(cos: Float[Array, "*axes pairs"], head_dim: int) -> None:
     if cos.shape[-1] != head_dim:
         raise ValueError(
             f"rotary_dim: is {2 * cos.shape[-1]}, but pope turns each of a head's {head_dim} "
@@ -178,10 +206,12 @@ def _check_width(cos: Any, head_dim: int) -> None:
         )
 
 
-def _polar(x: Any, cos: Any, sin: Any, scale: float = 1.0) -> Any:
-    """Return scale·softplus(x)·e^(i·angle), real and imaginary parts: [.., H] becomes [.., 2H]."""
-    import jax
-    import jax.numpy as jnp
-
+def _polar(
+    x: Float[Array, "B T N H"],
+    cos: Float[Array, "#B T #N H"],
+    sin: Float[Array, "#B T #N H"],
+    scale: float = 1.0,
+) -> Float[Array, "B T N 2*H"]:
+    """Return scale·softplus(x)·e^(i·angle), the real parts before the imaginary ones."""
     magnitude = jax.nn.softplus(x.astype(jnp.float32)) * scale
     return jnp.concatenate([magnitude * cos, magnitude * sin], axis=-1).astype(x.dtype)

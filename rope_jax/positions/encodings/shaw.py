@@ -1,10 +1,21 @@
 """`shaw`: trained vectors per distance, added to keys and values."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import AddedValues, Encoding, Params, Scores, Sizes
+from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.interaction import (
+    AddedValues,
+    Params,
+    Scores,
+    add_by_distance,
+    dot_product,
+    sum_by_distance,
+)
 from rope_jax.rope.settings import Whole
 
 
@@ -26,7 +37,9 @@ class ShawEncoding(Encoding):
         shape = (sizes.layers, self.max_distance + 1, sizes.head_dim)
         return {"keys": shape, "values": shape}
 
-    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
+    def layer_params(
+        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
+    ) -> Params:
         return parameters
 
     @property
@@ -38,24 +51,27 @@ class ShawEncoding(Encoding):
         return _values
 
 
-def _scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+def _scores(
+    params: Params,
+    q: Float[Array, "B K G T H"],
+    k: Float[Array, "B K S H"],
+    query_index: Int[Array, " T"],
+    key_index: Int[Array, " S"],
+) -> Float[Array, "B K G T S"]:
     """Add q_i·a^K_c. The product comes before the distances: no array has axes T, S and H."""
-    import jax.numpy as jnp
-
-    from rope_jax.positions.interaction import add_by_distance, dot_product
-
     table = params["keys"].astype(q.dtype)
     by_distance = jnp.einsum("bkgth,ch->bkgtc", q, table, preferred_element_type=jnp.float32)
     logits = dot_product(params, q, k, query_index, key_index)
     return add_by_distance(logits, by_distance, query_index, key_index)
 
 
-def _values(params: Params, weights: Any, query_index: Any, key_index: Any) -> Any:
+def _values(
+    params: Params,
+    weights: Float[Array, "B K G T S"],
+    query_index: Int[Array, " T"],
+    key_index: Int[Array, " S"],
+) -> Float[Array, "B K G T V"]:
     """Σ_j w_ij·a^V_c, as the sum over c of (the weights at this distance)·a^V_c."""
-    import jax.numpy as jnp
-
-    from rope_jax.positions.interaction import sum_by_distance
-
     table = params["values"].astype(weights.dtype)
     by_distance = sum_by_distance(weights, table.shape[0], query_index, key_index)
     return jnp.einsum("bkgtc,cv->bkgtv", by_distance, table, preferred_element_type=jnp.float32)

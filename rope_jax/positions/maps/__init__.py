@@ -1,4 +1,4 @@
-"""Position maps: which relative position a query sees a key at. Imports no jax.
+"""Position maps: which relative position a query sees a key at.
 
 To add one, write a file here with a subclass of `PositionMap` and list it below.
 """

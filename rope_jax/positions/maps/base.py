@@ -1,4 +1,4 @@
-"""The base class of every position map, and the parts that a map consists of. Imports no jax."""
+"""The base class of every position map, and the parts that a map consists of."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal

@@ -89,11 +89,11 @@ def test_sizes_that_follow_from_the_longest_trained_window():
     assert learned().longest is None
     with pytest.raises(ValueError, match="length"):
         learned().parameter_shapes(SIZES)
-    assert learned().fitted(300).parameter_shapes(SIZES) == {"table": (1, 300, SIZES.hidden_size)}
-    assert learned(length=64).fitted(300).longest == 64
+    assert learned().resolved(300).parameter_shapes(SIZES) == {"table": (1, 300, SIZES.hidden_size)}
+    assert learned(length=64).resolved(300).longest == 64
     fire = type(made("fire")[0])
-    assert [fire().fitted(n).threshold for n in (2048, 2)] == [512, 1]
-    assert fire(threshold=100).fitted(2048).threshold == 100
+    assert [fire().resolved(n).threshold for n in (2048, 2)] == [512, 1]
+    assert fire(threshold=100).resolved(2048).threshold == 100
     with pytest.raises(ValueError, match="threshold"):
         fire().layer_params({}, POSITIONS, 4)
 
@@ -306,9 +306,8 @@ def test_xpos_is_exact_at_65_thousand_tokens():
 
     @jax.jit
     def scores(key_index):
-        found, vjp = jax.vjp(
-            lambda q: encoding.scores(params, q[:, :, None], k, jnp.asarray(last), key_index), q
-        )
+        block = jnp.asarray(k), jnp.asarray(last), key_index
+        found, vjp = jax.vjp(lambda q: encoding.scores(params, q[:, :, None], *block), q)
         return found[0, 0, 0], vjp(jnp.ones_like(found))[0]
 
     products = np.float64(q[0, 0, :, None]) * k[0, 0]  # pairs are (i, i + H/2)
