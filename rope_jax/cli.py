@@ -87,7 +87,7 @@ def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> 
     """Return the run's directory, its config and a console; a checkpoint is imported first."""
     from pathlib import Path
 
-    from rope_jax.checkpoints.files import is_checkpoint
+    from rope_jax.checkpoints.open import is_checkpoint
     from rope_jax.config.checkpoints import ImportConfig
     from rope_jax.console import plain_console
     from rope_jax.devices.malloc import keep_freed_memory

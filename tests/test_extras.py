@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from rope_jax.checkpoints.files import open_checkpoint
+from rope_jax.checkpoints.open import open_checkpoint
 from rope_jax.errors import UserError
 
 

@@ -34,6 +34,7 @@ from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
 from rope_jax.rope import RotaryGeometry, Scaling
 from rope_jax.rope.hf import to_hf
+from rope_jax.rope.hf.model_types import QUERIES_SCALED, UNROTATED_QUERIES_SCALED
 from rope_jax.rope.hf.read import LENGTH
 from rope_jax.rope.query_scales import Llama4Scale, QueryScale
 from rope_jax.runs.directory import RunDirectory
@@ -54,10 +55,10 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     tokenizer = run.open_tokenizer(training)
     model = language_model(resolve_run(training), tokenizer.vocab_size)
     placement = Placement(mesh_for(training))
-    like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
+    abstract_params = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     chosen = (config.step,) if config.step else None
     warn = functools.partial(print_warning, console)
-    (step,), checkpoints = chosen_checkpoints(run, chosen, like, warn)
+    (step,), checkpoints = chosen_checkpoints(run, chosen, abstract_params, warn)
     if config.step == 0 and step:  # only an imported run has a checkpoint of step 0
         raise UserError(f"steps: {run.checkpoints} has no step 0; its newest is {step}")
     sources = [(run, training)]  # and the runs that its weights come from, as far as they are here
@@ -280,13 +281,13 @@ def _position_keys(
         raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")
     rotates = [own.type != "drope" for _, own in layers]
     tempers = {own.query_scale for _, own in layers if own.type == "drope"}
-    if family.tempered:
+    if family.model_type in UNROTATED_QUERIES_SCALED:
         keys |= _temperature(tempers)
     elif tempers - {None}:
         raise ValueError("no query_scale in layers without rotation")
-    if family.nope == "listed":
+    if family.lists_unrotated:
         keys["no_rope_layers"] = [int(own) for own in rotates]
-    elif family.nope == "full":
+    elif family.global_unrotated:
         if rotates != [window is not None or not any(windows) for window in windows]:
             raise ValueError("other layers without rotation than those without a sliding window")
     elif not all(rotates):
@@ -348,7 +349,7 @@ def _rope_keys(
         # proportional has it among its own settings
         share = written.get("partial_rotary_factor", 1.0)
         own["partial_rotary_factor"] = rope.get("partial_rotary_factor", share)
-    if "llama_4_scaling_beta" in rope and not family.ministral:
+    if "llama_4_scaling_beta" in rope and family.model_type not in QUERIES_SCALED:
         raise ValueError("no Ministral's query scale")
     keys["rope_parameters"] = rope | own
     if kind in ("longrope", "yarn", "llama3") or LENGTH in family.defaults:

@@ -1,31 +1,26 @@
-"""The files of a Hugging Face checkpoint: found, checked and read, without running any code.
+"""The files of a Hugging Face checkpoint: checked and read, without running any code.
 
 Imports no jax: a wrong argument of a command should be answered at once.
 """
 
-import glob
 import hashlib
 import json
-import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from rope_jax.checkpoints import adapter
-from rope_jax.checkpoints.adapter import Adapter, read_adapter
+from rope_jax.checkpoints.adapter import Adapter
 from rope_jax.checkpoints.opening import opened, read_json, without_prefix
 from rope_jax.checkpoints.quantized import dequantized, logical_shape, partner, read_float8
 from rope_jax.checkpoints.sentence_pieces import converted
+from rope_jax.checkpoints.tensors import Row
 from rope_jax.data.tokenizers import read_content
-from rope_jax.errors import UserError, errors_in, file_errors
-from rope_jax.extras import needs_extra
+from rope_jax.errors import UserError
 from rope_jax.sealed import read_limited
-
-if TYPE_CHECKING:
-    from rope_jax.checkpoints.weights import Row
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -40,11 +35,6 @@ ACCOMPANYING = (
 )
 """Small files that an import keeps, for an export to give back."""
 _MOST_BYTES = 2**24  # of one of them
-# What a download needs: no code, no pickles, no second copy in another format.
-_PATTERNS = (
-    *(*ACCOMPANYING, TOKENIZER, SENTENCEPIECE, INDEX, "model*.safetensors"),
-    *(adapter.CONFIG, adapter.WEIGHTS),
-)
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -56,7 +46,6 @@ OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|multi_modal_pr
 _OUTPUT = "lm_head.weight"
 _EMBEDDINGS = {"model.embed_tokens.weight", "transformer.word_embeddings.weight"}
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
 class TensorInfo(NamedTuple):
@@ -199,7 +188,7 @@ class CheckpointFiles:
         paths = [self.folder / name for name in ACCOMPANYING]
         return {path.name: read_limited(path, _MOST_BYTES) for path in paths if path.is_file()}
 
-    def named(self, rows: "Sequence[Row]") -> "Sequence[Row]":
+    def named(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return a family's rows with the names that its tensors have in these files."""
         return rows
 
@@ -237,89 +226,6 @@ class CheckpointFiles:
             return dequantized(stored, scales, self.config.get("quantization_config") or {})
         except ValueError as error:
             raise UserError(f"{info.file}: {info.stored} has {error}") from None
-
-
-def open_checkpoint(model: str, revision: str | None, base: str | None = None) -> CheckpointFiles:
-    """Open a checkpoint: a local folder, an id on the hub, an adapter and its base; a GGUF file.
-
-    base: of an adapter, in place of the one that it names.
-    """
-    if is_gguf(model):
-        if revision is not None:
-            raise UserError(f"revision: {model} is a local file, which has no revisions")
-        with needs_extra("gguf", f"{model}: GGUF"):
-            from rope_jax.checkpoints.gguf.files import GgufFiles
-
-        return GgufFiles(Path(model).expanduser())
-    folder = find_folder(model, revision)
-    changes = read_adapter(folder, base)
-    if changes is None:
-        if base is not None:
-            raise UserError(f"base: {model} is no adapter, and has no base")
-        return CheckpointFiles(folder)
-    if base is not None:
-        with errors_in("base: ", UserError, UserError):
-            return CheckpointFiles(find_folder(base, None), changes)
-    is_folder = os.path.isdir(os.path.expanduser(changes.base))
-    try:
-        found = find_folder(changes.base, None if is_folder else changes.revision)
-    except UserError as error:
-        raise UserError(
-            f"{folder / adapter.CONFIG}: base_model_name_or_path: {error}; if the base is "
-            f"elsewhere, give it: rope-jax import {model} base=FOLDER"
-        ) from None
-    return CheckpointFiles(found, changes)
-
-
-def find_folder(model: str, revision: str | None) -> Path:
-    """Return the folder of a checkpoint: a local one, or that of a download from the hub."""
-    folder = os.path.expanduser(model)
-    if os.path.isdir(folder):
-        if revision is not None:
-            raise UserError(f"revision: {model} is a local folder, which has no revisions")
-        if not os.path.isfile(os.path.join(folder, CONFIG)) and (found := _gguf_in(folder)):
-            raise UserError(f"{model}: is a folder; name the file in it, such as {found[0]}")
-        return Path(folder)
-    if os.path.exists(folder) or not _HUB_ID.fullmatch(model):
-        raise UserError(
-            f"{model}: is neither a folder with a {CONFIG} nor the id (owner/name) of a model on "
-            "the Hugging Face hub"
-        )
-    from huggingface_hub import snapshot_download
-
-    # the network, the hub, a licence that is not accepted
-    with errors_in(f"{model}: cannot be downloaded from the hub: ", UserError, Exception):
-        return Path(snapshot_download(model, revision=revision, allow_patterns=list(_PATTERNS)))
-
-
-def is_gguf(model: str) -> bool:
-    """Whether a command's argument names a GGUF file, by its name or its first bytes."""
-    path = os.path.expanduser(model)
-    if not os.path.isfile(path):
-        return model.lower().endswith(GGUF) and not os.path.isdir(path)
-    with file_errors(path), open(path, "rb") as file:
-        return model.lower().endswith(GGUF) or file.read(4) == b"GGUF"
-
-
-def is_checkpoint(model: str) -> bool:
-    """Whether a command's argument names a checkpoint, of Hugging Face or GGUF, not a run."""
-    if is_gguf(model):
-        return True
-    folder = os.path.expanduser(model)  # os.path also answers for names that no file can have
-    if os.path.exists(os.path.join(folder, "config.yaml")):
-        return False
-    if any(os.path.isfile(os.path.join(folder, name)) for name in (CONFIG, adapter.CONFIG)):
-        return True
-    if _gguf_in(folder):
-        return True
-    # runs/dmeo is a misspelt run, not a model of the owner "runs"
-    is_there = os.path.exists(folder) or os.path.exists(os.path.dirname(folder) or ".")
-    return bool(_HUB_ID.fullmatch(model)) and not is_there
-
-
-def _gguf_in(folder: str) -> list[str]:
-    """Return the GGUF files in a folder, if it is one."""
-    return sorted(glob.glob(os.path.join(glob.escape(folder), f"*{GGUF}")))
 
 
 def _shards(folder: Path) -> list[Path]:

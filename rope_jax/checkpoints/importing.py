@@ -7,7 +7,8 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from rope_jax.checkpoints.files import GGUF, TOKENIZER, CheckpointFiles, open_checkpoint
+from rope_jax.checkpoints.files import GGUF, TOKENIZER, CheckpointFiles
+from rope_jax.checkpoints.open import open_checkpoint
 from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.checkpoints import ImportConfig
@@ -146,12 +147,12 @@ def _import(
     placement = Placement(training.mesh)
     model = language_model(resolve_run(training), tokenizer.vocab_size)
     placement.check_vocabulary(model.vocab_size)
-    like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    leaves = jax.tree.leaves(like)
+    abstract_params = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
+    leaves = jax.tree.leaves(abstract_params)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     check_fits(
         "mesh.fsdp: the weights take",
-        *(bytes_per_device(like), device_bytes()),
+        *(bytes_per_device(abstract_params), device_bytes()),
         "split them over more devices, or give param_dtype=bfloat16",
     )
     is_added = tokenizer.adds_start or not tokenizer.bos_ids
@@ -172,7 +173,7 @@ def _import(
         },
     )
     with console.status("reading the weights"):
-        params = load_parameters(files, description.family.rows(training.model), like)
+        params = load_parameters(files, description.family.rows(training.model), abstract_params)
     with console.status("writing the run"), replacing_folder(run.path) as folder:
         new = RunDirectory(folder)
         write_text(new.config_file, dump(training))

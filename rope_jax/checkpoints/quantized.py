@@ -17,12 +17,25 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-METHODS = ("fp8", "mxfp4")
-"""Values of `quant_method` that are read."""
+_METHODS = ("fp8", "mxfp4")
 _BLOCK = (128, 128)
 _FLOAT4 = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
 # the two numbers in every byte
 _PAIRS = np.stack([np.tile(_FLOAT4, 16), np.repeat(_FLOAT4, 16)], axis=-1)
+
+
+def check_method(quantization: Any) -> None:
+    """ValueError if weights are quantized in a way that cannot be read.
+
+    quantization: a config's quantization_config. transformers keeps it after it has dequantized a
+        GGUF file, whose tensors are floats then.
+    """
+    method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
+    if quantization and method not in (*_METHODS, "gguf"):
+        raise ValueError(
+            f"quantization_config: quant_method {method!r} is not one of {', '.join(_METHODS)}, "
+            "which can be read; use the unquantized checkpoint"
+        )
 
 
 def partner(name: str, dtype: str) -> tuple[str, str] | None:

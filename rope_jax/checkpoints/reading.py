@@ -1,35 +1,31 @@
 """The decoder's config and positions in the config.json of a Hugging Face checkpoint."""
 
 import contextlib
-import re
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flax.traverse_util import unflatten_dict
 
-from rope_jax.checkpoints.families import FAMILIES, REFUSED, Family
+from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.checkpoints.families.base import PATTERN
-from rope_jax.checkpoints.quantized import METHODS
+from rope_jax.checkpoints.keys import (
+    IGNORED_BY,
+    POSITION_KEYS,
+    REFUSED,
+    TEMPERATURE_KEYS,
+    check_values,
+    unread_keys,
+    without_keys,
+)
+from rope_jax.checkpoints.quantized import check_method
 from rope_jax.config.messages import show_value
 from rope_jax.config.model import MOST_LAYERS, ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.hf.layers import shortest_pattern
+from rope_jax.rope.hf.model_types import UNROTATED_QUERIES_SCALED
 from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES
 
-POSITION_KEYS = frozenset(
-    {
-        *("rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"),
-        *("partial_rotary_factor", "rotary_pct", "rotary_emb_base"),
-        *("original_max_position_embeddings", "layer_types", "sliding_window"),
-        *("use_sliding_window", "sliding_window_pattern", "_sliding_window_pattern"),
-        *("no_rope_layers", "no_rope_layer_interval", "head_dim", "position_embedding_type"),
-    }
-)
-"""Keys about positions, which are read whatever the family."""
-TEMPERATURE = ("attn_temperature_tuning", "attn_scale", "floor_scale")
-"""Keys about the queries of layers without rotation (Llama 4)."""
 _ROPE = ("rope_scaling", "rope_parameters")
 # Keys of other rope types that may be left over beside `rope_type: default`, which does not scale;
 # and LongRoPE's that transformers reads for Phi-3.5-MoE only.
@@ -39,90 +35,6 @@ _LEFT_OVER = {
     "longrope": {"short_mscale", "long_mscale"},
 }
 _SCALES = {"factor", "attention_factor", "short_factor", "long_factor", "llama_4_scaling_beta"}
-
-
-def _number(kind: Any, least: float | int, most: float | int) -> Callable[[Any], bool]:
-    """Return a function that says whether a value is a number of a kind from `least` to `most`."""
-    return lambda x: isinstance(x, kind) and not isinstance(x, bool) and least <= x <= most
-
-
-_SIZES = (
-    *("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"),
-    *("max_position_embeddings", "original_max_position_embeddings"),
-    *("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"),
-)
-_WHOLE = {*_SIZES, "sliding_window", "max_window_layers"}
-# What the value of a key about layers or positions has to be.
-_TYPES = {
-    key: (wanted, is_right)
-    for wanted, is_right, keys in (
-        ("a whole number of at least 1", _number(int, 1, 2**31 - 1), _SIZES),
-        ("a whole number of at least 0", _number(int, 0, 2**31 - 1), ("max_window_layers",)),
-        ("a number above 0 and at most 1", _number(int | float, sys.float_info.min, 1),
-         ("partial_rotary_factor", "rotary_pct")),
-        ("a finite number of at least 1", _number(int | float, 1, sys.float_info.max),
-         ("rope_theta", "rope_local_base_freq", "rotary_emb_base")),
-        ("a list", lambda x: isinstance(x, list), ("layer_types", "no_rope_layers")),
-        ("a mapping", lambda x: isinstance(x, Mapping), _ROPE),
-        ("text", lambda x: isinstance(x, str), ("rope_type", "type")),
-    )
-    for key in keys
-}  # fmt: skip
-# Names, ids, settings of generation and training, which nothing in a forward pass reads. What does
-# change a family's forward pass is in its table (`families.py`); a key that is in neither is judged
-# by its name and its value.
-_IGNORED = frozenset(
-    {
-        # names and bookkeeping
-        *("architectures", "dtype", "id2label", "label2id", "license", "model_type"),
-        *("_name_or_path", "_model_name_or_path", "torch_dtype", "transformers_version"),
-        *("transformers.js_config", "unsloth_fixed", "unsloth_version", "finetuning_task"),
-        *("base_model_name_or_path", "language", "tokenizer_class", "vocab_file", "_commit_hash"),
-        # how a program runs the model
-        *("chunk_size_feed_forward", "is_decoder", "is_encoder_decoder", "pretraining_tp"),
-        *("output_attentions", "output_hidden_states", "return_dict", "torchscript", "use_cache"),
-        *("use_bfloat16", "tf_legacy_loss", "is_llama_config", "tie_encoder_decoder"),
-        *("use_liger_kernel", "use_memory_efficient_attention", "num_key_value_groups"),
-        *("num_logits_to_keep", "logits_to_keep"),
-        # lengths that other keys state for the forward pass
-        *("max_position_embeddings", "model_max_length", "max_sequence_length", "seq_length"),
-        *("n_positions", "block_size"),
-        # generation
-        *("max_length", "min_length", "max_new_tokens", "do_sample", "early_stopping"),
-        *("num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p"),
-        *("typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"),
-        *("encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences"),
-        *("output_scores", "return_dict_in_generate", "remove_invalid_values", "prefix"),
-        *("exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens"),
-        *("task_specific_params", "generation_config", "chat_template", "quantization_config"),
-        # training
-        *("problem_type", "num_labels", "label_smoothing", "use_gradient_checkpointing"),
-    }
-)
-# The same by pattern: ids of tokens, dropout, initialization, losses, caches, ways to compute.
-_IGNORED_PATTERN = re.compile(
-    r".*_token_(ids?|index)|(bos|eos|pad|unk|sep|cls|mask)_token|.*dropout.*|.*_pdrop|drop_path_rate"
-    r"|.*_drop_rate|init(ializer)?_(range|std|factor|method|scale|gain|cutoff_factor)"
-    r"|.*aux_loss(_coef|_weight)?|z_loss(_coef|_weight)?|(kv_)?cache_(implementation|dtype)"
-    r"|(use_)?flash_att(n|ention)(_[23])?|_?attn_implementation(_\w+)?|.*gradient_checkpointing.*"
-)
-# Words that occur in keys which change a forward pass.
-_CHANGES = re.compile(
-    r"rope|rotary|yarn|ntk|alibi|position|theta|freq|attn|attention|mask|causal|bidirectional|"
-    r"window|sliding|chunk|sink|head|norm|rms|(^|_)ln(_|$)|eps(_|ilon|$)|scal(e|ing|ar)|multiplier|"
-    r"(^|_)mult(_|$)|softcap|(^|_)cap(_|$)|clip|softmax|logit|temperature|bias|(^|_)act(_|iv|$)|"
-    r"elu(_|$)|silu|glu(_|$)|mlp|ffn|feed_?forward|intermediate|hidden|(^|_)dim|width|depth|"
-    r"residual|expert|moe|router|(^|_)gat(e|ed|ing)(_|$)|spars|dense|layer|block|conv|kernel|ssm|"
-    r"mamba|recurren|linear|lora|adapter|quant|(^|_)bits|embed|(^|_)t(ie|ied|ying)(_|$)|share|prun|"
-    r"lambda|alpha|beta|gamma|(^|_)tau(_|$)|mup|offset|loop|parallel|differential|subln|rezero|nope|"
-    r"(^|_)(pos|pe|q|k|v|o|qk|kv|qkv|query|key|value)(_|$)",
-    re.IGNORECASE,
-)
-# Keys that turn off what every family here has.
-_ON = re.compile(
-    r"(is_|use_)?causal(_mask)?|use_mask|(use_)?(rope|rotary)(_(pos_)?emb(edding)?s?)?|"
-    r"(norm_)?elementwise_affine|scale_attn_weights"
-)
 
 
 class Description(NamedTuple):
@@ -152,30 +64,15 @@ def read_description(
     here, or that nothing reads although it may change the logits.
     """
     try:
-        given = text_part(_without(hf, ignored_keys))
+        given = text_part(without_keys(hf, ignored_keys))
         family = _family(hf.get("model_type"), given)
-        given = family.modern(given)
-        _check_types({key: value for key, value in given.items() if key in _TYPES})
+        given = family.upgrade(given)
+        check_values(given)
         if (layers := given.get("num_hidden_layers") or 0) > MOST_LAYERS:
             raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
         if given.get("use_bidirectional_attention"):
             raise ValueError("use_bidirectional_attention: is not a causal model")
-        quantized = given.get("quantization_config")
-        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
-        # transformers keeps it after it has dequantized a GGUF file; the tensors are floats then
-        if quantized and method not in (*METHODS, "gguf"):
-            raise ValueError(
-                f"quantization_config: quant_method {method!r} is not one of {', '.join(METHODS)}, "
-                "which can be read; use the unquantized checkpoint"
-            )
-        block = quantized.get("weight_block_size") if isinstance(quantized, Mapping) else None
-        if block is not None and not (
-            isinstance(block, list) and len(block) == 2 and all(map(_number(int, 1, 2**31), block))
-        ):
-            raise ValueError(
-                "quantization_config.weight_block_size: should be two whole numbers of at least 1, "
-                f"not {show_value(block)}"
-            )
+        check_method(given.get("quantization_config"))
         left_over: list[str] = []
         for name in _ROPE:
             if isinstance(given.get(name), Mapping):
@@ -188,13 +85,13 @@ def read_description(
         for key in family.keys:
             model |= key.read(given)
         rope, window = _rope(given, family, model)
-        known = {key.name for key in family.keys} | POSITION_KEYS | family.ignored
-        known |= {family.windows.key, *(TEMPERATURE if family.tempered else ())}
+        known = {key.name for key in family.keys} | POSITION_KEYS | {family.windows.key}
+        known |= TEMPERATURE_KEYS if family.model_type in UNROTATED_QUERIES_SCALED else set()
         known -= _unread_positions(given, family)
-        known |= _restated(given, model, rope)
+        known |= {*IGNORED_BY.get(family.model_type, ()), *_restated(given, model, rope)}
         if _misleads(given, family.windows.read(given, model["num_hidden_layers"])):
             left_over.append(PATTERN)
-        unread = _unread_keys(given, known, rope["rotary_dim"] // 2)
+        unread = unread_keys(given, known, rope["rotary_dim"] // 2)
     except ValueError as error:  # begins with a key
         name, colon, why = str(error).partition(": ")
         if why.startswith("is not used in rope parameters"):
@@ -228,19 +125,6 @@ def _family(kind: Any, text: Mapping[str, Any]) -> Family:
     return family
 
 
-def _without(hf: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
-    """Return a mapping without the ignored keys, and with 32 for a whole number written as 32.0."""
-    kept: dict[str, Any] = {}
-    for key, value in hf.items():
-        if isinstance(value, Mapping):
-            value = _without(value, ignored)
-        elif isinstance(value, float) and key in _WHOLE:
-            value = int(value) if value.is_integer() else value
-        if key not in ignored:
-            kept[key] = value
-    return kept
-
-
 def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -> dict[str, Any]:
     """Return rope parameters without keys that transformers does not read for their type.
 
@@ -268,7 +152,7 @@ def _unread_positions(hf: Mapping[str, Any], family: Family) -> set[str]:
     """Return the keys about positions that the family's code ignores, so that they may mislead."""
     unread = {"rope_local_base_freq", "rotary_dim", "rotary_emb_base", "rotary_pct"}
     unread -= {*family.defaults, *family.aliases.values()}
-    unread |= set() if family.nope == "listed" else {"no_rope_layers", "no_rope_layer_interval"}
+    unread |= set() if family.lists_unrotated else {"no_rope_layers", "no_rope_layer_interval"}
     if not family.windows.exist and hf.get("use_sliding_window") is not False:
         unread |= {"sliding_window", "use_sliding_window"}
         types = hf.get("layer_types")
@@ -298,16 +182,6 @@ def _misleads(hf: Mapping[str, Any], windows: Sequence[int | None]) -> bool:
         return False
     is_global = [window is None for window in windows]
     return is_global != [i % every == 0 for i in range(1, len(windows) + 1)]
-
-
-def _check_types(part: Mapping[str, Any]) -> None:
-    """ValueError for a key about layers or positions whose value is of the wrong type."""
-    for key, value in part.items():
-        wanted, is_right = _TYPES.get(key, ("", lambda _: True))
-        if value is not None and not is_right(value):
-            raise ValueError(f"{key}: should be {wanted}, not {show_value(value)}")
-        if isinstance(value, Mapping):
-            _check_types(value)
 
 
 def _rope(
@@ -375,9 +249,9 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
         given["head_dim"] = width
     elif all(key.name != "head_dim" for key in family.keys):
         given["head_dim"] = model["hidden_size"] // model["num_attention_heads"]
-    if family.nope == "full" and "sliding_window" not in hf:
+    if family.global_unrotated and "sliding_window" not in hf:
         given["sliding_window"] = family.windows.default
-    if family.local or family.nope == "full":
+    if family.local or family.global_unrotated:
         given["layer_types"] = family.windows.layer_types(hf, model["num_hidden_layers"])
     if family.local:
         if "rope_type" not in inside and inside.get("type", "default") != "default":
@@ -389,42 +263,3 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
                 "full_attention and sliding_attention; transformers ignores a flat one"
             )
     return given
-
-
-def _unread_keys(hf: Mapping[str, Any], known: Collection[str], pairs: int) -> list[str]:
-    """Return the keys that nothing reads and that a reader of the config might ask about.
-
-    known: the keys that the family's table, or the code about positions, reads or ignores.
-    pairs: rotary pairs of a head. A list of that length, or of one element for each layer, is
-        taken for a setting of the model, whatever it is called.
-
-    ValueError: a key's name or value says that it changes the forward pass.
-    """
-    layers = hf.get("num_hidden_layers")
-    unread = []
-    for key, value in hf.items():
-        if key == "auto_map" and value:
-            unread.append("auto_map (code that comes with a model is never run)")
-            continue
-        if key in known or key in _IGNORED or _IGNORED_PATTERN.fullmatch(key):
-            continue
-        is_off = value is None or value in (False, 0, "", [], {})
-        if is_off if not _ON.fullmatch(key) else value in (None, True):
-            continue
-        is_named = any(map(_CHANGES.search, _names(key, value)))
-        is_list = isinstance(value, list) and len(value) in (layers, pairs)
-        if is_off or is_named or (is_list and all(isinstance(x, int | float) for x in value)):
-            raise ValueError(
-                f"{key}: is {show_value(value)}, which nothing here reads for {hf['model_type']}, "
-                "and it may change the logits; if it does not, import the model with "
-                f"rope-jax import MODEL 'ignored_keys=[{key}]'"
-            )
-        unread.append(key)
-    return unread
-
-
-def _names(key: str, value: Any) -> Iterator[str]:
-    """Yield a key, and those of all mappings in its value."""
-    yield key
-    for inside, x in value.items() if isinstance(value, Mapping) else ():
-        yield from _names(str(inside), x)

@@ -17,7 +17,7 @@ def main(argv: list[str]) -> None:
     cli.add_run(parser)
     parser.add_argument("--fit", metavar="FIT.yaml", help="these keys")
     arguments, config = cli.read_config(parser, argv, "fit", "fits")
-    from rope_jax.checkpoints.files import is_checkpoint
+    from rope_jax.checkpoints.open import is_checkpoint
 
     if is_checkpoint(arguments.run):  # will be imported, which may take minutes
         config.check_has_texts(arguments.run)

@@ -13,8 +13,8 @@ from flax.traverse_util import flatten_dict
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from rope_jax.checkpoints.files import open_checkpoint
 from rope_jax.checkpoints.importing import import_checkpoint
+from rope_jax.checkpoints.open import open_checkpoint
 from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.weights import load_parameters

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rope_jax.checkpoints.files import is_checkpoint, open_checkpoint
+from rope_jax.checkpoints.open import is_checkpoint, open_checkpoint
 from rope_jax.console import plain_console
 from tests.checkpoints.folders import (
     assert_same,

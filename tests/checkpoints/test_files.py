@@ -12,7 +12,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from rope_jax.checkpoints.files import CheckpointFiles, find_folder, is_checkpoint
+from rope_jax.checkpoints.files import CheckpointFiles
+from rope_jax.checkpoints.open import find_folder, is_checkpoint
 from rope_jax.cli import open_directory
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.data.tokenizers import JsonTokenizer

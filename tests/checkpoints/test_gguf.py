@@ -14,8 +14,8 @@ import sentencepiece
 
 from rope_jax.checkpoints.exporting import export_run
 from rope_jax.checkpoints.families import FAMILIES
-from rope_jax.checkpoints.files import is_checkpoint, open_checkpoint
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES as KNOWN
+from rope_jax.checkpoints.open import is_checkpoint, open_checkpoint
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.console import plain_console

@@ -15,7 +15,8 @@ from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import OTHER_PARTS, CheckpointFiles
 from rope_jax.checkpoints.opening import without_prefix
 from rope_jax.checkpoints.reading import read_description
-from rope_jax.checkpoints.weights import tensors_of, write_weights
+from rope_jax.checkpoints.tensors import tensors_of
+from rope_jax.checkpoints.weights import shapes_of, write_weights
 from rope_jax.config.training import TrainingConfig
 from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
@@ -112,8 +113,8 @@ def test_every_parameter_has_a_tensor(family: str) -> None:
             continue
         seen.add(config.model)
         model = language_model(resolve_run(config), config.model.vocab_size or 0)
-        like = jax.eval_shape(lambda model=model: model.init(0))
-        tensors = tensors_of(FAMILIES[family].rows(config.model), like)
+        shapes = shapes_of(jax.eval_shape(lambda model=model: model.init(0)))
+        tensors = tensors_of(FAMILIES[family].rows(config.model), shapes)
         wanted = {without_prefix(n): x for n, x in case.tensors.items() if not OTHER_PARTS.match(n)}
         assert {name: t.shape for name, t in tensors.items()} == wanted, case.name
 

@@ -65,10 +65,11 @@ def test_dynamic_grows_from_max_position_embeddings():
 
 
 def test_the_base_never_falls_back_silently():
-    unknown = {"head_dim": 64, "max_position_embeddings": 4096, "model_type": "cohere"}
+    unknown = {"head_dim": 64, "max_position_embeddings": 4096, "model_type": "unknown"}
     with pytest.raises(ValueError, match=r"^rope_theta: is missing, both in the rope parameters"):
         from_hf(unknown)
     assert from_hf(unknown | {"model_type": "llama"})[0].base == 10000.0
+    assert from_hf(unknown | {"model_type": "cohere"})[0].base == 500_000.0
     inside = unknown | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
     assert from_hf(inside)[0].base == from_hf(unknown | {"rope_theta": 5e5})[0].base == 5e5
     with pytest.raises(ValueError, match=r"^rope_theta: is 500000.0 in the rope parameters but 10"):

@@ -1,13 +1,25 @@
 """The model families of transformers, by `model_type`: one table entry each."""
 
 from rope_jax.checkpoints.families.base import REQUIRED, Family
-from rope_jax.checkpoints.families.experts import EXPERTS
-from rope_jax.checkpoints.families.latent import LATENT
-from rope_jax.checkpoints.families.layer_norm import LAYER_NORM
-from rope_jax.checkpoints.families.refused import REFUSED
-from rope_jax.checkpoints.families.rms_norm import RMS_NORM
+from rope_jax.checkpoints.families.cohere import COHERE
+from rope_jax.checkpoints.families.deepseek import DEEPSEEK
+from rope_jax.checkpoints.families.exaone import EXAONE
+from rope_jax.checkpoints.families.gemma import GEMMA
+from rope_jax.checkpoints.families.glm import GLM
+from rope_jax.checkpoints.families.gpt_oss import GPT_OSS
+from rope_jax.checkpoints.families.granite import GRANITE
+from rope_jax.checkpoints.families.llama import LIKE_LLAMA, LLAMA
+from rope_jax.checkpoints.families.mistral import MISTRAL
+from rope_jax.checkpoints.families.neox import NEOX
+from rope_jax.checkpoints.families.olmo import OLMO
+from rope_jax.checkpoints.families.phi import PHI
+from rope_jax.checkpoints.families.qwen import QWEN
 
-__all__ = ["FAMILIES", "REFUSED", "REQUIRED", "Family"]
+__all__ = ["FAMILIES", "REQUIRED", "Family"]
 
-FAMILIES = {family.model_type: family for family in (*RMS_NORM, *LAYER_NORM, *EXPERTS, *LATENT)}
+_LINEAGES = (
+    *(LLAMA, MISTRAL, QWEN, PHI, GEMMA, OLMO, GRANITE, GLM, LIKE_LLAMA, EXAONE, DEEPSEEK),
+    *(COHERE, NEOX, GPT_OSS),
+)
+FAMILIES = {family.model_type: family for lineage in _LINEAGES for family in lineage}
 """By model_type, in the order in which an export tries them."""

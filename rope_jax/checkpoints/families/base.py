@@ -7,14 +7,17 @@ for all. Read from the configuration_*.py and modeling_*.py of transformers 5.24
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from rope_jax.checkpoints.weights import Row
-from rope_jax.config.messages import show_value
-from rope_jax.config.model import ModelConfig
+from rope_jax.checkpoints.tensors import Row
 from rope_jax.rope.geometry import Layout
+from rope_jax.rope.hf.model_types import (
+    EVERY_FOURTH_UNROTATED,
+    GLOBAL_LAYERS_UNROTATED,
+    MAY_ROTATE_PART,
+)
 from rope_jax.rope.hf.read import positive_int
 
 REQUIRED = object()
@@ -24,15 +27,6 @@ ANY = object()
 
 PATTERN = "sliding_window_pattern"
 SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
-ACTIVATIONS = {
-    **dict.fromkeys(("silu", "swish"), "silu"),
-    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
-    **dict.fromkeys(
-        ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_python_tanh"),
-        "gelu_tanh",
-    ),
-    "relu2": "relu_squared",
-}
 
 
 class Form(NamedTuple):
@@ -40,32 +34,6 @@ class Form(NamedTuple):
 
     read: Callable[[Any], Any]
     written: Callable[[Any], Any]
-
-
-def power_of(exponent: int) -> Form:
-    """Return the form in which our value is that of the key, a number above 0, to some power."""
-
-    def read(value: Any) -> float | None:
-        if value is not None and not (isinstance(value, int | float) and 1e-99 < value < 1e99):
-            raise ValueError(f"should be a number above 0, not {value!r}")
-        return None if value is None else float(value) ** exponent
-
-    def written(value: Any) -> Any:
-        return float(value) ** (1 / exponent) if isinstance(value, int | float) else value
-
-    return Form(read, written)
-
-
-def _first_layers(numbers: Any) -> int:
-    """Return how many layers are listed. ValueError: they are not the first ones."""
-    numbers = [] if numbers is None else numbers
-    if not isinstance(numbers, list) or numbers != [*range(len(numbers))]:
-        raise ValueError(f"{show_value(numbers)} are not the first layers")
-    return len(numbers)
-
-
-FIRST_LAYERS = Form(_first_layers, lambda count: list(range(count)))
-"""The numbers of the first layers, in our config how many these are."""
 
 
 class Key(NamedTuple):
@@ -132,6 +100,19 @@ class Key(NamedTuple):
             except ValueError as error:
                 raise ValueError(f"{self.name}: {error}") from None
         return value if isinstance(value, tuple) else (value,) * len(self.fields)
+
+
+class ModelSizes(Protocol):
+    """What the names of a model's tensors, and how they are fused, depend on."""
+
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_attention_heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def norm_placement(self) -> str: ...
 
 
 class Windows(NamedTuple):
@@ -208,19 +189,6 @@ class Windows(NamedTuple):
         return keys | switch
 
 
-def every(period: int, key: str = "") -> Callable[[Mapping[str, Any], int], list[str]]:
-    """Return a function for layer types of which every `period`-th is global.
-
-    key: the key of config.json that may say another period, if the family's code reads one.
-    """
-
-    def types(config: Mapping[str, Any], count: int) -> list[str]:
-        every = config.get(key) or period
-        return [SLIDING if (layer + 1) % every else FULL for layer in range(count)]
-
-    return types
-
-
 def every_layer(config: Mapping[str, Any], count: int) -> list[str]:
     """Mistral: all layers slide, unless layer_types says otherwise (Ministral)."""
     return [SLIDING] * count
@@ -243,7 +211,7 @@ def module_rows(modules: Mapping[str, Sequence[str]], groups: int = 1) -> tuple[
 
 
 # Modules of a layer that Llama's code calls as ours does.
-_IN_LAYERS = (
+_LAYER_MODULES = (
     *("input_layernorm", "post_attention_layernorm"),
     *("pre_feedforward_layernorm", "post_feedforward_layernorm"),
     *(f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")),
@@ -252,7 +220,7 @@ _IN_LAYERS = (
 
 
 def llama_rows(
-    model: ModelConfig,
+    model: ModelSizes,
     fused: Mapping[str, Sequence[str]] = {},
     final_norm: str = "norm",
     groups: int = 1,
@@ -262,7 +230,7 @@ def llama_rows(
     fused: modules of a layer that have other names there, with ours that each holds.
     """
     held = {name for names in fused.values() for name in names}
-    in_layers = {name: (name,) for name in _IN_LAYERS if name not in held} | {**fused}
+    in_layers = {name: (name,) for name in _LAYER_MODULES if name not in held} | {**fused}
     return module_rows(
         {
             "model.embed_tokens": ["embed_tokens"],
@@ -286,73 +254,38 @@ class Family:
     fixed:      fields of the model that no key sets, where they differ from the defaults.
     defaults:   transformers' values of keys about positions, if they are absent.
     aliases:    its own names for keys about positions, outside of rope_parameters.
-    ignored:    keys that the family's code does not read, although their names suggest it.
-    partial:    whether it may rotate a part of each head.
     rope_types: the rope types that it may have; None: all.
-    nope:       which layers do not rotate; "listed": those in no_rope_layers, "full": those without
-                a sliding window, None: none.
-    tempered:   whether those layers may scale their queries (attn_temperature_tuning).
     local:      whether sliding layers have their own rope parameters and are never scaled.
     layout:     which dimensions form a pair.
-    modern:     returns a config with keys of later configs in place of those of earlier ones.
+    upgrade:    returns a config with keys of later configs in place of those of earlier ones.
     multimodal: other model types of this family, most of which describe it in their text_config.
-    ministral:  whether its code scales queries by `llama_4_scaling_beta`, which others ignore.
     """
 
     model_type: str
     architecture: str
     keys: tuple[Key, ...]
-    rows: Callable[[ModelConfig], tuple[Row, ...]] = llama_rows
+    rows: Callable[[ModelSizes], tuple[Row, ...]] = llama_rows
     fixed: Mapping[str, Any] = field(default_factory=dict)
     windows: Windows = field(default_factory=lambda: Windows(exist=False))
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
-    ignored: frozenset[str] = frozenset()
-    partial: bool = False
     rope_types: tuple[str, ...] | None = None
-    nope: Literal["listed", "full"] | None = None
-    tempered: bool = False
     local: bool = False
     layout: Layout = "half"
-    modern: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
+    upgrade: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
     multimodal: tuple[str, ...] = ()
-    ministral: bool = False
 
+    @property
+    def partial(self) -> bool:
+        """Whether it may rotate a part of each head."""
+        return self.model_type in MAY_ROTATE_PART
 
-SIZES = tuple(
-    Key(name, (name,))
-    for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
-)
+    @property
+    def lists_unrotated(self) -> bool:
+        """Whether its config lists the layers that do not rotate, in no_rope_layers."""
+        return self.model_type in EVERY_FOURTH_UNROTATED
 
-
-def llama_keys(
-    *,
-    heads: int | object = REQUIRED,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    activation: tuple[str, str] = ("hidden_act", "silu"),
-    eps: float = 1e-6,
-    norm_eps: str = "rms_norm_eps",
-    initializer_range: float = 0.02,
-    tied: bool = False,
-    without: Collection[str] = (),
-) -> tuple[Key, ...]:
-    """Return the keys that most families have, with a family's defaults.
-
-    activation: the key of the activation, and its default. without: the keys that it lacks.
-    """
-    keys = (
-        *SIZES,
-        Key("num_attention_heads", ("num_attention_heads",), heads),
-        Key("num_key_value_heads", ("num_key_value_heads",), kv_heads),
-        Key("head_dim", ("head_dim",), head_dim),
-        Key(activation[0], ("activation",), activation[1], ACTIVATIONS),
-        Key(norm_eps, ("rms_norm_eps",), eps),
-        Key("initializer_range", ("initializer_range",), initializer_range),
-        Key("tie_word_embeddings", ("tie_word_embeddings",), tied),
-    )
-    return tuple(key for key in keys if key.name not in without)
-
-
-ATTENTION_BIAS = Key("attention_bias", ("qkv_bias", "o_bias"), False)
-MLP_BIAS = Key("mlp_bias", ("mlp_bias",), False)
+    @property
+    def global_unrotated(self) -> bool:
+        """Whether layers without a sliding window do not rotate."""
+        return self.model_type in GLOBAL_LAYERS_UNROTATED

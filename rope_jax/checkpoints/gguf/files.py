@@ -21,7 +21,7 @@ from rope_jax.checkpoints.files import (
 from rope_jax.checkpoints.gguf.architectures import ROPE_FACTORS, architecture_of, config_of
 from rope_jax.checkpoints.gguf.header import Stored, read_header
 from rope_jax.checkpoints.gguf.tokenizer import special_tokens, tokenizer_json, warnings_of
-from rope_jax.checkpoints.weights import Row
+from rope_jax.checkpoints.tensors import Row
 from rope_jax.errors import UserError
 
 _ARCHITECTURES = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}

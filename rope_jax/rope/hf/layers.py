@@ -3,6 +3,11 @@
 from typing import Any, TypeVar
 
 from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.hf.model_types import (
+    EVERY_FOURTH_UNROTATED,
+    GLOBAL_LAYERS_UNROTATED,
+    UNROTATED_QUERIES_SCALED,
+)
 from rope_jax.rope.hf.read import (
     Config,
     by_layer_type,
@@ -17,13 +22,6 @@ from rope_jax.rope.layers import LayerOverride, RotaryLayers
 from rope_jax.rope.strategies import Scaling
 
 T = TypeVar("T")
-
-# Model types whose code leaves layers without a sliding window unrotated; their config omits it.
-_GLOBAL_LAYERS_WITHOUT_POSITIONS = {
-    *("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone4_5", "exaone_moe", "flint", "kolibri1")
-}
-# Model types in which every fourth layer does not rotate, unless their config says otherwise.
-_EVERY_FOURTH = {"llama4", "llama4_text", "smollm3"}
 
 
 def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
@@ -74,14 +72,14 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
 
 def _rotating_layers(config: Config, count: int) -> list[bool]:
     kind = config.get("model_type")
-    if kind in _GLOBAL_LAYERS_WITHOUT_POSITIONS and config.get("sliding_window"):
+    if kind in GLOBAL_LAYERS_UNROTATED and config.get("sliding_window"):
         return [layer != "full_attention" for layer in layer_types(config, count)]
     if own := config.get("no_rope_layers"):
         if len(own) != count:
             raise ValueError(f"no_rope_layers: {len(own)} entries for {count} layers")
         return [bool(rotates) for rotates in own]
     every = config.get("no_rope_layer_interval")
-    if every is None and kind in _EVERY_FOURTH:
+    if every is None and kind in EVERY_FOURTH_UNROTATED:
         every = 4
     return [not every or (layer + 1) % every != 0 for layer in range(count)]
 
@@ -89,7 +87,7 @@ def _rotating_layers(config: Config, count: int) -> list[bool]:
 def _without_positions(config: Config) -> Scaling:
     """The scaling of layers that do not rotate; Llama 4 scales their queries."""
     settings: dict[str, Any] = {"type": "drope"}
-    is_llama4 = config.get("model_type") in ("llama4", "llama4_text")
+    is_llama4 = config.get("model_type") in UNROTATED_QUERIES_SCALED
     if is_llama4 and config.get("attn_temperature_tuning", True) and config.get("attn_scale", True):
         own = {key: config[key] for key in ("attn_scale", "floor_scale") if key in config}
         settings["query_scale"] = {"type": "llama4"} | own

@@ -9,6 +9,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.hf.model_types import (
+    DEFAULT_BASES,
+    DERIVES_HEAD_DIM,
+    QUERIES_SCALED,
+    ROTATES_PART,
+    ROTATES_WHOLE,
+    SOFTMAX_SCALED,
+)
 from rope_jax.rope.strategies import Scaling, parse_scaling
 
 Config = Mapping[str, Any]
@@ -46,46 +54,13 @@ ROPE_TYPES = {
     "llama3": RopeType("llama3", ("factor", "low_freq_factor", "high_freq_factor"), (LENGTH,)),
     "proportional": RopeType("p_rope", optional=("factor",)),
 }
-SCALES_SOFTMAX = frozenset({"deepseek_v2", "deepseek_v3"})
-"""Model types whose logits are multiplied by `softmax_scale`."""
-_SCALES_QUERIES = {None, "ministral3", "mistral4"}  # None: of a config without a model_type
 # Keys of which one of our settings is made under another name.
 _THEIR_NAMES = {"beta": "llama_4_scaling_beta", "p": "partial_rotary_factor", "s": "mscale_all_dim"}
 # Version 4 keeps these outside of rope_scaling, version 5 inside of rope_parameters.
 _IN_EITHER_PLACE = ("rope_theta", "partial_rotary_factor")
 
-# Model types whose base is 10,000 unless their config says otherwise. For other types a missing
-# base is an error: falling back to 10,000 silently spoils a model.
-_BASE_IS_10000 = {
-    *("deepseek_v2", "deepseek_v3", "falcon", "gemma", "gemma2", "granite", "llama", "mistral"),
-    *("olmo", "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2"),
-}
 # Keys that state the width of the rotated heads.
 _HEAD_DIM = ("head_dim", "qk_rope_head_dim", "attention_head_dim", "kv_channels")
-# Model types for which it is hidden_size / num_attention_heads if none of these keys is given.
-# Others have a default of their own (Gemma 256, Qwen 3 128), so deriving theirs would be a guess.
-_HEAD_DIM_IS_DERIVED = {
-    *("apertus", "arcee", "bamba", "bitnet", "chameleon", "cohere", "cohere2", "diffllama"),
-    *("dots1", "ernie4_5_moe", "exaone", "exaone4", "exaone_moe", "falcon", "falcon_h1"),
-    *("flex_olmo", "glm4_moe", "glm4v_moe_text", "glm4v_text", "gpt_neox", "gpt_neox_japanese"),
-    *("granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "hunyuan_v1_dense"),
-    *("hunyuan_v1_moe", "hyperclovax", "jais2", "lfm2", "lfm2_moe", "llama", "minimax"),
-    *("ministral", "mistral", "mixtral", "mllama_text_model", "modernbert-decoder", "nanochat"),
-    *("nemotron", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "persimmon", "phi", "phi3"),
-    *("phi4_multimodal", "phimoe", "qwen2", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl_text"),
-    *("qwen3_moe", "recurrent_gemma", "smollm3", "stablelm", "starcoder2"),
-}
-# Model types that rotate part of the head even if their config does not say so.
-_PART_OF_HEAD = {
-    *("bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "gpt_neox", "mistral4", "nemotron"),
-    *("persimmon", "phi", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
-    *("recurrent_gemma", "stablelm"),
-}
-# Model types that, when unscaled, rotate the whole head, whatever the config says.
-_WHOLE_HEAD = (_BASE_IS_10000 | _HEAD_DIM_IS_DERIVED) - _PART_OF_HEAD
-_WHOLE_HEAD -= {"glm4v_text", "gpt_neox_japanese", "phi3", "phi4_multimodal"}
-_WHOLE_HEAD |= {"ernie4_5", "gemma3_text", "gpt_oss", "helium", "internlm3", "llama4_text"}
-_WHOLE_HEAD |= {"ministral3", "seed_oss", "vaultgemma"}
 
 
 def softmax_scale(rope: Config) -> float:
@@ -214,23 +189,24 @@ def read_part(
     outside = config
     if layer_type is not None:  # top-level keys apply to layer types that lack them
         outside = {key: value for key, value in config.items() if key not in rope}
+    model_type = config.get("model_type")
     base = _either(outside, rope, "rope_theta", "rotary_emb_base")
     if base is None:
-        if config.get("model_type") not in _BASE_IS_10000:
-            raise ValueError(f"rope_theta: is missing, both in the {where} and at the top level")
-        base = 10000.0
+        base = DEFAULT_BASES.get(model_type or "")
+    if base is None:
+        raise ValueError(f"rope_theta: is missing, both in the {where} and at the top level")
     share = _either(outside, rope, "partial_rotary_factor", "rotary_pct")
-    if share is None and config.get("model_type") in _PART_OF_HEAD:
+    if share is None and model_type in ROTATES_PART:
         raise ValueError(
-            f"partial_rotary_factor: is missing; {config['model_type']} rotates part of the head"
+            f"partial_rotary_factor: is missing; {model_type} rotates part of the head"
         )
     width = head_dim(config, layer_type)
     rotary_dim = width
     if kind != "proportional" and share is not None:
         rotary_dim = int(width * _number("partial_rotary_factor", share))
-        if kind == "default" and rotary_dim != width and config.get("model_type") in _WHOLE_HEAD:
+        if kind == "default" and rotary_dim != width and model_type in ROTATES_WHOLE:
             raise ValueError(
-                f"partial_rotary_factor: is ignored by transformers' {config['model_type']}, which "
+                f"partial_rotary_factor: is ignored by transformers' {model_type}, which "
                 "rotates the whole head when unscaled; leave it out"
             )
     if config.get("rotary_dim") is not None:
@@ -301,12 +277,13 @@ def _settings(
         own.pop("finetuned", None)
         own.pop("max_position_embeddings", None)  # Ministral 3 repeats the top-level one
         if beta := own.pop("llama_4_scaling_beta", None):  # 0 scales nothing
-            if (model_type := config.get("model_type")) not in _SCALES_QUERIES:
+            model_type = config.get("model_type")
+            if model_type is not None and model_type not in QUERIES_SCALED:
                 raise ValueError(
                     f"llama_4_scaling_beta: is ignored by transformers' {model_type}; leave it out"
                 )
             own["query_scale"] = {"type": "ministral", "beta": beta}
-        if config.get("model_type") in SCALES_SOFTMAX and own.get("mscale_all_dim"):
+        if config.get("model_type") in SOFTMAX_SCALED and own.get("mscale_all_dim"):
             if not own.get("mscale") and "attention_factor" not in own:
                 raise ValueError(
                     "mscale_all_dim: is given without mscale, from which DeepSeek's own code and "
@@ -347,7 +324,7 @@ def head_dim(config: Config, layer_type: str | None) -> int:
     for key in _HEAD_DIM:
         if config.get(key) is not None:
             return positive_int(config, key)
-    if config.get("model_type") not in _HEAD_DIM_IS_DERIVED:
+    if config.get("model_type") not in DERIVES_HEAD_DIM:
         raise ValueError(
             f"head_dim: is missing, and how wide the heads of model_type "
             f"{config.get('model_type')!r} are is not known; give head_dim"

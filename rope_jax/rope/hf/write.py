@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.hf.read import LENGTH, SCALES_SOFTMAX, positive_int, softmax_scale
+from rope_jax.rope.hf.model_types import SOFTMAX_SCALED
+from rope_jax.rope.hf.read import LENGTH, positive_int, softmax_scale
 from rope_jax.rope.query_scales import ConstantScale, MinistralScale
 from rope_jax.rope.strategies import STRATEGIES, Scaling
 from rope_jax.rope.strategies.by_parts import ByParts, YaRNScaling
@@ -65,7 +66,7 @@ def to_hf(
         raise ValueError(f"head_dim: {head_dim} is below rotary_dim {geometry.rotary_dim}")
     base, rope = _written(geometry, scaling)
     scale, of_code = scaling.query_scale, 1.0
-    if isinstance(scaling, YaRNScaling) and model_type in SCALES_SOFTMAX:
+    if isinstance(scaling, YaRNScaling) and model_type in SOFTMAX_SCALED:
         of_code = softmax_scale(rope)
         if scale is None and of_code != 1:  # m itself, which leaves the softmax alone
             rope = {key: value for key, value in rope.items() if "mscale" not in key}

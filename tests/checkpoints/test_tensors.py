@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from flax.traverse_util import unflatten_dict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rope_jax.checkpoints.weights import Row, Tensor, tensors_of
+from rope_jax.checkpoints.tensors import Row, Tensor, tensors_of
 
 QKV = ("self_attn/q_proj/kernel", "self_attn/k_proj/kernel", "self_attn/v_proj/kernel")
 
@@ -74,19 +73,16 @@ ROWS = (
     Row("model.norm.weight", ("norm/scale",)),
 )
 # Two layers of width 6: 4 query heads and 2 key-value heads of 3 dimensions; no biases.
-PARAMETERS = unflatten_dict(
-    {
-        "embed_tokens/embedding": np.zeros((9, 6)),
-        "layers/input_layernorm/scale": np.zeros((2, 6)),
-        "norm/scale": np.zeros(6),
-        **{f"layers/{p}": np.zeros((2, 6, n)) for p, n in zip(QKV, (12, 6, 6), strict=True)},
-    },
-    sep="/",
-)
+SHAPES = {
+    "embed_tokens/embedding": (9, 6),
+    "layers/input_layernorm/scale": (2, 6),
+    "norm/scale": (6,),
+    **{f"layers/{p}": (2, 6, n) for p, n in zip(QKV, (12, 6, 6), strict=True)},
+}
 
 
 def test_names_and_shapes_by_hand() -> None:
-    tensors = tensors_of(ROWS, PARAMETERS)
+    tensors = tensors_of(ROWS, SHAPES)
     assert [(name, tensor.shape) for name, tensor in tensors.items()] == [
         ("model.embed_tokens.weight", (9, 6)),
         ("model.norm.weight", (6,)),
@@ -98,11 +94,11 @@ def test_names_and_shapes_by_hand() -> None:
     last = tensors["model.layers.1.self_attn.qkv_proj.weight"]
     assert last == Tensor(ROWS[2], ROWS[2].paths, (1,), [(12, 6), (6, 6), (6, 6)])
     by_head = Row("model.layers.{}.self_attn.norms.{}.weight", ("layers/norms/scale",))
-    found = tensors_of([by_head], {"layers": {"norms": {"scale": np.zeros((2, 3, 5))}}})
+    found = tensors_of([by_head], {"layers/norms/scale": (2, 3, 5)})
     names = [
         f"model.layers.{layer}.self_attn.norms.{i}.weight" for layer in (0, 1) for i in (0, 1, 2)
     ]
     assert list(found) == names
     assert found[names[4]] == Tensor(by_head, by_head.paths, (1, 1), [(5,)])
     with pytest.raises(ValueError, match=r"^the parameter norm/scale has no tensor in this family"):
-        tensors_of(ROWS[:-1], PARAMETERS)
+        tensors_of(ROWS[:-1], SHAPES)
