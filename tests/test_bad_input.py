@@ -151,16 +151,6 @@ def test_a_name_cannot_act_on_the_terminal(folder, refused):
     assert said == r"\x1b]0;title\x07\n\r\u202e\udcff.yaml: no such file"
 
 
-def test_a_printed_config_cannot_act_on_the_terminal(folder):
-    evil = r'runs_dir="\e]0;x\a\n\r\u202e\xa0\U000E0001"'
-    config = load(TrainingConfig, folder / "run.yaml", [evil])
-    assert config.runs_dir == "\x1b]0;x\x07\n\r\u202e\xa0\U000e0001"
-    text = dump(config)
-    assert all(line.isprintable() for line in text.split("\n"))
-    (folder / "dumped.yaml").write_text(text)
-    assert load(TrainingConfig, folder / "dumped.yaml") == config
-
-
 def test_a_command_reports_bad_input_within_seconds_as_a_process(folder):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, str(ROOT / "eval_ppl.py"), "runs/lr=0.1"]

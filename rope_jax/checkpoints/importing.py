@@ -12,9 +12,8 @@ from rope_jax.checkpoints.open import open_checkpoint
 from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.checkpoints import ImportConfig
-from rope_jax.config.explain import validate
-from rope_jax.config.keys import different_keys
-from rope_jax.config.load import dump
+from rope_jax.config.load import dump, validate
+from rope_jax.config.schema import different_keys
 from rope_jax.config.tokenizer import Start
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import print_message, print_overview, print_warning

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rope_jax.config.explain import validate
+from rope_jax.config.load import validate
 from rope_jax.config.messages import shorten
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, printable

@@ -12,9 +12,8 @@ from pathlib import Path
 from rope_jax import sealed
 from rope_jax.comparison.groups import Sweep, without_seed
 from rope_jax.config.entries import SweepEntry, entry_settings
-from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
-from rope_jax.config.load import load
+from rope_jax.config.load import load, validate
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig

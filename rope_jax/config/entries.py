@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from rope_jax.config.keys import flat
+from rope_jax.config.schema import flat
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
 from rope_jax.config.types import FolderName, Frozen, ListOf, NonEmpty, bare_names, distinct
 from rope_jax.positions.maps import AnyMap, PositionMap

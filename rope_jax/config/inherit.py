@@ -7,10 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rope_jax.config.explain import validate
-from rope_jax.config.keys import at, flat
-from rope_jax.config.load import load, read_raw
+from rope_jax.config.load import load, read_raw, validate
 from rope_jax.config.messages import show_value
+from rope_jax.config.schema import at, flat
 from rope_jax.config.sections import AnyInitFrom, InitFrom
 from rope_jax.config.tokenizer import ByteTokenizerConfig, FileTokenizerConfig
 from rope_jax.config.training import TrainingConfig

@@ -9,9 +9,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, TypeAdapter, model_validator
 
 from rope_jax.config.entries import Entries, TrainedEntry, parse_entries
-from rope_jax.config.explain import validate
 from rope_jax.config.inherit import training_config
-from rope_jax.config.load import dump, dump_yaml, read_raw
+from rope_jax.config.load import dump, dump_yaml, read_raw, validate
 from rope_jax.config.model import Base
 from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import (

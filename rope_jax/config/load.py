@@ -1,25 +1,23 @@
 """YAML files and `key=value` overrides to validated, frozen models, and back; files by name.
 
-text → plain values (`parse_yaml`) → with overrides (`read_raw`) → a model (`explain.validate`).
+text → plain values (`parse_yaml`) → with overrides (`read_raw`) → a model (`validate`).
 1e-4 is a number, as in YAML 1.2, and a date is text.
 """
 
 import difflib
-import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 from pydantic import BaseModel
 
-from rope_jax.config.explain import validate
-from rope_jax.config.messages import Model, show_value
+from rope_jax.config.messages import Model, show_value, validated
 from rope_jax.config.schema import TAG_KEYS
-from rope_jax.errors import UserError, file_errors
+from rope_jax.errors import UserError, errors_in, file_errors
 from rope_jax.sealed import read_limited
 
 _PACKAGE = Path(__file__).parents[1]
@@ -27,12 +25,17 @@ _SUFFIX = ".yaml"
 # words with slashes between them
 _NAME = re.compile(r"[\w+=-][\w.+=-]*(/[\w+=-][\w.+=-]*)*")
 _MAX_BYTES = 2**18  # a larger file is not a config, and is slow to parse
-_MAX_DEPTH = 50  # nested sections; PyYAML crashes at tens of thousands
 
 
 def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
     """Read `path` (None: start from nothing), apply the overrides, validate. Raises UserError."""
     return validate(schema, *read_raw(path, overrides))
+
+
+def validate(schema: type[Model], raw: Any, origin: str) -> Model:
+    """Validate `raw`; a UserError names its origin, the first wrong key and what would be right."""
+    with errors_in(f"{origin}: ", UserError):
+        return validated(schema, raw)
 
 
 def read_raw(path: Path | None, overrides: Sequence[str] = ()) -> tuple[dict[Any, Any], str]:
@@ -52,16 +55,15 @@ def config_path(argument: str, kind: str = "") -> Path:
     for a command, such as "sweeps". UserError: no such name.
     """
     path, folder = Path(argument), config_folder()
-    exists = os.path.lexists(argument)
-    if not _NAME.fullmatch(argument) or (exists and not os.path.isdir(argument)):
+    if path.is_file() or not _NAME.fullmatch(argument):
         return path
-    is_documented = path.parts[0] == folder.name
-    named = folder.parent / path if is_documented else folder / kind / (argument + _SUFFIX)
-    if os.path.isfile(named):
-        return named
-    if exists or path.suffix in (_SUFFIX, ".yml"):
-        return path
+    if path.parts[0] == folder.name and (folder.parent / path).is_file():
+        return folder.parent / path
     names = config_names(kind)
+    if argument in names:
+        return folder / kind / (argument + _SUFFIX)
+    if os.path.lexists(argument) or path.suffix in (_SUFFIX, ".yml"):
+        return path
     close = difflib.get_close_matches(argument, names, n=3, cutoff=0.5)
     there = f"there are {', '.join(name for name in names if '/' not in name)}"
     advice = f"did you mean {' or '.join(close)}?" if close else there
@@ -145,7 +147,7 @@ def _part(node: Any, name: str, key: str, sections: list[str]) -> str | int:
     return name
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(yaml.SafeLoader):
     """PyYAML's loader, which would take the last of several equal keys, and 1e-4 for text."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {
@@ -177,37 +179,26 @@ _Loader.add_implicit_resolver(
 
 def parse_yaml(text: str, begin: str) -> Any:
     """Return the value of YAML text. UserError, with this beginning: it is not YAML."""
-    problem, mark = "", None
+    mark = None
     try:
-        depth = 0
-        for event in yaml.parse(text, Loader=_Loader):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > _MAX_DEPTH:
-                mark = event.start_mark
-                raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=mark)
-        return _unshared(yaml.load(text, _Loader), itertools.count())
+        return _unshared(yaml.load(text, _Loader))
     except yaml.MarkedYAMLError as error:
         problem, mark = str(error.problem).rstrip("."), error.problem_mark
     except yaml.YAMLError as error:
         problem = str(error).strip().splitlines()[0]
-    except RecursionError:  # an alias inside of what it repeats
+    except RecursionError:
         problem = "nested too deeply"
-    except (AttributeError, ValueError, LookupError, OverflowError):
+    except (AttributeError, ValueError, LookupError, OverflowError):  # of PyYAML's constructors
         problem = "a value does not fit its tag, or has thousands of digits"
     line = f", line {mark.line + 1}" if mark else ""
     raise UserError(f"{begin} not valid YAML ({problem}{line})")
 
 
-def _unshared(node: Any, count: Iterator[int]) -> Any:
+def _unshared(node: Any) -> Any:
     """Copy what aliases repeat, so that an override of one place leaves the others."""
-    if next(count) > _MAX_BYTES:  # aliases of aliases can stand for billions of values
-        raise yaml.YAMLError("aliases repeat too many values")
     if isinstance(node, dict):
-        return {key: _unshared(value, count) for key, value in node.items()}
-    if isinstance(node, str) and "${" in node:
-        raise yaml.YAMLError("references, ${key}, are not supported; write the value")
-    return [_unshared(value, count) for value in node] if isinstance(node, list) else node
+        return {key: _unshared(value) for key, value in node.items()}
+    return [_unshared(value) for value in node] if isinstance(node, list) else node
 
 
 def dump(config: BaseModel) -> str:
@@ -217,11 +208,7 @@ def dump(config: BaseModel) -> str:
 
 def dump_yaml(content: Any, **style: Any) -> str:
     """Return plain values as YAML text that `parse_yaml` reads as the same values."""
-    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **style)
-    if text.replace("\n", "").isprintable():
-        return text
-    # In ASCII, where a terminal obeys no character, such as U+202E
-    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, **style)
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **style)
 
 
 def flow_yaml(value: Any) -> str:
@@ -235,7 +222,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = '"' if not text.isprintable() else None if text[:1].isalpha() else "'"
+    is_plain = text[:1].isalpha() and text.isprintable()
+    style = None if is_plain else "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import DistributedConfig, MeshConfig, check_mesh, check_seq_len
-from rope_jax.config.keys import at
 from rope_jax.config.model import (
     LayerConfig,
     ModelConfig,
@@ -20,6 +19,7 @@ from rope_jax.config.model import (
     check_logits,
     check_map,
 )
+from rope_jax.config.schema import at
 from rope_jax.config.sections import (
     AnyInitFrom,
     CheckpointConfig,

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
-from rope_jax.config.explain import validate
+from rope_jax.config.load import validate
 from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.measure import Journal, LastNLLFunction, Progress, Resuming, measure

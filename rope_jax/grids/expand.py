@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig, RunTemplate
 from rope_jax.config.inherit import Source, find_source, planned_source, training_config
-from rope_jax.config.load import config_path, flow_yaml, read_raw
+from rope_jax.config.load import config_path, flow_yaml, read_raw, validate
 from rope_jax.config.messages import show_value
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.sections import InitFrom

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.inherit import load_training
-from rope_jax.config.keys import different_keys
 from rope_jax.config.load import load
+from rope_jax.config.schema import different_keys
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rope_jax.config.keys import different_keys
 from rope_jax.config.load import dump, load
+from rope_jax.config.schema import different_keys
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data import chat
 from rope_jax.data.storage import Corpus

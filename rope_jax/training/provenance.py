@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rope_jax.config.keys import different_keys
+from rope_jax.config.schema import different_keys
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError

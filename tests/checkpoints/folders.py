@@ -19,7 +19,7 @@ from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.checkpoints import ImportConfig
-from rope_jax.config.explain import validate
+from rope_jax.config.load import validate
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer

@@ -15,8 +15,7 @@ from rope_jax.checkpoints import exporting
 from rope_jax.checkpoints.exporting import describe, export_run
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.config.checkpoints import ExportConfig
-from rope_jax.config.explain import validate
-from rope_jax.config.load import dump
+from rope_jax.config.load import dump, validate
 from rope_jax.config.strategy import Strategy, write_strategy
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console

@@ -16,10 +16,9 @@ from rope_jax.checkpoints import importing
 from rope_jax.checkpoints.exporting import export_run
 from rope_jax.cli import open_directory
 from rope_jax.config.checkpoints import ExportConfig
-from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.inherit import load_training, training_config
-from rope_jax.config.load import dump, load
+from rope_jax.config.load import dump, load, validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console

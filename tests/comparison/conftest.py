@@ -9,8 +9,7 @@ import pytest
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
 from rope_jax.comparison.read import find_sweeps, read_sweep
-from rope_jax.config.explain import validate
-from rope_jax.config.load import dump
+from rope_jax.config.load import dump, validate
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.results import Measurement, SweepResult

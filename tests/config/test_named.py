@@ -1,6 +1,5 @@
 """Configs of the package by their names."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -37,8 +36,6 @@ def test_a_file_comes_first_and_a_folder_does_not():
     assert config_path("text") == CONFIGS / "text.yaml"
     Path("mine").mkdir()
     assert config_path("mine") == Path("mine")
-    os.mkfifo("linear")
-    assert config_path("linear") == Path("linear")
 
 
 def test_what_is_a_path_stays_one():

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from rope_jax.config.explain import validate
+from rope_jax.config.load import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.results import Measurement, SweepResult, rows, summarize
 from rope_jax.results.rows import Origin, Row

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
+from rope_jax.config.load import validate
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.fitting.run import fit_run

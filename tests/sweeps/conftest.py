@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imsave
 
-from rope_jax.config.explain import validate
+from rope_jax.config.load import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from rope_jax.config.explain import validate
+from rope_jax.config.load import validate
 from rope_jax.config.training import TrainingConfig
 from rope_jax.results.files import SweepTables, write_results
 from rope_jax.results.rows import DocumentRow, Row

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rope_jax import session
-from rope_jax.config.explain import validate
+from rope_jax.config.load import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus

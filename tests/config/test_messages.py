@@ -5,9 +5,8 @@ import copy
 import pytest
 import yaml
 
-from rope_jax.config.explain import validate
-from rope_jax.config.keys import at
-from rope_jax.config.schema import TAG_KEYS
+from rope_jax.config.load import validate
+from rope_jax.config.schema import TAG_KEYS, at
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
