@@ -63,7 +63,7 @@ accelerator: $(VENV)/.dev ## check the attention kernels on a GPU or TPU, and me
 	PYTHON=$(BIN)/python benchmarks/device.sh '$(RUNS)/accelerator'
 
 aot: $(VENV)/.dev ## compile every attention and mesh for TPUs and GPUs (hours; needs their compilers)
-	$(BIN)/python scripts/aot.py
+	$(BIN)/python scripts/aot.py matrix
 
 lint: $(VENV)/.dev ## check style, types and generated tables
 	$(BIN)/ruff check .

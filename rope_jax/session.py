@@ -44,7 +44,7 @@ def open_run(
     Errors of files become one line, and a lack of memory the line `out_of_memory`.
     """
     with (
-        processes.joined(distributed),
+        processes.initialize(distributed),
         shortage_as(out_of_memory),
         file_errors(run.path, *GO_ON),
     ):
@@ -70,7 +70,9 @@ class Session:
         self.run, self.console = run, console
         self.recorded = config
         if config.model.product_dtype == "auto":
-            self.recorded = with_products(config, processes.from_first(self._decide_products))
+            self.recorded = with_products(
+                config, processes.broadcast_from_host0(self._decide_products)
+            )
         self.config = resolve_run(self.recorded, attention=attention)
         check_backend(self.config.model)
         processes.check_same("the kernels for CPUs", str(load_kernels() is None))

@@ -1,35 +1,160 @@
-"""Compile training and sweeps for TPUs and GPUs that are not here: every attention, every mesh.
+"""Plan for TPUs and GPUs that are not here, with the compilers that would run there.
 
-    python scripts/aot.py                      # or: make aot; continues where it was stopped
-    python scripts/aot.py --only "1B splash"   # the cases whose names have all these words
-    python scripts/aot.py --list               # the names
+    python scripts/aot.py v5e:4x4 CONFIG mesh.fsdp=16         # as `rope-jax plan`, for a slice
+    python scripts/aot.py h100:8 RUN --sweep SWEEP.yaml
+    python scripts/aot.py matrix                              # or: make aot
+    python scripts/aot.py matrix 1B splash                    # cases with all these words
 
-Needs the compilers (pip install -e '.[tpu,cuda12]'), no accelerator, and 4 GiB of memory. A case
-takes from 20 seconds to some minutes on two cores, all of them hours. Each runs in a process of its
-own, and its result is a line in docs/aot.csv, from which `make generate` writes the tables in
-docs/accelerators.md. Exit status 1 if a case fails: if it neither compiles nor is refused for a
-reason that is listed here.
+Needs the compilers (pip install -e '.[tpu,cuda12]'), no accelerator, and 4 GiB of memory.
+
+The matrix compiles training and sweeps with every attention on every mesh. A case takes from 20
+seconds to some minutes on two cores, all of them hours. Each runs in a process of its own, and its
+result is a line in docs/aot.csv, from which `make generate` writes the tables in
+docs/accelerators.md; cases that are there are skipped. Exit status 1 if a case fails: if it neither
+compiles nor is refused for a reason that is listed here.
 """
 
-import argparse
 import csv
 import datetime
-import functools
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+if __name__ == "__main__":  # before jax is imported
+    os.environ |= {
+        "JAX_PLATFORMS": "cpu",
+        # Without a TPU, libtpu would ask a metadata server, which only machines with TPUs have.
+        "TPU_SKIP_MDS_QUERY": "1",
+        # Only one process may use a TPU, but any number may compile for one.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        # Autotuning measures kernels on the device.
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0".strip(),
+    }
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    # Any would do; libtpu warns if there is none.
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
 
-from rope_jax.devices.targets import parse_target, prepare
+from rope_jax import cli
+from rope_jax.config.messages import explain_type
+from rope_jax.devices.chips import CHIPS, Chip
 from rope_jax.errors import UserError
+from rope_jax.extras import install_line, is_installed
+
+_HOST_GPUS = 8
+# How many axes a slice of TPUs has, and a size to show.
+_AXES = {"v4": 3, "v5e": 2, "v5p": 3, "v6e": 2}
+_EXAMPLES = {1: "8", 2: "4x4", 3: "2x2x4"}
+
+# A GPU as XLA's compiler wants it described, a GpuTargetConfigProto, with the figures that the
+# driver reports. What has a number here is the same for all of them.
+_GPU = """
+    platform_name: "CUDA"
+    device_description_str: "{kind}"
+    dnn_version_info {{ major: 9 minor: 10 }}
+    gpu_device_info {{
+        cuda_compute_capability {{ major: {} minor: 0 }}
+        core_count: {} fpus_per_core: {} clock_rate_ghz: {}
+        shared_memory_per_core: {} shared_memory_per_block_optin: {} l2_cache_size: {}
+        memory_bandwidth: {} device_memory_size: {memory} shared_memory_per_block: 49152
+        threads_per_block_limit: 1024 threads_per_core_limit: 2048 threads_per_warp: 32
+        registers_per_core_limit: 65536 registers_per_block_limit: 65536
+        block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+    }}
+"""
+
+
+_A100 = (8, 108, 64, 1.41, 167_936, 166_912, 41_943_040, 2_039 * 10**9)
+_H100 = (9, 132, 128, 1.98, 233_472, 232_448, 52_428_800, 3_350 * 10**9)
+_FIGURES = {
+    "a100": _A100,
+    "h100": _H100,
+    "h200": (*_H100[:-1], 4_800 * 10**9),
+    "b200": (10, 148, 128, 1.965, 233_472, 232_448, 132_644_864, 7_700 * 10**9),
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A slice of TPUs, with the chips along each axis as shape, or hosts of GPUs: hosts, GPUs."""
+
+    text: str
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return self.text.partition(":")[0]
+
+    @property
+    def chip(self) -> Chip:
+        return CHIPS[self.name]
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    def devices(self) -> Sequence[Any]:
+        """Return the devices, for a compiler alone. UserError: none such."""
+        import jax
+        from jax.experimental import topologies
+
+        compilers = {
+            "tpu": ("libtpu",),
+            "gpu": ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"),
+        }
+        if not any(map(is_installed, compilers[self.chip.platform])):
+            extra = "tpu" if self.chip.platform == "tpu" else "cuda12"
+            raise UserError(
+                f"target: {self.text} needs its compiler; install it with {install_line(extra)}"
+            )
+        platform, how = "tpu", dict[str, Any]()
+        if self.chip.platform == "gpu":
+            figures = _FIGURES[self.name]
+            gpu = _GPU.format(*figures, kind=self.chip.kinds[0], memory=self.chip.memory)
+            platform, topology = "cuda", "1x{}x{}".format(*self.shape)
+            how = {"target_config": gpu, "topology": topology}
+        elif self.count == 1:
+            how["chips_per_host_bounds"] = (1, 1, 1)  # the default is a host of 2x2
+        if self.name == "v4":
+            how["chip_config_name"] = "megacore"  # its two cores as one device
+        try:
+            return topologies.get_topology_desc(self.text, platform, **how).devices
+        except jax.errors.JaxRuntimeError as error:
+            raise UserError(
+                f"target: {self.text}: the compiler refuses this slice "
+                f"({str(error).splitlines()[0]})"
+            ) from error
+
+
+def parse_target(text: str) -> Target:
+    """Read a target, such as v5e:4x4 or h100:8."""
+    name, _, size = text.lower().partition(":")
+    if name not in CHIPS:
+        raise UserError(f"target: {explain_type(name, tuple(CHIPS))}; as in v5e:4x4 or h100:8")
+    axes = _AXES.get(name, 1)
+    if not re.fullmatch(rf"[1-9]\d{{0,3}}(x[1-9]\d{{0,3}}){{{axes - 1}}}", size):
+        kind = f"a slice has {axes} axes" if name in _AXES else "it is a number of GPUs"
+        raise UserError(f"target: {text}: {kind}, as in {name}:{_EXAMPLES[axes]}")
+    shape = tuple(map(int, size.split("x")))
+    if name not in _AXES:
+        per_host = min(shape[0], _HOST_GPUS)
+        if shape[0] % per_host:
+            raise UserError(
+                f"target: {text}: a host has {_HOST_GPUS} GPUs, so more are a multiple of that"
+            )
+        shape = shape[0] // per_host, per_host
+    return Target(f"{name}:{size}", shape)
+
+
+# The matrix
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs/aot.csv"
 TRAINED, READ = 8_192, 32_768
@@ -57,9 +182,6 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 TARGETS = ("v5e:1x1", "v5e:2x2", "v5e:4x4", "v5e:8x8", "h100:1", "h100:8")
 PROGRAMS = ("xla", "blockwise", "kernel", "maps")
 SPLITS = ("fsdp", "tensor", "context")
-PARAMETERS = {"1B": 1.24e9, "8B": 8.03e9}
-# Bytes per parameter: with gradients and two moments in float32, and read in float32.
-_TRAINING, _READING = 16, 4
 # How many devices share heads or windows; the others split the parameters.
 SHARED = 4
 # The compiler for TPUs takes a quarter of the time so. What a program needs differs by a tenth.
@@ -90,36 +212,12 @@ class Case:
             return self.program
         return "splash" if parse_target(self.target).chip.platform == "tpu" else "cudnn"
 
-    @property
-    def expected(self) -> re.Pattern[str]:
-        """How the refusals that are no failure read: too little memory, or a documented limit."""
-        if self.attention == "cudnn" and self.split == "context":
-            return re.compile(r"^mesh\.context: attention cudnn needs whole windows")
-        return re.compile(r" GiB" if self.may_be_too_large else r"(?!)")
 
-    @property
-    def may_be_too_large(self) -> bool:
-        """Whether it may be refused for memory: whole scores, or state that nearly fills a device.
-
-        Everything else fits on these targets; a refusal would be a failure.
-        """
-        target = parse_target(self.target)
-        shards = target.count // (SHARED if self.split == "context" else 1)
-        state = PARAMETERS[self.model] * (_TRAINING if self.work == "train" else _READING) / shards
-        return self.attention == "xla" or state > target.chip.usable / 2
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of a case. status: compiled, refused or failed. gib: on each device."""
-
-    name: str
-    date: str
-    status: str
-    seconds: float
-    gib: float | None
-    available: float | None
-    message: str
+# Refusals that are no failures: too little memory, and cuDNN's attention cannot share a window.
+REFUSALS = re.compile(r" GiB|^mesh\.context: attention cudnn needs whole windows")
+Result = dict[str, str]
+"""What came of a case, by the columns of docs/aot.csv. status: compiled, refused or failed."""
+COLUMNS = ("name", "date", "status", "seconds", "gib", "available", "message")
 
 
 def cases() -> Iterator[Case]:
@@ -133,64 +231,51 @@ def cases() -> Iterator[Case]:
                         yield Case(model, program, work, target, split)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", metavar="WORDS", help="cases with all these words")
-    parser.add_argument("--list", action="store_true", help="print the names of the cases")
-    parser.add_argument("--again", action="store_true", help="repeat what the results have")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE.csv")
-    parser.add_argument("--run", help=argparse.SUPPRESS)  # one case, in this process
-    arguments = parser.parse_args()
-    if arguments.run:
-        (case,) = (case for case in cases() if case.name == arguments.run)
-        print(json.dumps(compile_case(case)))
-        return 0
-    chosen = [c for c in cases() if set(arguments.only.split()) <= set(c.name.split())]
-    if arguments.list:
-        print("\n".join(case.name for case in chosen))
-        return 0
-    found = read_results(arguments.results)
+def run_matrix(words: Sequence[str]) -> int:
+    """Compile the cases with all these words that have no result; return the exit status."""
+    results = read_results()
+    chosen = [case for case in cases() if set(words) <= set(case.name.split())]
+    failed = 0
     for number, case in enumerate(chosen, start=1):
-        old = found.get(case.name)
-        if old is None or old.status == "failed" or arguments.again:
-            found[case.name] = run(case)
-            write_results(arguments.results, found)
-        print(f"{number:>4} of {len(chosen)}  {describe(found[case.name])}", flush=True)
-    failed = [case.name for case in chosen if found[case.name].status == "failed"]
-    print(f"{len(chosen) - len(failed)} of {len(chosen)} compile or are refused as expected")
+        if results.get(case.name, {"status": "failed"})["status"] == "failed":
+            results[case.name] = run(case)
+            write_results(results)
+        result = results[case.name]
+        failed += result["status"] == "failed"
+        figures = f"{result['gib']:>6} GiB" if result["gib"] else result["message"]
+        print(f"{number:>4} of {len(chosen)}  {case.name:<42} {result['status']}: {figures}")
+    print(f"{len(chosen) - failed} of {len(chosen)} compile or are refused as expected")
     return 1 if failed else 0
 
 
 def run(case: Case) -> Result:
     """Compile a case in a process of its own."""
-    result = functools.partial(Result, case.name, datetime.date.today().isoformat())
-    began = time.perf_counter()
+    began, made = time.perf_counter(), {"date": datetime.date.today().isoformat()}
     try:
         done = subprocess.run(
-            [sys.executable, __file__, "--run", case.name],
+            [sys.executable, __file__, "case", case.name],
             capture_output=True,
             text=True,
             timeout=SECONDS,
             # unfiltered: the last line is then the error, not JAX's note that it shortened a trace
             env=os.environ | LEAST_EFFORT | {"JAX_TRACEBACK_FILTERING": "off"},
         )
+        status, lines = done.returncode, (done.stdout or done.stderr).strip().splitlines()
     except subprocess.TimeoutExpired:
-        return result("failed", SECONDS, None, None, f"takes more than {SECONDS} s")
-    seconds = round(time.perf_counter() - began, 1)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return result("failed", seconds, None, None, f"status {done.returncode}: {last[:300]}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    message = found.get("refused", "")
-    if not message:
-        return result("compiled", found["seconds"], found["gib"], found["available"], "")
-    expected = case.expected.search(message)
-    return result("refused" if expected else "failed", seconds, None, None, message)
+        status, lines = -1, [f"takes more than {SECONDS} s"]
+    made = dict.fromkeys(COLUMNS, "") | made | {"name": case.name}
+    made["seconds"] = f"{time.perf_counter() - began:.1f}"
+    if status:
+        return made | {"status": "failed", "message": f"status {status}: {lines[-1][:300]}"}
+    found = json.loads(lines[-1])
+    if "gib" in found:
+        return made | {"status": "compiled"} | {key: str(value) for key, value in found.items()}
+    is_expected = REFUSALS.search(found["message"])
+    return made | {"status": "refused" if is_expected else "failed"} | found
 
 
 def compile_case(case: Case) -> dict[str, Any]:
     """Compile a case in this process; return its figures, or why it is refused."""
-    prepare()
     from rope_jax.config.load import validate
     from rope_jax.config.training import TrainingConfig
 
@@ -200,7 +285,7 @@ def compile_case(case: Case) -> dict[str, Any]:
             compile_training(config, case) if case.work == "train" else compile_sweep(config, case)
         )
     except UserError as error:
-        return {"refused": str(error).removeprefix(f"{case.name}: ")}
+        return {"message": str(error).removeprefix(f"{case.name}: ")}
 
 
 def training_config(case: Case) -> dict[str, Any]:
@@ -286,69 +371,64 @@ def figures(used: int, seconds: float, placement: Any) -> dict[str, Any]:
     """Return what a compiled program's line in the results says."""
     from rope_jax.devices.memory import device_bytes
 
-    available = device_bytes(placement.device)
-    return {
-        "gib": round(used / 2**30, 2),
-        "available": round(available / 2**30, 2),
-        "seconds": round(seconds, 1),
-    }
+    gib = {"gib": used / 2**30, "available": device_bytes(placement.device) / 2**30}
+    return {key: round(value, 2) for key, value in gib.items()} | {"seconds": round(seconds, 1)}
 
 
-def describe(result: Result) -> str:
-    """Return a line for the terminal."""
-    if result.status != "compiled":
-        return f"{result.name:<42} {result.status}: {result.message}"
-    there_are = f"{result.gib:,.2f} of {result.available:,.2f} GiB"
-    return f"{result.name:<42} {there_are:>22} {result.seconds:>7,.0f} s"
+def read_results() -> dict[str, Result]:
+    """Return the results in docs/aot.csv by name."""
+    with RESULTS.open(encoding="utf-8", newline="") as file:
+        return {row["name"]: row for row in csv.DictReader(file)}
 
 
-def read_results(path: Path) -> dict[str, Result]:
-    """Return the results in a file by name; none if there is no such file."""
-    if not path.exists():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        rows: list[dict[str, Any]] = list(csv.DictReader(file))
-    for row in rows:
-        for number in ("seconds", "gib", "available"):
-            row[number] = float(row[number]) if row[number] else None
-    return {row["name"]: Result(**row) for row in rows}
-
-
-def write_results(path: Path, found: Mapping[str, Result]) -> None:
+def write_results(results: Mapping[str, Result]) -> None:
     """Write results in the order of the matrix."""
-    order = {case.name: number for number, case in enumerate(cases())}
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Result)], lineterminator="\n")
+    with RESULTS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for name in sorted(found, key=lambda name: order.get(name, len(order))):
-            writer.writerow(asdict(found[name]))
+        writer.writerows(results[case.name] for case in cases() if case.name in results)
 
 
-def result_table(found: Mapping[str, Result], platform: str) -> str:
+def result_table(platform: str) -> str:
     """Return the results of a platform as a table: programs down, targets and meshes across."""
-    own = [case for case in cases() if parse_target(case.target).chip.platform == platform]
-    columns = list(dict.fromkeys((case.target, case.split) for case in own))
-    rows: dict[tuple[str, str, str], dict[tuple[str, str], Result | None]] = {}
-    for case in own:
-        row = rows.setdefault((case.model, case.attention, case.work), {})
-        row[case.target, case.split] = found.get(case.name)
-    heads = [target if split == "one" else f"{target} {split}" for target, split in columns]
+    results, rows = read_results(), dict[tuple[str, ...], list[str]]()
+    heads: dict[str, None] = {}
+    for case in cases():
+        if parse_target(case.target).chip.platform == platform:
+            heads[case.target if case.split == "one" else f"{case.target} {case.split}"] = None
+            row = rows.setdefault((case.model, case.attention, case.work), [])
+            row.append(_cell(results.get(case.name)))
     lines = [f"| model | attention | work | {' | '.join(heads)} |", "|---" * (3 + len(heads)) + "|"]
-    for names, row in rows.items():
-        cells = [_cell(row.get(column)) for column in columns]
-        lines.append(f"| {' | '.join((*names, *cells))} |")
+    lines += [f"| {' | '.join((*names, *cells))} |" for names, cells in rows.items()]
     return "\n".join(lines) + "\n"
 
 
 def _cell(result: Result | None) -> str:
     if result is None:
         return ""
-    if result.status == "compiled":
-        return f"{result.gib:.1f}"
-    if result.status == "refused":
-        return "memory" if " GiB" in result.message else "no"
+    if result["status"] == "compiled":
+        return f"{float(result['gib']):.1f}"
+    if result["status"] == "refused":
+        return "memory" if " GiB" in result["message"] else "no"
     return "failed"
 
 
+def main(argv: list[str]) -> None:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(__doc__)
+        return
+    first, *words = argv
+    if first == "matrix":
+        sys.exit(run_matrix(words))
+    if first == "case":
+        (case,) = (case for case in cases() if case.name == words[0])
+        print(json.dumps(compile_case(case)))
+        return
+    target = parse_target(first)
+    from rope_jax.commands.plan import plan
+
+    plan(words, target.devices())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    cli.run(main)

@@ -27,7 +27,7 @@ from rope_jax.comparison.groups import without_seed
 from rope_jax.config.inspection import KNOWN_MODELS
 from rope_jax.config.schema import models_in
 from rope_jax.console import signed_text
-from rope_jax.devices.targets import CHIPS
+from rope_jax.devices.chips import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
 from rope_jax.positions.maps import MAPS
 from rope_jax.report.measured import effective_text
@@ -36,8 +36,7 @@ from rope_jax.rope import QUERY_SCALES, STRATEGIES, RotaryGeometry
 from rope_jax.rope.decay import decay_scores, first_negative_distance, mean_and_peak_by_octave
 from rope_jax.rope.hf import HF_FORMS
 from rope_jax.rope.pairs import turns, wavelengths
-from scripts.aot import RESULTS as AOT_RESULTS
-from scripts.aot import read_results, result_table
+from scripts.aot import result_table
 from scripts.plot_ways import COPYING, REFERENCE, SMOLLM2, ZERO_SHOT, Above, Cost, Experiment, Way
 
 ROOT = Path(__file__).parents[1]
@@ -525,7 +524,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "encodings": encoding_properties_table,
     "every way": reference_table,
     "families": families_table,
-    "gpu": lambda: result_table(read_results(AOT_RESULTS), "gpu"),
+    "gpu": lambda: result_table("gpu"),
     "map results": lambda: above_truncation_table("maps", "name"),
     "maps": lambda: settings_table(MAPS),
     "position encodings": encodings_table,
@@ -543,7 +542,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "smollm2 trained further": lambda: ways_table(SMOLLM2, smollm2_trained()),
     "settings": scaling_settings_table,
     "tasks": tasks_table,
-    "tpu": lambda: result_table(read_results(AOT_RESULTS), "tpu"),
+    "tpu": lambda: result_table("tpu"),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rope_jax.devices.targets import chip_of
+from rope_jax.devices.chips import chip_of
 
 # The part of `peak_flops` that models reach: of an accelerator's data sheet, and of what a CPU was
 # measured to do. On two cores, SmolLM2-135M reads 2,048 to 8,192 tokens at 0.9 to 1.1 of it.

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from rope_jax.devices import processes
-from rope_jax.devices.targets import chip_of
+from rope_jax.devices.chips import chip_of
 from rope_jax.errors import UserError
 
 # What Python, JAX and small programs themselves take, and what they map beyond that, measured.
@@ -72,7 +72,7 @@ def program_bytes(compiled: Any, calls: int = 1, device: Any = None) -> int:
 
 def least_available(device: Any = None) -> float | int:
     """Return the least `device_bytes` of all processes, which must call this together."""
-    return processes.smallest(device_bytes(device))
+    return processes.min_over_hosts(device_bytes(device))
 
 
 def check_fits(

@@ -249,16 +249,12 @@ class _Entry(NamedTuple):
         file, overrides = config_path(_short(sweep["config"]), "sweeps"), _arguments(sweep["set"])
         raw, origin = read_raw(file, overrides)
         known, fits = self.planned.with_stand_ins(raw)
-        settings = validate(SweepConfig, known, origin).model_dump(mode="json")
+        name = validate(SweepConfig, known, origin).name
         if isinstance(made, FitJob) and "name" not in sweep["set"]:
-            # several fits of one run may be swept
-            settings["name"] += f"-{made.folder.name}"
-            overrides += _arguments({"name": settings["name"]})
-        if fits:
-            settings["strategies"] = [str(fit.folder / "strategy.json") for fit in fits]
-        name, folder = settings["name"], made.run.folder / "evals" / settings["name"]
-        title, needs = f"{made.run.folder.name}/sweep-{name}", _distinct(made, *fits)
-        return SweepJob(title, folder, overrides, needs, file, made.run, settings=settings)
+            name += f"-{made.folder.name}"  # several fits of one run may be swept
+            overrides += _arguments({"name": name})
+        folder, title = made.run.folder / "evals" / name, f"{made.run.folder.name}/sweep-{name}"
+        return SweepJob(title, folder, overrides, _distinct(made, *fits), file, made.run)
 
 
 def _filled(key: str, value: Any, variables: Values) -> Any:
@@ -300,6 +296,4 @@ def _comparison(config: CompareConfig, sweeps: Sequence[SweepJob]) -> CompareJob
         names = ", ".join(dict.fromkeys(sweep.folder.name for sweep in sweeps))
         raise UserError(f"compare.sweep: no sweep is called {config.sweep}; there are {names}")
     settings = config.model_dump(mode="json", exclude={"sweep"}, exclude_defaults=True)
-    return CompareJob(
-        "compare", Path(config.output), _arguments(settings), chosen, settings=settings
-    )
+    return CompareJob("compare", Path(config.output), _arguments(settings), chosen)

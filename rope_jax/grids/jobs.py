@@ -1,17 +1,11 @@
-"""The jobs of a grid: the command of each, and whether it is done.
-
-A job is done if its folder has the result, made with the settings of the grid from the present
-results of the jobs that it needs. What the folder itself does not tell is recorded in grid.json.
-"""
+"""The jobs of a grid: the command of each, and whether it is done."""
 
 import contextlib
-import hashlib
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.inherit import load_training
@@ -21,9 +15,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sealed import write_text
 
-_RECORD = "grid.json"
 _ADVICE = "delete this folder, or give the entry another name"
 
 
@@ -32,16 +24,13 @@ class Job:
     """One command of a grid. name: such as demo-s0/train, unique, and the path of its log.
 
     needs: the jobs whose results it reads; if `needs_all`, it runs only if all of them are done.
-    settings: everything but the inputs that decides the result, if it is replaced where they or the
-        inputs have changed; None: it is never replaced.
-    result_name: the file that the command writes at its end, and that depends on all it did.
+    result_name: the file that the command writes at its end.
     """
 
     name: str
     folder: Path
     overrides: tuple[str, ...]
     needs: tuple["Job", ...]
-    settings: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     needs_all: ClassVar[bool] = True
     result_name: ClassVar[str] = "summary.json"
@@ -64,43 +53,12 @@ class Job:
         """Return the job as it can be run once all that it needs has ended."""
         return self
 
-    def is_finished(self) -> bool:
-        """Whether the command has left its result. UserError: its folder has something else."""
-        return self.result.is_file()
-
     def is_done(self) -> bool:
-        """Whether the job need not run again: its result is there, and its inputs are the same.
+        """Whether the result is there, made with these settings, by a grid or by hand.
 
-        A run or a fit made by hand counts, and is never replaced: UserError if the folder holds
-        one with other settings, or one made from inputs that have changed since. What is replaced
-        is done if its record still holds.
+        UserError: the folder holds a run or a fit with other settings, which is never replaced.
         """
-        if not self.is_finished():
-            return False
-        if self.settings is not None:
-            return self.recorded() == self._make_record()
-        inputs = self.recorded().get("inputs", {})
-        for job in self.needs:
-            if inputs.get(job.name) not in (None, _digest(job.result)):
-                raise UserError(
-                    f"{self.folder}: was made from another {job.folder}, which has been made "
-                    f"anew; {_ADVICE}"
-                )
-        return True
-
-    def record(self) -> None:
-        """Record what the result was made from. Raises OSError."""
-        text = json.dumps(self._make_record(), indent=1, ensure_ascii=False) + "\n"
-        write_text(self.folder / _RECORD, text)
-
-    def recorded(self) -> dict[str, Any]:
-        """Return what a grid recorded of the result; {} if it was made by hand."""
-        return _read_json(self.folder / _RECORD)
-
-    def _make_record(self) -> dict[str, Any]:
-        inputs = {job.name: _digest(job.result) for job in self.needs}
-        record = {} if self.settings is None else {"settings": self.settings}
-        return record | {"inputs": inputs, "result": _digest(self.result)}
+        return self.result.is_file()
 
 
 @dataclass(frozen=True)
@@ -120,7 +78,7 @@ class TrainJob(Job):
     def words(self) -> list[str]:
         return ["train", str(self.config)]
 
-    def is_finished(self) -> bool:
+    def is_done(self) -> bool:
         config = load_training(self.config, self.overrides)
         run = RunDirectory(self.folder)
         run.check_available(config)
@@ -136,14 +94,14 @@ class FitJob(Job):
     def words(self) -> list[str]:
         return ["fit", str(self.run.folder)]
 
-    def is_finished(self) -> bool:
+    def is_done(self) -> bool:
         wanted, file = load(FitConfig, None, self.overrides), self.folder / "fit.yaml"
         if file.exists() and (different := different_keys(wanted, load(FitConfig, file))):
             keys = dict.fromkeys(key.partition(".")[0] for key in different)
             raise UserError(f"{self.folder}: holds a fit with another {', '.join(keys)}; {_ADVICE}")
         if not (file.exists() and self.result.is_file()):
             return False
-        step, made = wanted.step or self.run.planned.last_step, _read_json(self.result).get("step")
+        step, made = wanted.step or self.run.planned.last_step, _step_of(self.result)
         if made != step:  # the command leaves a finished fit as it is
             raise UserError(
                 f"{self.folder}: was made at step {made} of {self.run.folder}, not at its step "
@@ -154,10 +112,9 @@ class FitJob(Job):
 
 @dataclass(frozen=True)
 class SweepJob(Job):
-    """A sweep of a run or a fit, made anew if its settings or its inputs have changed.
+    """A sweep of a run or a fit, made anew if its settings have changed.
 
-    A sweep made by hand counts as done if it has the same settings, including the values in the
-    strategy files of fits, and read the run's last checkpoint.
+    Its settings include the values in the strategy files of fits.
     """
 
     config: Path
@@ -167,28 +124,26 @@ class SweepJob(Job):
         return ["sweep", str(self.run.folder), "--sweep", str(self.config)]
 
     def is_done(self) -> bool:
-        if self.recorded() or not self.is_finished():
-            return super().is_done()
         try:
             wanted = load(SweepConfig, self.config, self.overrides)
             made = load(SweepConfig, self.folder / "sweep.yaml")
         except UserError:
             return False
-        if "bos" not in wanted.model_fields_set:  # it follows from the run's tokenizer
-            wanted = wanted.model_copy(update={"bos": made.bos})
-        step = _read_json(self.result).get("step")
-        return made == wanted and step == self.run.planned.last_step
+        # What follows from the run is in the file as well.
+        open_keys = {key for key in SweepConfig.model_fields if getattr(wanted, key) is None}
+        open_keys |= {"bos"} - wanted.model_fields_set
+        wanted = wanted.model_copy(update={key: getattr(made, key) for key in open_keys})
+        return made == wanted and _step_of(self.result) == self.run.planned.last_step
 
 
 @dataclass(frozen=True)
 class CompareJob(Job):
-    """The comparison of all sweeps, or of those that are done if some failed."""
+    """The comparison of all sweeps, or of those that are done; made anew each time."""
 
     needs_all: ClassVar[bool] = False
     result_name: ClassVar[str] = "comparison.csv"
 
     def words(self) -> list[str]:
-        # replace: more of the sweeps may be done than the last time
         return ["compare", *(str(sweep.folder) for sweep in self.needs), "replace=true"]
 
     def ready(self) -> "CompareJob":
@@ -196,19 +151,20 @@ class CompareJob(Job):
         done = []
         for sweep in self.needs:
             with contextlib.suppress(UserError):
-                done += [sweep] * sweep.is_done()
+                if sweep.is_done():
+                    done.append(sweep)
         if not done:
             raise UserError("no sweep is done, so there is nothing to compare")
         return replace(self, needs=tuple(done))
 
+    def is_done(self) -> bool:
+        return False
 
-def _digest(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
-
-def _read_json(path: Path) -> dict[str, Any]:
+def _step_of(summary: Path) -> int | None:
+    """Return the training step that a summary states, or None."""
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content
+        step: int | None = json.loads(summary.read_bytes())["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return step

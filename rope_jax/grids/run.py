@@ -4,7 +4,6 @@ One after the other here, or all through Slurm. The command of each job is a pro
 with its output in a log.
 """
 
-import contextlib
 import functools
 import shlex
 import shutil
@@ -21,11 +20,10 @@ from rich.text import Text
 
 from rope_jax import stopping
 from rope_jax.config.grid import SlurmConfig
-from rope_jax.console import print_message
+from rope_jax.console import describe_duration, print_message
 from rope_jax.errors import Stopped, UserError, printable
 from rope_jax.extras import needs_extra
 from rope_jax.grids.jobs import Job
-from rope_jax.sealed import locked
 
 _TAIL_BYTES = 4096
 # Slurm sends its signals to all processes of a job: SIGUSR2 near the time limit, SIGTERM when the
@@ -57,46 +55,34 @@ def shell_lines(jobs: Sequence[Job], done: frozenset[str]) -> list[str]:
 def run_jobs(jobs: Sequence[Job], logs: Path, console: Console) -> Mapping[str, str]:
     """Run all jobs that are not done, in order; print and return why some failed, by name.
 
-    Raises Stopped if a signal ended a job; UserError if this grid is running already.
+    Raises Stopped if a signal ended a job.
     """
     failed: dict[str, str] = {}
-    with contextlib.ExitStack() as stack:
+    for number, job in enumerate(jobs, 1):
+        stopping.check()
+        title, start = f"[{number}/{len(jobs)}] {job.name}", time.monotonic()
+        blocking = [needed.name for needed in job.needs if needed.name in failed]
+        if blocking and job.needs_all:
+            failed[job.name] = f"not run, because {blocking[0]} is not done"
+            print_message(console, f"{title}: {failed[job.name]}", "yellow")
+            continue
         try:
-            busy = f"{logs}: this grid is running in another process; wait for it"
-            stack.enter_context(locked(logs / ".lock", busy))
-        except OSError as error:
-            where = error.filename or logs
-            raise UserError(f"{where}: cannot be written ({error.strerror or error})") from None
-        for number, job in enumerate(jobs, 1):
-            stopping.check()
-            title, start = f"[{number}/{len(jobs)}] {job.name}", time.monotonic()
-            blocking = [needed.name for needed in job.needs if needed.name in failed]
-            if blocking and job.needs_all:
-                failed[job.name] = f"not run, because {blocking[0]} is not done"
-                print_message(console, f"{title}: {failed[job.name]}", "yellow")
+            ready = job.ready()
+            if ready.is_done():
+                print_message(console, f"{title}: already done", "dim")
                 continue
-            try:
-                ready = job.ready()
-                if ready.is_done():
-                    print_message(console, f"{title}: already done", "dim")
-                    continue
-                with console.status(title) as status:
-                    run_job(ready, logs, functools.partial(_show, status, title))
-            except (UserError, OSError) as error:
-                failed[job.name] = str(error)
-                print_message(console, f"{title}: failed: {error}", "red")
-                continue
-            seconds = time.monotonic() - start
-            took = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"
-            print_message(console, f"{title}: done in {took}")
+            with console.status(title) as status:
+                run_job(ready, logs, functools.partial(_show, status, title))
+        except (UserError, OSError) as error:
+            failed[job.name] = str(error)
+            print_message(console, f"{title}: failed: {error}", "red")
+            continue
+        print_message(console, f"{title}: done in {describe_duration(time.monotonic() - start)}")
     if failed:
         print_message(console, f"{len(failed)} of {len(jobs)} jobs are not done:", "red")
-        for job in jobs:
-            if job.name in failed:
-                print_message(console, f"  {job.name}: {failed[job.name]}")
-                if (log := job.log(logs)).exists():
-                    print_message(console, f"    {log}", "dim")
-        print_message(console, "The same command tries them again.")
+        for name, reason in failed.items():
+            print_message(console, f"  {name}: {reason}")
+        print_message(console, f"Their output: {logs}. The same command tries them again.")
     return failed
 
 
@@ -105,12 +91,9 @@ def _show(status: Status, title: str, line: str) -> None:
 
 
 def run_job(
-    job: Job,
-    logs: Path,
-    show: Callable[[str], None] = lambda line: None,
-    in_slurm: bool = False,
+    job: Job, logs: Path, show: Callable[[str], None] = lambda line: None, in_slurm: bool = False
 ) -> None:
-    """Run a job that is ready, and record it. show: called with the newest line of its log.
+    """Run a job that is ready. show: called with the newest line of its log.
 
     Raises UserError if the command fails or leaves no result, and Stopped if a signal ended it.
     """
@@ -129,25 +112,20 @@ def run_job(
             start_new_session=True,
         )
     try:
-        while stopping.requested() is None:
+        while process.poll() is None and stopping.requested() is None:
             show(last_line(log))
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=0.1)
-                break
+            time.sleep(0.1)
     finally:
         if process.poll() is None:  # a signal, or an exception such as at Slurm's time limit
             process.send_signal(signal.SIGINT if in_slurm else signal.SIGTERM)
             with stopping.uninterrupted():
                 process.wait()
     stopping.check()
-    if process.returncode < 0:
-        raise UserError(f"ended by {signal.Signals(-process.returncode).name}")
     if process.returncode:
         line = last_line(log)
         raise UserError(f"exit status {process.returncode}" if line.startswith("$ ") else line)
-    if not job.is_finished():
-        raise UserError(f"the command ended, but {job.result} is not there or not complete")
-    job.record()
+    if not job.result.is_file():
+        raise UserError(f"the command ended, but {job.result} is not there")
 
 
 def last_line(log: Path) -> str:

@@ -26,7 +26,6 @@ from rope_jax.devices.memory import (
     program_bytes,
 )
 from rope_jax.devices.mesh import Placement
-from rope_jax.devices.targets import Target
 from rope_jax.errors import UserError, shortage_as
 from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.evaluation.measure import Reader
@@ -51,7 +50,7 @@ from rope_jax.training.run import flops_after
 
 
 @dataclass(frozen=True)
-class StagePlan:
+class StageCost:
     """A stage as it would run on each device.
 
     bound: of its memory, without compiling.
@@ -67,10 +66,13 @@ class StagePlan:
 
 
 def plan_training(
-    config: TrainingConfig, vocab_size: int, console: Console, target: Target | None = None
+    config: TrainingConfig,
+    vocab_size: int,
+    console: Console,
+    devices: Sequence[Any] | None = None,
 ) -> None:
-    """Print the cost of a training run, compiled for this machine or a target."""
-    placement = Placement(config.mesh, None if target is None else target.devices())
+    """Print the cost of a training run, compiled for this machine's devices or others."""
+    placement = Placement(config.mesh, devices)
     config = resolve_run(config, placement.platform)
     check_backend(config.model, placement.platform)
     placement.check_stages(config.stages)
@@ -91,8 +93,6 @@ def plan_training(
     if placement.mesh.size > 1:
         axes = placement.mesh.shape.items()
         facts["mesh"] = " × ".join(f"{name} {size}" for name, size in axes if size > 1)
-    if target is not None:
-        facts["target"] = target.text
     print_overview(console, f"plan of {config.name}", facts)
     validates = config.data.validation_fraction > 0
     with console.status("compiling"):
@@ -112,7 +112,7 @@ def _describe_time(flops: float, devices: Sequence[Any] | None, without: str) ->
     return f"{describe_duration(flops / reached)}, {without}; at {speed}"
 
 
-def plan_stage(program: Program, number: int, *, validates: bool) -> StagePlan:
+def plan_stage(program: Program, number: int, *, validates: bool) -> StageCost:
     """Compile the programs of a stage, unless it is too large already by a lower bound."""
     available = device_bytes(program.placement.device)
     bound, began = stage_bound(program, number), time.perf_counter()
@@ -124,7 +124,7 @@ def plan_stage(program: Program, number: int, *, validates: bool) -> StagePlan:
         check_stage(program, number, needed, available)
     except UserError as error:
         refusal = error
-    return StagePlan(bound, needed, time.perf_counter() - began, refusal)
+    return StageCost(bound, needed, time.perf_counter() - began, refusal)
 
 
 def planned_vocabulary(config: TrainingConfig, run: Path | None = None) -> int:
@@ -145,7 +145,7 @@ def planned_vocabulary(config: TrainingConfig, run: Path | None = None) -> int:
     return vocabulary_size(config.model, size)
 
 
-def _print_stages(console: Console, program: Program, plans: Sequence[StagePlan]) -> None:
+def _print_stages(console: Console, program: Program, plans: Sequence[StageCost]) -> None:
     config, state = program.config, program.abstract_state
     available = device_bytes(program.placement.device)
     used = [(plan.bytes or plan.bound).total for plan in plans]
@@ -179,15 +179,15 @@ def plan_sweep(
     config: SweepConfig,
     vocab_size: int,
     console: Console,
-    target: Target | None = None,
+    devices: Sequence[Any] | None = None,
 ) -> None:
-    """Print the cost of a sweep of a run's last stage, on this machine or a target.
+    """Print the cost of a sweep of a run's last stage, on this machine's devices or others.
 
     Neither weights nor texts are read. UserError: the sweep does not suit the run, or does not fit.
     """
-    devices, count, platform = None, None, None
-    if target is not None:
-        devices, count, platform = target.devices(), target.count, target.chip.platform
+    count, platform = None, None
+    if devices is not None:
+        count, platform = len(devices), devices[0].platform
     training = resolve_run(training, platform, config.attention)
     sweep = resolve_run_sweep(config, training, [training.last_step])
     check_backend(training.model, platform)
@@ -218,8 +218,6 @@ def plan_sweep(
         "documents",
         "devices": device_line(describe_precision(training.model), devices),
     }
-    if target is not None:
-        facts["target"] = target.text
     facts["memory"] = memory.describe(read[-1])
     print_overview(console, f"plan of the sweep {config.name} of {training.name}", facts)
     memory.check(read)
@@ -232,21 +230,21 @@ def plan_sweep(
     flops = first + (config.max_documents - 1) * other
     print_wrapped(console, f"compute: {flops:.3g} FLOPs for one block of each document")
     print_wrapped(console, f"time: {_describe_time(flops, devices, 'compiling not counted')}")
-    if target is not None:
+    if devices is not None:
         shared = memory.sharing(read[-1]).placement
         with console.status("compiling"):
             plans = plan_readings(training, sweep, model, shared, like)
         rows = shared.row_shards
         flops = rows * window_flops(training.model, vocab_size, read[-1], read[-1])
         title = (
-            f"{rows:,} × {read[-1]:,} tokens at a time, {flops / target.count:.3g} FLOPs per device"
+            f"{rows:,} × {read[-1]:,} tokens at a time, {flops / len(devices):.3g} FLOPs per device"
         )
         console.print(title, style="bold")
         cells = [(p.name, f"{p.bytes / 2**30:,.3f}", f"{p.seconds:,.1f} s") for p in plans]
         print_table(console, ("", "GiB per device", "compiling took"), cells)
 
 
-class ReadingPlan(NamedTuple):
+class ReadingCost(NamedTuple):
     """A program that reads windows: its memory on each device, and how long it was compiled."""
 
     name: str
@@ -260,7 +258,7 @@ def plan_readings(
     model: LanguageModel,
     placement: Placement,
     like: Params,
-) -> list[ReadingPlan]:
+) -> list[ReadingCost]:
     """Compile a program, with a window per device, for each kind of reading the longest length."""
     rows, length = placement.row_shards, sweep.readable[-1]
     of_last = scores_of_last(model, placement)
@@ -285,7 +283,7 @@ def plan_readings(
         name = "all targets" if last == length else f"last {last:,}"
         if jobs[0].map:
             name = f"{jobs[0].map.type}, {name}"
-        plans.append(ReadingPlan(name, used, seconds))
+        plans.append(ReadingCost(name, used, seconds))
     return plans
 
 

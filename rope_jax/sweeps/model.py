@@ -147,7 +147,7 @@ def load_model(
         model.vocab_size,
         like,
         placement,
-        available=processes.smallest(device_bytes()),
+        available=processes.min_over_hosts(device_bytes()),
         memory_gib=memory_gib,
     )
     return EvalModel(session, training, corpus, model, memory)
@@ -202,7 +202,7 @@ def chosen_checkpoints(
 def expected_steps(run: RunDirectory, chosen: Steps) -> list[int]:
     """Return the steps that `chosen_checkpoints` will return, unless the newest is damaged."""
     here = " ".join(map(str, saved_steps(run.checkpoints)))
-    saved = [int(step) for step in processes.from_first(lambda: here).split()]
+    saved = [int(step) for step in processes.broadcast_from_host0(lambda: here).split()]
     if not saved:
         raise UserError(f"{run.checkpoints}: holds no checkpoint; train the run further first")
     if chosen is None:

@@ -153,8 +153,8 @@ def _open_journal(loaded: EvalModel, config: SweepConfig, step: int) -> FileJour
             ) from None
 
     processes.on_first(read)
-    text = processes.from_first(lambda: text)
-    identity = processes.from_first(
+    text = processes.broadcast_from_host0(lambda: text)
+    identity = processes.broadcast_from_host0(
         lambda: journal_identity(session.run, session.config, loaded.corpus, config.split, step)
     )
     journal = FileJournal(path if processes.is_first() else None, identity, text)

@@ -126,7 +126,7 @@ class Trainer:
             return asked
         if step % self.config.log_every_steps:  # agreeing takes time
             return 0
-        return (asked or signal.SIGTERM) if processes.any_of(bool(asked)) else 0
+        return (asked or signal.SIGTERM) if processes.any_host(bool(asked)) else 0
 
     def _finish_step(self, span: Span, step: int, metrics: StepMetrics) -> None:
         """Wait for a step and log it if it is due. UserError if its loss is not finite."""

@@ -64,7 +64,7 @@ def train(config: TrainingConfig, console: Console) -> RunDirectory:
 def _train(session: Session) -> None:
     """Check everything that can be refused; only then create the run's folder, and train."""
     run, config = session.run, session.config
-    newest = int(processes.from_first(lambda: str(newest_step(run.checkpoints))))
+    newest = int(processes.broadcast_from_host0(lambda: str(newest_step(run.checkpoints))))
     explain = functools.partial(explain_other, session.recorded, step=newest)
     processes.on_first(lambda: run.check_available(session.recorded, explain))
     placement = Placement(config.mesh)

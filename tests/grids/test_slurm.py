@@ -51,7 +51,7 @@ def test_the_printed_commands_run_under_sh(stand_ins, folder):
     ]
     subprocess.run(["sh", "-e"], input="\n".join(lines), text=True, check=True)
     done = done_jobs(jobs)
-    assert done == {job.name for job in jobs} - {"compare"}  # a comparison's settings are not known
+    assert done == {job.name for job in jobs} - {"compare"}
     (compare,) = shell_lines(jobs, done)
     assert compare.endswith("# compare")
 
