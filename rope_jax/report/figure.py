@@ -34,7 +34,7 @@ from rope_jax.report.measured import describe_groups, truncation_levels, units_t
 from rope_jax.results.summary import CheckpointSummary
 
 _MAX_STEPS_IN_LEGEND = 12  # of more checkpoints, the legend names evenly spaced ones
-# One dash pattern per group; from the ninth on, they repeat. page.html has the same for plotly.
+# One dash pattern per group; from the ninth on, they repeat.
 _DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
 _DASHES += ((0, (9, 2)), (0, (1, 3)), (0, (6, 2, 1, 2, 1, 2)), (0, (3, 4)))
 _TRUNCATION: dict[str, Any] = {"color": "0.4", "linestyle": ":", "linewidth": 1.1}
@@ -107,14 +107,14 @@ def _layout(comparison: Comparison, curves: Sequence[Curve]) -> FigureLayout:
     key, by_group = shared_key(groups), assign_group_styles(comparison)
     names = {group.label: describe_group(group, key=key) for group in groups}
     is_above = comparison.how.show == "above_truncation"
-    styles = {c: by_group.get(c.group.label, by_name[c.name]) for c in curves}
     if len(curves) <= style.MAX_CURVES:
+        styles = curve_styles(comparison, curves)
         legend = {names[label]: look for label, look in by_group.items()} or dict(by_name)
         if not by_group and (len(groups) > 1 or groups[0].marked):
-            dashes = dict(zip(names, itertools.cycle(_DASHES), strict=False))
-            styles = {c: replace(s, linestyle=dashes[c.group.label]) for c, s in styles.items()}
-            legend |= {names[label]: LineStyle("0.3", "", dash) for label, dash in dashes.items()}
+            dashes = {names[c.group.label]: look.linestyle for c, look in styles.items()}
+            legend |= {label: LineStyle("0.3", "", dash) for label, dash in dashes.items()}
         return FigureLayout(dict.fromkeys(curves, ""), styles, legend, is_above=is_above)
+    styles = {c: by_group.get(c.group.label, by_name[c.name]) for c in curves}
     if by_group or len(groups) > style.MAX_CURVES:
         titles = {group: describe_group(group, "\n", key=key) for group in groups}
         panel_of = {curve: titles[curve.group] for curve in curves}
@@ -165,6 +165,22 @@ def _meanings(layout: FigureLayout, comparison: Comparison) -> list[Artist]:
         opacity = style.BAND_OPACITY
         handles.append(Patch(color="0.4", alpha=opacity, linewidth=0, label="95% interval"))
     return handles
+
+
+def curve_styles(comparison: Comparison, curves: Sequence[Curve]) -> dict[Curve, LineStyle]:
+    """Return a style for each curve: its scaling's colour and its group's dash.
+
+    Or its group's colour, if all groups have the same single curve.
+    """
+    by_group = assign_group_styles(comparison)
+    if by_group:
+        return {curve: by_group[curve.group.label] for curve in curves}
+    by_name, groups = assign_curve_styles(comparison), comparison.groups
+    styles = {curve: by_name[curve.name] for curve in curves}
+    if len(groups) == 1 and not groups[0].marked:
+        return styles
+    dashes = dict(zip([g.label for g in groups], itertools.cycle(_DASHES), strict=False))
+    return {c: replace(look, linestyle=dashes[c.group.label]) for c, look in styles.items()}
 
 
 def assign_curve_styles(comparison: Comparison) -> dict[str, LineStyle]:
@@ -237,7 +253,12 @@ def _draw(
     grid: dict[str, Any] = {"blocks": len(shown) // count, "row_height": row_height}
     with style.figure_style():
         figure, axes = panels.make_grid(count, columns, **grid, title=title, width=width)
-        limits = _limits(points, list(levels), layout)
+        limits = vertical_limits(
+            _values(points, layout),
+            list(levels),
+            is_above=layout.is_above,
+            has_intervals=layout.has_intervals,
+        )
         # once, not in each panel: matplotlib repeats for all panels whatever is set in one
         if not layout.is_above:
             axes[0].set_yscale("log")
@@ -351,29 +372,34 @@ def _values(points: Sequence[Point], layout: FigureLayout) -> NDArray[np.float64
     return np.exp(np.where(nll > _MAX_NATS, np.nan, nll))
 
 
-def _limits(
-    points: Sequence[Point], marked: Sequence[float], layout: FigureLayout
+def vertical_limits(
+    values: NDArray[np.float64],
+    marked: Sequence[float],
+    *,
+    is_above: bool,
+    has_intervals: bool = True,
 ) -> tuple[float, float]:
-    """Return the vertical limits that all panels share.
+    """Return limits for values and the ends of their intervals, [3, points].
 
-    They include every finite point and marked value. Intervals, if drawn, may widen them on either
-    side by half the points' range on the axis, or by a factor of 1.5 if that is more: an interval
-    over a few documents can be orders of magnitude wider than the curve.
+    They include every finite value and marked one. Intervals, if drawn, may widen them on either
+    side by half the values' range on the axis, or by a factor of 1.5 if that is more: an interval
+    over a few documents can be orders of magnitude wider than the curve. The axis is logarithmic
+    or, of differences (is_above), that of `scale_nats`.
     """
-    if layout.is_above:  # about the axis of `scale_nats`
+    if is_above:
         to, back, least = lambda x: np.arcsinh(np.divide(x, 0.02)), lambda x: 0.02 * np.sinh(x), 0.5
     else:
         to, back, least = np.log, np.exp, math.log(1.5)
-    middle, *ends = to(_values(points, layout))
-    values = np.append(middle, to(marked))
-    values = values[np.isfinite(values)]
-    if not values.size:
-        return (-1.0, 1.0) if layout.is_above else (1.0, 10.0)
-    low, high = values.min(), values.max()
-    if layout.has_intervals:
+    middle, *ends = to(values)
+    shown = np.append(middle, to(marked))
+    shown = shown[np.isfinite(shown)]
+    if not shown.size:
+        return (-1.0, 1.0) if is_above else (1.0, 10.0)
+    low, high = shown.min(), shown.max()
+    if has_intervals:
         room = max((high - low) / 2, least)
-        values = np.append(values, np.clip(ends, low - room, high + room))
-    low, high = np.nanmin(values), np.nanmax(values)
+        shown = np.append(shown, np.clip(ends, low - room, high + room))
+    low, high = np.nanmin(shown), np.nanmax(shown)
     margin = max(math.log(1.05), 0.05 * (high - low))
     return float(back(low - margin)), float(back(high + margin))
 

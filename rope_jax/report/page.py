@@ -1,95 +1,361 @@
-"""The interactive page of a comparison: one HTML file that includes its data and scripts."""
+"""The interactive page of a comparison: one HTML file with its figures, made by plotly, and tables.
+
+Plotly's own controls switch quantities, axes and intervals, zoom, and hide curves.
+"""
 
 import html
-import json
-from importlib import resources
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rope_jax.comparison.curves import Comparison, Curve
-from rope_jax.comparison.groups import Group, describe_settings
+import numpy as np
+
+from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.groups import Sweep
 from rope_jax.errors import printable
 from rope_jax.extras import needs_extra
+from rope_jax.plots import style
+from rope_jax.plots.style import LineStyle
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report import measured
-from rope_jax.report.figure import assign_curve_styles, assign_group_styles
-from rope_jax.report.tasks import task_maps
-from rope_jax.runs.logs import finite
+from rope_jax.report.figure import curve_styles, vertical_limits
+from rope_jax.report.table import Line, Table, format_html
+from rope_jax.report.tasks import effective_tables, effective_text, heat_panels
+from rope_jax.results.statistics import Estimate, perplexity
+from rope_jax.results.tasks import TaskRow
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 PAGE = "comparison.html"
+# The browser refuses whatever the page would fetch, and it fetches nothing.
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+<title>{title}</title>
+<style>
+  body {{ margin: 0 auto; max-width: 1320px; padding: 12px 24px; font: 15px/1.5 sans-serif; }}
+  table {{ border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }}
+  th, td {{ padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid #d9dee4; }}
+  th.text, td.text {{ text-align: left; }}
+  .scroll {{ overflow-x: auto; }}
+  .note {{ border-left: 4px solid #d9b44a; background: #fdf8e8; padding: 5px 10px; }}
+  small, .soft {{ color: #5b6573; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""
+_HELP = (
+    "Hover over a point for its values. The menu chooses the quantity; a click on a name in the "
+    "legend hides its curve, a double click all others; drag to zoom, and double-click to zoom "
+    "out. comparison.csv beside this page has every number."
+)
+_DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
+_SYMBOLS = {
+    **{"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down"},
+    **{"<": "triangle-left", ">": "triangle-right", "P": "cross"},
+}
+_DIFFERENCES = ("above_truncation", "difference", "from_first", "above_own")
+_CONFIG = {
+    "displaylogo": False,
+    "responsive": True,
+    "modeBarButtons": [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]],
+    "toImageButtonOptions": {"format": "svg", "filename": "comparison"},
+}
+
+
+class View(NamedTuple):
+    """What the chart can show: a quantity by a protocol, of the newest checkpoints or of all."""
+
+    protocol: str
+    quantity: str
+    every_step: bool
 
 
 def format_page(comparison: Comparison) -> str:
-    """Return a self-contained HTML page, which includes plotly.js and the data.
+    """Return a self-contained HTML page, which includes plotly.js.
 
-    UserError: the package with plotly.js is not installed.
+    UserError: plotly is not installed.
     """
     with needs_extra("page", PAGE):
-        from plotly.offline import get_plotlyjs
+        import plotly.io  # of the extra `page`
 
-    template = resources.files("rope_jax.report").joinpath("page.html").read_text("utf-8")
-    data = json.dumps(finite(_page_data(comparison)), allow_nan=False).replace("<", "\\u003c")
-    title = html.escape(printable(measured.describe_groups(comparison)))
-    before, _, after = template.partition("PLOTLY")
-    return before.replace("TITLE", title, 1) + get_plotlyjs() + after.replace("DATA", data, 1)
+    charts = [_chart(comparison)]
+    for sweep in comparison.sweeps:
+        step = max(sweep.windows)
+        exact = [row for row in sweep.tasks if row.step == step and row.metric == "exact"]
+        for task in dict.fromkeys(row.task for row in exact):
+            charts.append(_heat_map(sweep, [row for row in exact if row.task == task]))
+    parts = [f'<p class="note">{_text(note)}</p>' for note in comparison.notes]
+    parts.append(f'<p class="soft">{_HELP}</p>')
+    for number, chart in enumerate(charts):
+        name = f"chart-{number}"
+        how = {"config": _CONFIG, "full_html": False, "include_plotlyjs": number == 0}
+        parts.append(plotly.io.to_html(chart, div_id=name, **how))
+    parts.append("<h2>What was compared</h2>")
+    heading, *sources = measured.describe_sources(comparison)
+    lines = [Line(tuple(row), []) for row in sources]
+    parts.append(format_html(Table("", "", tuple(heading), (), lines)))
+    parts += [f'<p class="soft">{_text(remark)}.</p>' for remark in comparison.remarks]
+    for protocol in comparison.protocols:
+        parts.append(f"<h2>{_text(protocol)}</h2>")
+        parts.append(format_html(measured.measured_table(comparison, protocol)))
+        parts += map(format_html, measured.difference_tables(comparison, protocol))
+    parts += map(format_html, effective_tables(comparison.sweeps))
+    title = _text(measured.describe_groups(comparison))
+    return _PAGE.format(title=title, body="\n".join(parts))
 
 
-def _page_data(comparison: Comparison) -> dict[str, Any]:
-    groups, curves = comparison.groups, comparison.curves
-    points = [point for curve in curves for point in curve.points]
-    return {
-        "title": printable(measured.describe_groups(comparison)),
-        "notes": [*map(printable, comparison.notes)],
-        "remarks": [*map(printable, comparison.remarks)],
-        "tolerance": comparison.tolerance,
-        "show": comparison.how.show,
-        "baseline": comparison.baseline,
-        "units": " and ".join(f"{kind}s" for kind in measured.unit_kinds(points)),
-        "paired": measured.pairing_text(points),
-        "captions": {p.protocol: measured.caption(p.protocol, p.stride) for p in points},
-        "axes": {p.protocol: PROTOCOLS[p.protocol].axis_label for p in points},
-        "comparable": BASELINE,
-        "groups": [_group_data(group, comparison) for group in groups],
-        "names": [
-            {"name": name, **vars(style)} for name, style in assign_curve_styles(comparison).items()
-        ],
-        "sources": [[*map(printable, row)] for row in measured.describe_sources(comparison)],
-        "tasks": task_maps(comparison.sweeps),
-        "curves": [_curve_data(curve, groups.index(curve.group)) for curve in curves],
+def _text(text: str) -> str:
+    """Return text without markup; plotly, too, takes some tags for markup."""
+    return html.escape(printable(text))
+
+
+def _quantities(comparison: Comparison) -> dict[str, str]:
+    """Return the quantities that any point has, in words; the one to show comes first."""
+    several = len(comparison.groups) > 1
+    names: dict[str, str] = {
+        **dict(measured.QUANTITIES.items()),
+        "above_truncation": "nats above truncation" + several * " of the first group",
+        "difference": f"difference from {comparison.baseline} (nats)",
+        "from_first": "difference from the first group (nats)",
+        "above_own": "nats above truncation of the same runs",
     }
+    points = [point for curve in comparison.curves for point in curve.points]
+    known = {name for name in names if any(_value(point, name) for point in points)}
+    if not several:
+        known.discard("above_own")
+    first = comparison.how.show
+    return {name: names[name] for name in sorted(names, key=lambda n: n != first) if name in known}
 
 
-def _group_data(group: Group, comparison: Comparison) -> dict[str, Any]:
-    style = assign_group_styles(comparison).get(group.label)
-    return {
-        "label": printable(group.label),
-        "marked": group.marked,
-        "differs": describe_settings(group.settings, briefly=True),
-        "settings": describe_settings(group.settings, briefly=False),
-        "color": style.color if style else None,
-        "marker": style.marker if style else None,
-    }
+def _value(point: Point, quantity: str) -> Estimate | None:
+    if quantity in _DIFFERENCES:
+        found: Estimate | None = getattr(point, quantity)
+        return found
+    if quantity == "bits_per_byte":
+        return measured.loss(point, "bits_per_byte")
+    nats = Estimate(point.nll, point.ci_low, point.ci_high)
+    return nats.mapped(perplexity) if quantity == "perplexity" else nats
 
 
-def _curve_data(curve: Curve, group: int) -> dict[str, Any]:
-    usable = curve.usable
-    order = None
-    if usable is not None and (usable.length is not None or usable.is_known):
-        order = (usable.length or 0) + 0.5 * usable.is_last  # "at least 1,024" is more than 1,024
-    points = [
-        {
-            **vars(point),
-            "is_below_truncation": point.is_below_truncation,
-            "resampled": measured.units_text(point.units, point.documents),
-        }
-        for point in curve.points
+def _chart(comparison: Comparison) -> "Figure":
+    """Return one chart with the curves of all views, of which a menu shows one."""
+    from plotly.graph_objects import Figure
+
+    quantities = _quantities(comparison)
+    steps = [False, True] if len(comparison.newest) < len(comparison.curves) else [False]
+    views = [
+        View(protocol, quantity, every)
+        for every in steps
+        for protocol in comparison.protocols
+        for quantity in quantities
     ]
-    return {
-        "group": group,
-        "name": curve.name,
-        "step": curve.step,
-        "newest": curve.is_newest,
-        "window": curve.window,
-        "usable": measured.usable_text(usable),
-        "usable_at": order,
-        "points": points,
+    shown = {view: _view(comparison, view, quantities) for view in views}
+    shown = {view: (traces, axes) for view, (traces, axes) in shown.items() if traces}
+    start, chart = next(iter(shown)), Figure()
+    for view, (traces, _) in shown.items():
+        chart.add_traces([trace.update(visible=view == start) for trace in traces])
+    owners = [view for view, (traces, _) in shown.items() for _ in traces]
+    first: list[tuple[str, str, list[Any]]] = [
+        (_view_text(view, quantities), "update", [{"visible": [o == view for o in owners]}, axes])
+        for view, (_, axes) in shown.items()
+    ]
+    bands = [number for number, trace in enumerate(chart.data) if trace.fill == "toself"]
+    has_bands = len(comparison.newest) <= style.MAX_CURVES
+    last: list[tuple[str, str, list[Any]]] = [("intervals", "restyle", [{"opacity": 1}, bands])]
+    last.append(("no intervals", "restyle", [{"opacity": 0}, bands]))
+    for number in bands:
+        chart.data[number].opacity = float(has_bands)
+    menus = [first, _scales("xaxis", "lengths"), _scales("yaxis", "values"), last]
+    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+    label = {"textposition": "end", "textangle": 0, "xanchor": "left", "yanchor": "top"}
+    chart.update_layout(
+        template="plotly_white",
+        height=620,
+        margin={"t": 70, "b": 60},
+        updatemenus=[
+            {
+                "buttons": [{"label": t, "method": m, "args": given} for t, m, given in menu],
+                "active": int(menu is last and not has_bands),
+                **{"x": left, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+            }
+            for menu, left in zip(menus, (0.0, 0.45, 0.62, 0.79), strict=True)
+        ],
+        shapes=[
+            line
+            | {"x0": window, "x1": window, "line": {"color": "#999999", "width": 1.2}}
+            | {"label": label | {"text": f"window {window:,}"}}
+            for window in sorted({curve.window for curve in comparison.curves})
+        ],
+    )
+    chart.update_layout(shown[start][1])
+    lengths = sorted({p.last_position for curve in comparison.curves for p in curve.points})
+    chart.update_xaxes(type="log", tickvals=lengths, ticktext=[f"{n:,}" for n in lengths])
+    chart.update_yaxes(minorloglabels="complete")
+    return chart
+
+
+def _scales(axis: str, what: str) -> list[tuple[str, str, list[Any]]]:
+    """Return a menu that makes an axis logarithmic or linear."""
+    return [
+        (f"{scale} {what}", "relayout", [{f"{axis}.type": scale, f"{axis}.autorange": True}])
+        for scale in ("log", "linear")
+    ]
+
+
+def _view_text(view: View, quantities: Mapping[str, str]) -> str:
+    text = f"{quantities[view.quantity]}; {view.protocol}"
+    return _text(f"{text}, every checkpoint" if view.every_step else text)
+
+
+def _view(
+    comparison: Comparison, view: View, quantities: Mapping[str, str]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the curves of a view, none if no point has its quantity, and its axes."""
+    from plotly.graph_objects import Scatter
+
+    curves = comparison.curves if view.every_step else comparison.newest
+    styles = curve_styles(comparison, curves)
+    traces: list[Any] = []
+    values: list[Estimate] = []
+    for curve in curves:
+        points = [point for point in curve.points if point.protocol == view.protocol]
+        known = [(p, v) for p in points if (v := _value(p, view.quantity)) is not None]
+        values += [value for _, value in known]
+        name = curve.name if len(comparison.groups) == 1 else curve.label
+        traces += _traces(curve, name, known, styles[curve], quantities, view)
+    if not traces:
+        return [], {}
+    levels = _truncation(curves, view)
+    lengths = [point.last_position for curve in curves for point in curve.points]
+    if levels:
+        look = {"color": "#666666", "dash": "dot", "width": 1.2}
+        x, y = [min(lengths), max(lengths), None], [z for n in levels for z in (n, n, None)]
+        named = {"name": "truncation to the window", "hoverinfo": "skip"}
+        traces.append(Scatter(x=x * len(levels), y=y, mode="lines", line=look, **named))
+    is_log = view.quantity not in _DIFFERENCES
+    limits = vertical_limits(np.array(values).T, levels, is_above=not is_log)
+    return traces, {
+        "yaxis.title.text": _text(quantities[view.quantity]),
+        "yaxis.type": "log" if is_log else "linear",
+        "yaxis.range": np.log10(limits).tolist() if is_log else list(limits),
+        "xaxis.title.text": PROTOCOLS[view.protocol].axis_label,
     }
+
+
+def _traces(
+    curve: Curve,
+    name: str,
+    known: Sequence[tuple[Point, Estimate]],
+    look: LineStyle,
+    quantities: Mapping[str, str],
+    view: View,
+) -> list[Any]:
+    """Return a curve's line and, in a view of the newest checkpoints, the band of its intervals."""
+    from plotly.graph_objects import Scatter
+
+    if not known:
+        return []
+    opacity = 1.0
+    if view.every_step:
+        name = f"{name}, step {curve.step:,}"
+        opacity = 0.25 + 0.75 * curve.step / curve.group.newest
+    dash = look.linestyle
+    if isinstance(dash, tuple):
+        dash = ",".join(f"{2 * length}px" for length in dash[1])
+    x = [point.last_position for point, _ in known]
+    group = {"name": _text(name), "legendgroup": name}
+    curve_line = Scatter(
+        x=x,
+        y=[value.value for _, value in known],
+        mode="lines+markers",
+        line={"color": look.color, "dash": _DASHES.get(dash, dash), "width": 2},
+        marker={"symbol": _SYMBOLS[look.marker], "size": 7},
+        opacity=opacity,
+        text=[_hover(curve, point, quantities) for point, _ in known],
+        hovertemplate="%{text}<extra></extra>",
+        **group,
+    )
+    ends = [(n, v) for n, (_, v) in zip(x, known, strict=True) if np.isfinite(v).all()]
+    if len(ends) < 2 or view.every_step:
+        return [curve_line]
+    outline = [(n, v.low) for n, v in ends] + [(n, v.high) for n, v in reversed(ends)]
+    x, y = map(list, zip(*outline, strict=True))
+    band = {"fill": "toself", "fillcolor": f"{look.color}26", "line": {"width": 0}}
+    hidden = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
+    return [curve_line, Scatter(x=x, y=y, **band, **hidden, **group)]
+
+
+def _hover(curve: Curve, point: Point, quantities: Mapping[str, str]) -> str:
+    """Return every known quantity of a point, with its interval."""
+    positions = f"{point.first_position:,} to {point.last_position:,}"
+    lines = [f"<b>{_text(curve.label)}</b>", f"length {point.length:,}, positions {positions}"]
+    for quantity, name in quantities.items():
+        if (value := _value(point, quantity)) is not None:
+            shown, low, high = (
+                f"{x:+.3f}" if quantity in _DIFFERENCES else f"{x:,.3f}" for x in value
+            )
+            lines.append(f"{_text(name)}: {shown} [{low}, {high}]")
+    units = measured.units_text(point.units, point.documents)
+    lines.append(f"{point.tokens:,} tokens in {units}")
+    if len(point.nll_by_seed) > 1:
+        lines.append(f"seeds: {', '.join(f'{nll:.3f}' for nll in point.nll_by_seed)} nats")
+    return "<br>".join(lines)
+
+
+def _truncation(curves: Sequence[Curve], view: View) -> list[float]:
+    """Return what truncation to the window gives, where the quantity has it."""
+    levels = list(measured.truncation_levels(curves)) if view.protocol == BASELINE else []
+    if view.quantity == "perplexity":
+        return [perplexity(nll) for nll in levels]
+    return levels if view.quantity == "nats" else []
+
+
+def _heat_map(sweep: Sweep, rows: Sequence[TaskRow]) -> "Figure":
+    """Return the shares of exact answers of one task, in % by length and depth."""
+    from plotly.graph_objects import Heatmap
+    from plotly.subplots import make_subplots
+
+    task, lengths = rows[0].task, sorted({row.length for row in rows})
+    labels = {row.name: row.name for row in rows}
+    for name, effective in sweep.effective.get(task, {}).items():
+        labels[name] = f"{name}: {effective_text(*effective)}"
+    panels = heat_panels(rows, labels)
+    columns = min(4, len(panels))
+    lines = -(-len(panels) // columns)
+    chart = make_subplots(lines, columns, subplot_titles=[_text(title) for title in panels])
+    for number, cells in enumerate(panels.values()):
+        shown = [[by_length.get(n) for n in lengths] for by_length in cells.values()]
+        chart.add_trace(
+            Heatmap(
+                x=[f"{n:,}" for n in lengths],
+                y=[_text(label) for label in cells],
+                z=[[None if row is None else 100 * row.value for row in line] for line in shown],
+                customdata=[
+                    [None if row is None else [100 * row.ci_low, 100 * row.ci_high] for row in line]
+                    for line in shown
+                ],
+                hovertemplate="%{y}, %{x} tokens: %{z:.1f}%<br>95%: %{customdata[0]:.1f} to "
+                "%{customdata[1]:.1f}%<extra></extra>",
+                **{"zmin": 0, "zmax": 100, "colorscale": "Viridis", "texttemplate": "%{z:.0f}"},
+                **{"showscale": number == 0, "xgap": 1, "ygap": 1},
+            ),
+            number // columns + 1,
+            number % columns + 1,
+        )
+    chance = "" if rows[0].chance is None else f"; chance {100 * rows[0].chance:.2g}%"
+    trained = f"trained at {sweep.windows[rows[0].step]:,} tokens"
+    title = f"{sweep.label}, step {rows[0].step:,}: {task}, exact answers in %; {trained}{chance}"
+    height = 130 + lines * (80 + 22 * max(map(len, panels.values())))
+    chart.update_layout(title=_text(title), template="plotly_white", height=height)
+    chart.update_yaxes(type="category", autorange="reversed")
+    chart.update_xaxes(type="category")
+    return chart

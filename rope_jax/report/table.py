@@ -1,5 +1,6 @@
 """One table, written as Markdown and LaTeX, and printed in a terminal."""
 
+import html
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -118,6 +119,26 @@ def format_markdown(table: Table, *, level: int = 2) -> str:
     text = markdown_lines(table.heading, rows, left=left, right=len(table.heading) - left)
     above = f"{'#' * level} `{table.title}`\n\n" if level else ""
     return f"{above}{escape_markdown(table.caption)}\n\n{text}"
+
+
+def format_html(table: Table) -> str:
+    """Return the caption and the table; the best values are bold."""
+
+    def row(tag: str, labels: Iterable[str], cells: Iterable[str]) -> str:
+        texts = [f'<{tag} class="text">{html.escape(printable(label))}</{tag}>' for label in labels]
+        return f"<tr>{''.join([*texts, *(f'<{tag}>{cell}</{tag}>' for cell in cells)])}</tr>"
+
+    def written(cell: Cell) -> str:
+        value = f"<b>{cell.value}</b>" if cell.is_best else cell.value
+        mark = BELOW_TRUNCATION if cell.is_below else ""
+        return f"{value}{mark} <small>{cell.interval}</small>"
+
+    lines = [row("th", table.labels, (*table.columns, *table.details))]
+    lines += [row("td", line.labels, map(written, line.cells)) for line in table.all_lines]
+    caption = (
+        f'<p class="soft">{html.escape(printable(table.caption))}</p>' if table.caption else ""
+    )
+    return f'{caption}<div class="scroll"><table>{"".join(lines)}</table></div>'
 
 
 def yaml_block(yaml: str) -> str:

@@ -16,7 +16,6 @@ from rich.console import Console
 from rope_jax.comparison.groups import Sweep
 from rope_jax.config.presentation import FigureWidth, Presentation
 from rope_jax.console import print_wrapped
-from rope_jax.errors import printable
 from rope_jax.plots import panels, style
 from rope_jax.plots.style import LineStyle
 from rope_jax.report.measured import effective_text, loss_cells, usable_text
@@ -161,42 +160,6 @@ def draw_tasks(
         draw = draw_distances if is_profile else draw_heat
         figures[f"{task}.png"] = draw(own, checkpoint, how, title * how.figure.title)
     return figures
-
-
-def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
-    """Return one heat map per sweep and task, of the newest checkpoint, for the page."""
-    maps = []
-    columns = {"values": "value", "low": "ci_low", "high": "ci_high"}
-    for sweep in sweeps:
-        step = max(sweep.windows)
-        rows = [row for row in sweep.tasks if row.step == step and row.metric == "exact"]
-        for task in dict.fromkeys(row.task for row in rows):
-            own = [row for row in rows if row.task == task]
-            lengths = sorted({row.length for row in own})
-            labels = {row.name: printable(row.name) for row in own}
-            for name, effective in sweep.effective.get(task, {}).items():
-                labels[name] = f"{printable(name)}: {effective_text(*effective)}"
-            unit = "%" if any(row.depth is not None for row in own) else ""
-            shown = [
-                {
-                    "title": title,
-                    "rows": [label if label == TAKEN_OUT else label + unit for label in rows],
-                    **{name: _percent(rows, lengths, column) for name, column in columns.items()},
-                }
-                for title, rows in heat_panels(own, labels).items()
-            ]
-            title = f"{printable(sweep.label)}, step {step:,}: {task}"
-            about = {"title": title, "window": sweep.windows[step], "chance": own[0].chance}
-            maps.append(about | {"samples": own[0].samples, "lengths": lengths, "panels": shown})
-    return maps
-
-
-def _percent(rows: Rows, lengths: Sequence[int], column: str) -> list[list[float]]:
-    """Return a column of a panel's rows in %, by row and length; nan: not measured."""
-    return [
-        [100 * getattr(cells[n], column) if n in cells else math.nan for n in lengths]
-        for cells in rows.values()
-    ]
 
 
 def draw_heat(

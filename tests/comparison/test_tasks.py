@@ -1,7 +1,6 @@
 """Tasks of compared sweeps: read strictly, shown on the page and in comparison.md."""
 
 import json
-import math
 
 import pytest
 
@@ -9,12 +8,11 @@ from rope_jax.comparison.read import read_sweep
 from rope_jax.errors import UserError
 from rope_jax.report.comparison import comparison_markdown
 from rope_jax.report.page import format_page
-from rope_jax.report.tasks import task_maps
 from rope_jax.results.tasks import TaskRow
 from rope_jax.runs.tables import format_csv
 from tests.comparison.conftest import compared
-from tests.comparison.test_page import data_of
 from tests.report.rows import task_row
+from tests.report.test_page import charts_of
 
 EFFECTIVE = {
     "effective_length": 32,
@@ -64,28 +62,21 @@ def test_rows_of_tasks_are_read_back_or_refused(folder):
 def test_a_sweep_without_tasks_has_none(sweep_of):
     (sweep,) = (found := compared(sweep_of("two"))).sweeps
     assert (list(sweep.tasks), dict(sweep.effective)) == ([], {})
-    assert task_maps([sweep]) == []
     assert "effective" not in comparison_markdown(found)
 
 
 def test_the_page_has_a_map_per_task_with_every_cell_at_its_length(folder):
-    passkey, mqar = data_of(format_page(compared(folder)))["tasks"]
-    assert (passkey["lengths"], passkey["window"]) == ([16, 32, 64], 16)
-    trained, yarn = passkey["panels"]
-    assert (trained["title"], yarn["title"]) == ("trained", "yarn-4: 32 [16, 64]")
-    assert trained["rows"] == yarn["rows"] == ["0%", "100%", "taken out"]
-    assert trained["values"] == [[50, 50, 50], [50, 50, 50], [12.5, 12.5, 12.5]]
-    assert yarn["values"][0] == [50, None, 50]  # one length was not measured
-    assert (yarn["low"][0], yarn["high"][0]) == ([25, None, 25], [75, None, 75])
-    (panel,) = mqar["panels"]
-    assert panel["rows"] == ["trained", "yarn-4", "taken out"]
-    assert panel["values"] == [[75], [75], [50]]  # the largest of all scalings
-    assert mqar["chance"] is None
-    # a value that is no number is an empty cell
-    rows = [ROWS[0]._replace(ci_low=math.nan, ci_high=math.inf), *ROWS[1:]]
-    (folder / "tasks.csv").write_text(format_csv(TaskRow._fields, rows))
-    panel = data_of(format_page(compared(folder)))["tasks"][0]["panels"][0]
-    assert (panel["values"][0][0], panel["low"][0][0], panel["high"][0][0]) == (50, None, None)
+    _, (passkey, layout), (mqar, _) = charts_of(format_page(compared(folder)))
+    trained, yarn = passkey
+    assert trained["x"] == ["16", "32", "64"]
+    titles = [title["text"] for title in layout["annotations"]]
+    assert titles == ["trained", "yarn-4: 32 [16, 64]"]
+    assert trained["y"] == yarn["y"] == ["0", "100", "taken out"]
+    assert trained["z"] == [[50, 50, 50], [50, 50, 50], [12.5, 12.5, 12.5]]
+    assert yarn["z"][0] == [50, None, 50]  # one length was not measured
+    assert yarn["customdata"][0] == [[25, 75], None, [25, 75]]
+    assert mqar[0]["y"] == ["trained", "yarn-4", "taken out"]
+    assert mqar[0]["z"] == [[75], [75], [50]]  # the largest of all scalings
 
 
 def test_markdown_lists_effective_lengths(folder):
