@@ -8,9 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from rope_jax import cli
+from rope_jax.commands import compare as command
 from rope_jax.errors import UserError
 from rope_jax.report.comparison import FILES, write_comparison
-from scripts import compare as command
 from tests.comparison.conftest import compared
 
 
