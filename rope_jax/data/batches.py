@@ -72,7 +72,7 @@ def training_batch(
     short: which rows hold short windows side by side, each drawn like a window of its own.
     mix: the tasks whose samples end some windows, except those of rows of short windows.
 
-    Raises UserError if the split has fewer than T + 1 tokens, or its file was changed.
+    Raises UserError if the split has fewer than T + 1 tokens.
     """
     choices = len(split.tokens) - seq_len  # a window's last token is only a target
     if choices < 1:
@@ -183,7 +183,7 @@ def _windows(
     earlier = count - 1  # how far before a window a start may begin that reaches into it
     begins = np.zeros((len(offsets), earlier + seq_len + 1), bool)
     for row, offset in enumerate(offsets.tolist()):
-        window[row] = split.read(offset, offset + seq_len + 1)
+        window[row] = split.tokens[offset : offset + seq_len + 1]
         first, last = np.searchsorted(split.starts, [offset - earlier, offset + seq_len + 1])
         begins[row, split.starts[first:last] - offset + earlier] = True
     before = np.lib.stride_tricks.sliding_window_view(begins[:, 1:], count, axis=1)
@@ -245,7 +245,7 @@ def randomized(bits: np.random.Philox, seq_len: int, length: int) -> NDArray[np.
 
 
 def pose(bits: np.random.Philox, seq_len: int, length: int, chunks: int) -> NDArray[np.int64]:
-    """Return u_c + i at the places i of a window of N chunks, where c is i's chunk: int64 [T].
+    """Return u_c + i at the indices i of a window of N chunks, where c is i's chunk: int64 [T].
 
     Zhu et al., arXiv 2309.10400, eq. 4, with u_0 = 0 and u_c uniform in {u_(c−1), …, n − T}.
     The length of every chunk but the last is uniform in {1, …, ⌈T/N⌉}, as in the authors' code
@@ -259,8 +259,8 @@ def pose(bits: np.random.Philox, seq_len: int, length: int, chunks: int) -> NDAr
     for chunk in range(1, chunks):
         least = int(jumps[chunk - 1])
         jumps[chunk] = least + _below(bits, 1, length - seq_len - least + 1)[0]
-    place = np.arange(seq_len)
-    return place + jumps[np.searchsorted(starts, place, side="right")]
+    index = np.arange(seq_len)
+    return index + jumps[np.searchsorted(starts, index, side="right")]
 
 
 def _below(bits: np.random.Philox, count: int, below: int) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from typing import Any
 from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import matching_files
 from rope_jax.data.stdlib import source_files, stdlib_root
-from rope_jax.errors import UserError, file_errors, printable
+from rope_jax.errors import file_errors, printable
 from rope_jax.sealed import Damaged, is_complete, locked, replacing_folder, seal
 from rope_jax.user_cache import user_cache
 
@@ -31,7 +31,7 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
     identified by its id and `data.revision` alone, so without a revision the first one read stays
     cached. only: the split that is read; None: all.
 
-    UserError: a pattern in `data.files` matches nothing, or `data.cache_dir` is bad.
+    UserError: a pattern in `data.files` matches nothing.
     """
     by_split = dict[str, list[Path]]()
     if isinstance(data, StdlibData):
@@ -42,19 +42,14 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
     with file_errors("data.files"):  # one may have been deleted just now
         for split, paths in by_split.items():
             for path in paths:
-                state = path.stat()
-                about = (os.path.abspath(path), state.st_size, state.st_mtime_ns)
-                files.append((split, str(path), *about))
+                size, changed = path.stat().st_size, path.stat().st_mtime_ns
+                files.append((split, str(path), os.path.abspath(path), size, changed))
     added = {"split_special_tokens", "eos"}  # by a later version, which finds what is cached
     settings = data.model_dump(exclude={"cache_dir", "streaming", "mix", "files"} | added)
     settings |= data.model_dump(include=added, exclude_defaults=True)
     identity = dict(recipe=RECIPE, data=settings, tokenizer=tokenizer, files=files, only=only)
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
-    try:
-        root = user_cache() if data.cache_dir is None else Path(data.cache_dir).expanduser()
-    except RuntimeError:
-        home = (data.cache_dir or "~").partition("/")[0]
-        raise UserError(f"data.cache_dir: there is no folder {home}; name another") from None
+    root = user_cache() if data.cache_dir is None else Path(data.cache_dir).expanduser()
     return root / key
 
 

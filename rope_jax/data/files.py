@@ -82,8 +82,6 @@ def _matching(pattern: str) -> list[Path]:
         return [Path(expanded)]
     if os.path.isdir(expanded):
         raise UserError(f"data.files: {pattern} is a folder; give a pattern such as {pattern}/**/*")
-    if os.path.exists(expanded):  # a pipe may wait for a writer forever, a device never ends
-        raise UserError(f"data.files: {pattern} is not a regular file; copy its text to one")
     matches = sorted(glob.glob(expanded, recursive=True))
     files = [Path(path) for path in matches if os.path.isfile(path)]
     if not files:
@@ -143,7 +141,7 @@ def with_text(
 
 def _records(file: Path, data: FileData) -> Iterator[Record]:
     suffix = file.suffix.lower()
-    name = printable(str(file).replace("\\", "\\\\"))  # escaped where it is not printable
+    name = printable(str(file))
     try:
         if isinstance(data, ParquetData):
             yield from _parquet_rows(file, name, data.column)
@@ -170,35 +168,31 @@ def _records(file: Path, data: FileData) -> Iterator[Record]:
 def _json_records(lines: Iterable[bytes], name: str) -> Iterator[Record]:
     """Yield the objects in lines, or the elements of one list, where a text may be an object."""
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-    is_first = True
     for number, line in numbered:
-        if is_first and line.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-            whole = b"".join([line, *(line for _, line in numbered)])
-            for index, item in enumerate(_parsed(whole, name, "a list of objects")):
-                row = {"text": item} if isinstance(item, str) else item
-                yield _object(row, f"{name}:{index}", "write a list of objects")
+        if number == 1 and line.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+            content = b"".join([line, *(line for _, line in numbered)])
+            for index, item in enumerate(_parsed(content, name)):
+                yield _object({"text": item} if isinstance(item, str) else item, f"{name}:{index}")
             return
-        where, is_first = f"{name}:{number}", False
-        row = _parsed(line, f"the line {where}", "each object on one line")
-        yield _object(row, where, "write one per line")
+        yield _object(_parsed(line, f"{name}:{number}"), f"{name}:{number}")
 
 
-def _object(row: Any, where: str, advice: str) -> Record:
+def _object(row: Any, where: str) -> Record:
     if not isinstance(row, dict):
-        raise UserError(f"data.files: {where} is not a JSON object; {advice}")
+        raise UserError(
+            f"data.files: {where} is not a JSON object; write one per line, or a list of them"
+        )
     return where, row
 
 
-def _parsed(content: bytes, where: str, wanted: str) -> Any:
+def _parsed(content: bytes, where: str) -> Any:
     try:
         return json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"data.files: {where} is not UTF-8; save it as UTF-8") from error
     except (ValueError, RecursionError) as error:
-        why = str(error).partition(";")[0]  # of a number that is too long, or deep nesting
-        if isinstance(error, json.JSONDecodeError):
-            why = f"{error.msg}, character {error.pos}"
-        raise UserError(f"data.files: {where} is not JSON ({why}); write {wanted}") from error
+        raise UserError(
+            f"data.files: {where} is not JSON ({error}); write one object per line, or a list of "
+            "them, in UTF-8"
+        ) from error
 
 
 def _parquet_rows(file: Path, name: str, column: str) -> Iterator[Record]:
@@ -233,17 +227,13 @@ def _checked_text(record: Mapping[str, Any], column: str, where: str, render: Re
         with errors_in(f"data.column: {column!r} of {where}: ", UserError):
             value = render(value)
     if not isinstance(value, str):
-        is_ids = isinstance(value, list) and any(isinstance(item, int) for item in value)
-        what = "holds token ids" if is_ids else f"is of type {type(value).__name__}"
-        advice = "name a text column"
-        if isinstance(value, list) and isinstance(value[0], dict):
-            advice = "a conversation is a list of messages with role and content"
-        raise UserError(f"data.column: {column!r} of {where} {what}, not text; {advice}")
-    try:
-        value.encode("utf-8")  # JSON can escape half a character, "\ud800"
-    except UnicodeEncodeError as error:
         raise UserError(
-            f"data.column: {column!r} of {where} has a lone surrogate (character {error.start}), "
-            "which is not text; fix or remove the line"
-        ) from error
+            f"data.column: {column!r} of {where} is of type {type(value).__name__}, not text; name "
+            "a column of texts, or of conversations: lists of messages with role and content"
+        )
+    if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        raise UserError(
+            f"data.column: {column!r} of {where} has half a character (a lone surrogate), which is "
+            "not text; fix or remove the line"
+        )
     return value

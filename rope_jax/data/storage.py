@@ -4,10 +4,8 @@ A split is one stream of tokens, in which every document begins with the tokeniz
 Shapes: D documents, N tokens in all of them, document starts included.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +18,18 @@ from numpy.typing import NDArray
 from rope_jax import stopping
 from rope_jax.config.data import DataConfig
 from rope_jax.data.cache import CHANGE, cache_folder, make_once
-from rope_jax.data.chat import ChatTemplate, Messages, Render, render_plainly
+from rope_jax.data.chat import Messages, Render, render_plainly
 from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.data.splits import SPLITS
 from rope_jax.data.tokenizers import Tokenizer, token_dtype
-from rope_jax.errors import UserError, file_errors
+from rope_jax.errors import file_errors
 
 _ABOUT, _TOKENS = "corpus.json", "tokens"
 
 
 @dataclass(frozen=True, eq=False)
 class TokenSplit:
-    """One split. Others may change the file while it is mapped, so what is read is checked."""
+    """One split: the tokens of its documents, one after another."""
 
     tokens: NDArray[np.unsignedinteger[Any]]
     """[N], a read-only memory map."""
@@ -39,10 +37,6 @@ class TokenSplit:
     """[D + 1]: where the tokens of each document begin, and N."""
     ids: list[str]
     """[D]: where each document was found: a path, path:line, path:index, path:row or split:row."""
-    path: Path
-    """The file that is mapped, of all splits."""
-    opened: os.stat_result
-    """Its state then."""
     vocab_size: int
     """Every token is below it."""
     bos_ids: tuple[int, ...]
@@ -56,26 +50,9 @@ class TokenSplit:
         """Return D, the number of documents."""
         return len(self.ids)
 
-    def read(self, begin: int, end: int) -> NDArray[np.unsignedinteger[Any]]:
-        """Return a copy of the tokens from offset `begin` up to `end`.
-
-        Raises UserError if the file was changed since it was mapped.
-        """
-        # Before reading: past the end of a file that was shortened, that would kill the process.
-        with contextlib.suppress(OSError):  # it was deleted, but the map lasts
-            now, then = self.path.stat(), self.opened
-            is_same = (now.st_size, now.st_mtime_ns) == (then.st_size, then.st_mtime_ns)
-            # if another file has replaced it, the map is still of the old one
-            if os.path.samestat(now, then) and not is_same:
-                raise self._changed("its size or time of modification is another")
-        tokens = np.array(self.tokens[begin:end])
-        if tokens.size and tokens.max() >= self.vocab_size:
-            raise self._changed(f"token {tokens.max()} is not in the vocabulary")
-        return tokens
-
     def document(self, index: int) -> NDArray[np.unsignedinteger[Any]]:
         """Return a copy of the tokens of document `index`, its start tokens first."""
-        return self.read(int(self.starts[index]), int(self.starts[index + 1]))
+        return np.array(self.tokens[self.starts[index] : self.starts[index + 1]])
 
     def texts(self) -> list[NDArray[np.unsignedinteger[Any]]]:
         """Return the tokens of every document, without its start and end."""
@@ -85,12 +62,6 @@ class TokenSplit:
     def lengths(self) -> NDArray[np.int64]:
         """Return the number of tokens in each document, start tokens included: [D]."""
         return np.diff(self.starts)
-
-    def _changed(self, how: str) -> UserError:
-        return UserError(
-            f"data.cache_dir: {self.path} was changed while it was being read ({how}); run the "
-            "same command again, which writes the tokens again"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +77,8 @@ class Corpus:
     """Lines to print before the work starts: one for each split, and `notes`."""
     tokenizer: Tokenizer
     """What the tokens stand for."""
+    folder: Path
+    """Where the tokens are kept, and what is found out about them."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -133,9 +106,8 @@ def open_corpus(
     path, dtype = folder / _TOKENS, token_dtype(vocab_size)
     with file_errors(folder, advice=CHANGE):
         about = json.loads((folder / _ABOUT).read_text("utf-8"))
-        opened = path.stat()
         # an empty file cannot be mapped
-        tokens = np.memmap(path, dtype, "r") if opened.st_size else np.zeros(0, dtype)
+        tokens = np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
     splits, end = {}, 0
     for name in SPLITS:
         split = about["splits"][name]
@@ -145,26 +117,29 @@ def open_corpus(
             tokens=tokens[begin:end],
             starts=starts,
             ids=split["ids"],
-            path=path,
-            opened=opened,
             vocab_size=vocab_size,
             bos_ids=tokenizer.bos_ids,
             eos_id=about.get("eos_id"),
             bytes_per_token=split["bytes_per_token"],
         )
-    fingerprint, report = about["fingerprint"], tuple(about["report"])
-    return Corpus(**splits, fingerprint=fingerprint, report=report, tokenizer=tokenizer)
+    return Corpus(
+        **splits,
+        fingerprint=about["fingerprint"],
+        report=tuple(about["report"]),
+        tokenizer=tokenizer,
+        folder=folder,
+    )
 
 
 def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new: Path) -> None:
     digest = hashlib.sha256(tokenizer.name.encode())
     dtype = token_dtype(tokenizer.size_for(data))
     eos_id = None if data.eos is None else tokenizer.token_id(data.eos, "data.eos")
-    start, end = (
-        np.array(tokenizer.bos_ids, dtype),
-        np.array([] if eos_id is None else [eos_id], dtype),
-    )
-    render = render_plainly if tokenizer.chat is None else _rendered(data, tokenizer.chat)
+    start = np.array(tokenizer.bos_ids, dtype)
+    end = np.array([] if eos_id is None else [eos_id], dtype)
+    render: Render = render_plainly
+    if tokenizer.chat is not None:
+        render = _refuse if data.split_special_tokens else tokenizer.chat.render
     splits: dict[str, dict[str, Any]] = {}
     report = list[str]()
     with TemporaryDirectory(dir=new) as scratch, (new / _TOKENS).open("xb") as file:
@@ -209,13 +184,8 @@ def _without(tokens: NDArray[Any], start: NDArray[Any], end: NDArray[Any]) -> ND
     return tokens
 
 
-def _rendered(data: DataConfig, chat: ChatTemplate) -> Render:
-    """Return what makes a conversation a text, with control tokens."""
-
-    def refuse(_: Messages) -> str:
-        raise ValueError(
-            "the tokenizer's chat template writes control tokens; give data.split_special_tokens="
-            "false, so that they are read as such"
-        )
-
-    return refuse if data.split_special_tokens else chat.render
+def _refuse(_: Messages) -> str:
+    raise ValueError(
+        "the tokenizer's chat template writes control tokens; give data.split_special_tokens="
+        "false, so that they are read as such"
+    )

@@ -9,8 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 BPE_RECIPE = 1
 """Increment when the same texts would no longer give the same tokenizer."""
 _FILE = "tokenizer.json"
-_MOST_BYTES = 2**28  # of a tokenizer.json; that of 262,144 tokens takes 33 MB
+_MAX_BYTES = 2**28  # of a tokenizer.json; that of 262,144 tokens takes 33 MB
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _BYTE = re.compile("<0x..>")
 
@@ -68,8 +67,12 @@ class ByteTokenizer:
         if not control:
             return [self.encode(text) for text in texts]
         start = np.array(self.bos_ids, np.uint16)
-        parts = ([self.encode(part) for part in text.split(START_TOKEN)] for text in texts)
-        return [np.concatenate([x for part in own for x in (start, part)][1:]) for own in parts]
+
+        def with_starts(text: str) -> Tokens:
+            first, *others = map(self.encode, text.split(START_TOKEN))
+            return np.concatenate([first, *(x for part in others for x in (start, part))])
+
+        return list(map(with_starts, texts))
 
     def token_id(self, text: str, key: str) -> int:
         """See `JsonTokenizer.token_id`."""
@@ -159,7 +162,7 @@ class JsonTokenizer:
         self._library.encode_special_tokens = not control  # like text, that is
         limit = self._known if control else self.vocab_size
         # it fails at a word outside the vocabulary, if there is no token for unknown ones
-        with _library_errors(self._where, "cannot tokenize the documents"):
+        with errors_in(f"tokenizer.path: {self._where} cannot tokenize: ", UserError, Exception):
             encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._as_tokens(encoding.ids, limit) for encoding in encodings]
 
@@ -239,11 +242,11 @@ class JsonTokenizer:
         token = self._library.token_to_id(text)
         if token is None:
             added = self._library.get_added_tokens_decoder().values()
-            special = [repr(token.content) for token in added if token.special][:5]
-            advice = "it has no special tokens; give null"
-            if special:
-                advice = f"its special tokens begin with {', '.join(special)}"
-            raise UserError(f"{key}: {self._where} has no token {text!r}; {advice}")
+            special = ", ".join([repr(token.content) for token in added if token.special][:5])
+            raise UserError(
+                f"{key}: {self._where} has no token {text!r}; give null, or one of its special "
+                f"tokens ({special or 'none'}, …)"
+            )
         return token
 
     def _check_post_processor(self, bos: Start) -> None:
@@ -252,19 +255,11 @@ class JsonTokenizer:
         start, self.adds_start = list(start_tokens(bos)), bool(before)
         if not after and before in ([], start):
             return
-        shown = " and ".join(
-            f"{' '.join(map(repr, tokens))} {where} it"
-            for tokens, where in ((before, "before"), (after, "after"))
-            if tokens
-        )
-        put = " ".join(map(repr, start)) or "no token"
-        what, end = "remove them", f", and give data.eos={after[0]}" if len(after) == 1 else ""
-        if not after:
-            own = before[0] if len(before) == 1 else json.dumps(before, ensure_ascii=False)
-            what = f"give tokenizer.bos={own}, or remove {'it' if len(before) == 1 else 'them'}"
+        shown = json.dumps([before, after], ensure_ascii=False)
         raise UserError(
-            f"tokenizer.bos: puts {put} before a document, but the post-processor of {self._where} "
-            f"would add {shown}; {what} from the file's post_processor{end}"
+            f"tokenizer.bos: is {json.dumps(start, ensure_ascii=False)}, but the post-processor of "
+            f"{self._where} puts {shown} before and after a text; give the former as tokenizer.bos "
+            "and the latter as data.eos, and remove what is after a text from the file"
         )
 
 
@@ -319,7 +314,7 @@ def read_tokenizer(
 def read_content(path: Path) -> str:
     """Return the content of a tokenizer.json."""
     with errors_in("tokenizer.path: ", UserError, UserError), file_errors(path):
-        content = read_limited(path, _MOST_BYTES)
+        content = read_limited(path, _MAX_BYTES)
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -398,30 +393,14 @@ def _add_start(library: "Library") -> None:
 def _library_of(content: str, where: str) -> "Library":
     from tokenizers import Tokenizer as Library
 
-    advice = "name one that the library `tokenizers` wrote"
-    with _library_errors(where, "is not readable as a tokenizer.json", advice):
+    with errors_in(f"tokenizer.path: {where} is no tokenizer.json: ", UserError, Exception):
         return Library.from_str(content)
-
-
-@contextmanager
-def _library_errors(
-    where: str, what: str, advice: str = "name a tokenizer that can"
-) -> Iterator[None]:
-    """Turn an error of the library in the block into a UserError: that `where` does `what`."""
-    try:
-        yield
-    except BaseException as error:
-        # Nothing more specific is raised; some damage ends in a panic, which is no Exception.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        message = " ".join(str(error).split())
-        raise UserError(f"tokenizer.path: {where} {what} ({message}); {advice}") from error
 
 
 def _added_tokens(library: "Library", where: str) -> tuple[list[str], list[str]]:
     """Return the tokens that a post-processor puts before and after a text."""
-    with _library_errors(where, "cannot tokenize a text"):
+    with errors_in(f"tokenizer.path: {where} cannot tokenize: ", UserError, Exception):
         encoding = library.encode("a", add_special_tokens=True)
-    inner = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
+    inner = [i for i, added in enumerate(encoding.special_tokens_mask) if not added]
     first, last = (inner[0], inner[-1] + 1) if inner else (len(encoding.ids), len(encoding.ids))
     return encoding.tokens[:first], encoding.tokens[last:]

@@ -134,7 +134,7 @@ def windows_within_documents(
     drawn = np.array([(bits * int(ends[-1])) >> 64 for bits in raw.tolist()], np.int64)
     document = np.searchsorted(ends, drawn, side="right")
     offsets = split.starts[document] + drawn - (ends - choices)[document]
-    rows = [split.read(offset, offset + length + 1) for offset in offsets.tolist()]
+    rows = [split.tokens[offset : offset + length + 1] for offset in offsets.tolist()]
     return np.stack(rows).astype(np.int32)
 
 

@@ -64,7 +64,8 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
     window = training.trained_at(step).window
     with errors_in("", UserError):  # the newest may be damaged, and an earlier one is read
         config.check_window(window)
-    path = split.path.parent / _FOLDER / f"{config.name or f'{training.name}-{config.short}'}.json"
+    name = config.name or f"{training.name}-{config.short}"
+    path = loaded.corpus.folder / _FOLDER / f"{name}.json"
     keys = {"split", "short", "alpha", "beta", "max_documents", "seed"}
     settings = config.model_dump(include=keys) | {
         "stride": config.s,

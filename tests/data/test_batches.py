@@ -1,8 +1,6 @@
 """Windows: their offsets, documents and positions, and which distances they train."""
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,8 +28,6 @@ def split_of_stream(stream, starts, vocab_size, bos_ids):
         tokens=np.array(stream, np.uint16),
         starts=np.array(starts),
         ids=[str(i) for i in range(len(starts) - 1)],
-        path=Path("not in a file"),
-        opened=os.stat_result([0] * 10),
         vocab_size=vocab_size,
         bos_ids=bos_ids,
         bytes_per_token=1.0,

@@ -122,7 +122,6 @@ def test_stdlib_has_three_splits_each_with_the_cap(tmp_path, monkeypatch):
     monkeypatch.setattr("rope_jax.data.corpora.stdlib_root", lambda: tmp_path)
     texts = {d: t for rows in read(StdlibData(), tmp_path).values() for d, t in rows}
     assert texts == {p.name: p.read_bytes().decode() for p in tmp_path.glob("*.py")}
-    assert len(load_documents(StdlibData(), tmp_path).notes) == 3
     for only, sizes in ((None, [1, 1, 1]), ("test", [0, 0, 1])):
         splits = read(StdlibData(max_documents=1), tmp_path, only)
         assert [len(rows) for rows in splits.values()] == sizes
@@ -209,7 +208,7 @@ def test_a_long_document_set_with_only_a_test_split(tmp_path, monkeypatch, strea
     fewer = data.model_copy(update={"max_documents": 5})
     assert read(fewer, tmp_path)["test"] == expected[:5]
     ids = data.model_copy(update={"column": "input_ids"})
-    says = "data.column: 'input_ids' of someone/books, test:0 holds token ids, not text; name a"
+    says = "data.column: 'input_ids' of someone/books, test:0 is of type list, not text; name a"
     assert_message(ids, tmp_path, says)
 
 
@@ -329,20 +328,12 @@ LINE = '{"text": "fine"}\n'
     ("kind", "content", "message"),
     [
         (TextData, b"ab\xe9", "data.files: {} is not UTF-8 (byte 2); save it as UTF-8"),
-        (
-            JsonLinesData,
-            LINE.encode() + b'{"text": "\xe9"}',
-            "data.files: the line {}:2 is not UTF",
-        ),
-        (
-            JsonLinesData,
-            LINE + '["a"]',
-            "data.files: {}:2 is not a JSON object; write one per line",
-        ),
-        (JsonLinesData, '[{"text": ""}, 1]', "data.files: {}:1 is not a JSON object; write a list"),
-        (JsonLinesData, '[{"text": ""}', "data.files: {} is not JSON (Expecting ',' delimiter, "),
+        (JsonLinesData, LINE.encode() + b'{"text": "\xe9"}', "data.files: {}:2 is not JSON ('utf"),
+        (JsonLinesData, LINE + '["a"]', "data.files: {}:2 is not a JSON object; write one per"),
+        (JsonLinesData, '[{"text": ""}, 1]', "data.files: {}:1 is not a JSON object; write one"),
+        (JsonLinesData, '[{"text": ""}', "data.files: {} is not JSON (Expecting ',' delimiter: "),
         (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 is of type int, not text"),
-        (JsonLinesData, '{\n "text": "a"\n}', "data.files: the line {}:1 is not JSON (Expecting "),
+        (JsonLinesData, '{\n "text": "a"\n}', "data.files: {}:1 is not JSON (Expecting "),
         (
             JsonLinesData,
             '[{"text": []}]',
@@ -351,15 +342,14 @@ LINE = '{"text": "fine"}\n'
         (
             JsonLinesData,
             '{"text": [{"from": "human", "value": "a"}]}',
-            "data.column: 'text' of {}:1 is of type list, not text; a conversation is a list of "
-            "messages with role and content",
+            "data.column: 'text' of {}:1 is of type list, not text; name a column of texts, or",
         ),
         (
             JsonLinesData,
             '{"text": [{"role": "user", "content": [5]}]}',
             "data.column: 'text' of {}:1: a message's content is of type int, not text",
         ),
-        (JsonLinesData, '{"text": "\\ud800"}', "data.column: 'text' of {}:1 has a lone surrogate"),
+        (JsonLinesData, '{"text": "\\ud800"}', "data.column: 'text' of {}:1 has half a character"),
     ],
 )
 def test_bad_files_are_explained(tmp_path, kind, content, message):
@@ -370,10 +360,9 @@ def test_bad_files_are_explained(tmp_path, kind, content, message):
 
 def test_bad_patterns_are_explained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    os.mkfifo("pipe[1]")
+    os.mkfifo("pipe")
     two = {name: [text_files(tmp_path, "a", name)] for name in ("train", "test")}
     for files, only, message in (
-        (["pipe[1]"], None, "pipe[1] is not a regular file; copy its text to one"),
         (["pipe*"], None, "no file matches pipe*"),  # which takes only regular files
         ({}, None, "there is no split train, validation or test, only none"),
         (two, "validation", "there is no split validation, only train, test"),
