@@ -1,6 +1,5 @@
 """Metrics on disk: JSON lines, and event files for TensorBoard."""
 
-import contextlib
 import itertools
 import json
 import math
@@ -42,8 +41,9 @@ class JsonLinesWriter:
         """Continue after `resume_step`: drop later lines, and malformed or incomplete ones."""
         self._path = path
         if path.exists():
-            kept = [line for line in _complete_lines(path) if _step(line) <= resume_step]
-            write_text(path, "".join(kept))
+            text = path.read_text(encoding="utf-8", errors="replace")
+            lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+            write_text(path, "".join(line for line in lines if _step(line) <= resume_step))
 
     def scalars(self, step: int, values: Scalars) -> None:
         """Record values at a step."""
@@ -151,26 +151,9 @@ def _grouped(name: str) -> str:
     return f"{_GROUPS.get(group, group)}{slash}{rest}"
 
 
-def last_step(path: Path) -> int:
-    """Return the last step in a file of JSON lines; 0 if there is none."""
-    return max(logged_steps(path), default=0)
-
-
-def logged_steps(path: Path, name: str = "step") -> set[int]:
-    """Return the steps at which a file of JSON lines has a value called `name`."""
-    steps = {_step(line) for line in _complete_lines(path) if f'"{name}"' in line}
-    return {int(step) for step in steps if math.isfinite(step)}
-
-
-def _complete_lines(path: Path) -> list[str]:
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
 def _step(line: str) -> float | int:
     """Return the step of a line; infinity if it has none."""
-    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
-        step = json.loads(line)["step"]
-        if isinstance(step, int) and 0 <= step < 2**63:
-            return step
-    return math.inf
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, LookupError, TypeError):
+        return math.inf

@@ -138,7 +138,7 @@ def load_model(
     training = session.config
     corpus = session.open_corpus(data, None if data is None else split)
     own = corpus if data is None else None
-    processes.on_first(lambda: check_provenance(session.run, session.recorded, own, session.warn))
+    processes.on_first(lambda: check_provenance(session.run, session.recorded, own))
     placement = Placement(mesh_for(training, whole_heads=whole_heads))
     model = language_model(training, session.tokenizer.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))

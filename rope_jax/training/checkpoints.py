@@ -12,12 +12,10 @@ import inspect
 import itertools
 import json
 import logging
-import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -37,12 +35,9 @@ from rope_jax.training.step import TrainState
 _IN_FLIGHT = 2**26  # bytes, or the largest array
 _CHUNK = 2**24  # bytes of an array that are compressed at once
 _NUMBERS_AT_ONCE = 2**22  # of an array, when its fingerprint is computed
-# What messages of TensorStore's begin with, and which of these say that files are damaged.
-_STATUS_CODE = re.compile(r"([A-Z]+(?:_[A-Z]+)*): ")
-_DAMAGED = "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE"
+# In TensorStore's messages where the system failed: the files may be as they were saved.
+_OF_SYSTEM = "OS error", "RESOURCE_EXHAUSTED", "UNAVAILABLE"
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-# Raised by decoding. JSON, UTF-8 and TensorStore errors are all ValueErrors.
-_UNDECODABLE = (ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError)
 
 
 class DamagedCheckpoint(UserError):
@@ -57,32 +52,35 @@ class Checkpoints:
         directory: Path,
         keep: int | None = None,
         provenance: Record | None = None,
-        like: Any = None,
+        abstract: Any = None,
     ) -> None:
         """Open the folder; without `keep`, only for reading. UserError if that is impossible.
 
-        like: shapes and dtypes of what is saved or restored, which bounds the memory for that.
+        abstract: shapes and dtypes of what is saved or restored, which bounds the memory for that.
         """
         policy = keep and ocp.checkpoint_managers.LatestN(n=keep)
         options = ocp.CheckpointManagerOptions(preservation_policy=policy, create=bool(keep))
         # few bytes in flight, as Orbax's own limit is 96 GB, but below an array's size it fails
-        largest = max((x.size * x.dtype.itemsize for x in jax.tree.leaves(like)), default=0)
-        most: Any = max(_IN_FLIGHT, 1.01 * largest) / 1e9
-        limits = {"save_concurrent_gb": most, "restore_concurrent_gb": most}
+        largest = max((x.size * x.dtype.itemsize for x in jax.tree.leaves(abstract)), default=0)
+        limit: Any = max(_IN_FLIGHT, 1.01 * largest) / 1e9
+        limits = {"save_concurrent_gb": limit, "restore_concurrent_gb": limit}
         handlers: dict[str, Any] = {
             name: ocp.StandardCheckpointHandler(**limits) for name in TrainState._fields
         }
         handlers["fingerprint"] = ocp.JsonCheckpointHandler()
         silence_leftovers()
         self.directory, self._provenance = directory, provenance
-        self._cleanup = contextlib.ExitStack()
         with file_errors(directory, *GO_ON):
             if keep is not None:
                 directory.mkdir(parents=True, exist_ok=True)
                 if processes.is_first():  # Orbax's own clean-up goes on after the folder is opened
                     for left in directory.glob("*.orbax-checkpoint-tmp*"):
                         remove(left)
-            path = self._cleanup.enter_context(_path_for_orbax(directory))
+            if "\\" in str(path := directory.absolute()) or glob.escape(str(path)) != str(path):
+                raise UserError(
+                    f"{path}: Orbax finds no files below a folder with *, ?, [ or a backslash in "
+                    "its name; rename that folder"
+                )
             self._manager = ocp.CheckpointManager(path, options=options, item_handlers=handlers)
 
     def steps(self) -> list[int]:
@@ -115,8 +113,7 @@ class Checkpoints:
         to damaged/ beside the folder, so that its step can be saved again. UserError, with nothing
         moved, if a checkpoint could not be read or if all are damaged.
         """
-        files = [int(path.name) for path in _entries(self.directory) if not path.is_dir()]
-        damaged = {step: self._damage(step, "it is not a folder") for step in files}
+        damaged = dict[int, str]()
         for step in self.steps():
             try:
                 state = self.restore(step, abstract)
@@ -139,7 +136,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Release Orbax's threads. Failed saves are not reported here: call `wait` first."""
-        with self._cleanup, contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):
             self._manager.close()
 
     def restore(self, step: int, abstract: TrainState) -> TrainState:
@@ -201,7 +198,7 @@ def newest_params(
     """Return (step, parameters) of the newest undamaged checkpoint. UserError if there is none."""
     if not directory.is_dir():
         raise UserError(f"{directory}: no such folder; the run has saved no checkpoint")
-    with contextlib.closing(Checkpoints(directory, like=abstract)) as checkpoints:
+    with contextlib.closing(Checkpoints(directory, abstract=abstract)) as checkpoints:
         step, state = checkpoints.restore_newest(TrainState(abstract, None), warn)
     if state is None:
         raise UserError(f"{directory}: holds no complete checkpoint; train the run further first")
@@ -210,39 +207,19 @@ def newest_params(
 
 def params_at(directory: Path, step: int, abstract: Params) -> Params:
     """Return the parameters of one checkpoint; DamagedCheckpoint if it is damaged."""
-    with contextlib.closing(Checkpoints(directory, like=abstract)) as checkpoints:
+    with contextlib.closing(Checkpoints(directory, abstract=abstract)) as checkpoints:
         return checkpoints.restore(step, TrainState(abstract, None)).params
 
 
 def saved_steps(directory: Path) -> list[int]:
     """Return the steps of the checkpoints in a folder, damaged or not, ascending."""
-    return sorted(int(path.name) for path in _entries(directory) if path.is_dir())
+    names = (path.name for path in directory.glob("*") if path.is_dir())
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
 
 def newest_step(directory: Path) -> int:
     """Return the step of the newest checkpoint in a folder, damaged or not; 0 if there is none."""
     return max(saved_steps(directory), default=0)
-
-
-@contextlib.contextmanager
-def _path_for_orbax(directory: Path) -> Iterator[Path]:
-    """Yield an absolute path of a folder, without characters that are special in glob patterns.
-
-    Orbax globs for the files that it has just written; in a folder called [a] it finds none.
-    """
-    path = directory.absolute()
-    if glob.escape(str(path)) == str(path) and "\\" not in str(path):
-        yield path
-        return
-    with TemporaryDirectory(prefix="rope-jax-") as folder:
-        alias = Path(folder) / "checkpoints"
-        alias.symlink_to(path, target_is_directory=True)
-        yield alias
-
-
-def _entries(directory: Path) -> list[Path]:
-    """Return whatever has the name of a step."""
-    return [path for path in directory.glob("*") if path.name.isascii() and path.name.isdecimal()]
 
 
 def params_fingerprint(params: Params) -> str:
@@ -255,7 +232,7 @@ def _fingerprints(tree: Any) -> list[int]:
 
 
 def _fingerprint(leaf: Array) -> int:
-    """Return Σ hash(bits, place) mod 2³² of an array, with an invertible 32-bit hash.
+    """Return Σ hash(bits, index) mod 2³² of an array, with an invertible 32-bit hash.
 
     Integer sums do not depend on their order, so the result is the same on any number of devices.
     A change of one number always changes it; a change of several goes unnoticed once in 2³².
@@ -272,7 +249,7 @@ def _fingerprint(leaf: Array) -> int:
 
 @functools.partial(jax.jit, static_argnames=("size", "axis"))
 def _hash_slice(x: Array, start: Any, size: int, axis: int) -> UInt32[Array, ""]:
-    """Return the sum of the hashes in a slice of an array: `size` places along an axis."""
+    """Return the sum of the hashes in a slice of an array, of this size along an axis."""
 
     def mix(x: Array) -> Array:  # MurmurHash3's finalizer: each bit affects all others
         x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
@@ -282,14 +259,14 @@ def _hash_slice(x: Array, start: Any, size: int, axis: int) -> UInt32[Array, ""]
     part = jax.lax.dynamic_slice_in_dim(x, start, size, axis) if x.ndim else x
     unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
     bits = jax.lax.bitcast_convert_type(part, unsigned).astype(jnp.uint32)
-    place, stride = jnp.zeros(part.shape, jnp.uint32), 1
+    flat_index, stride = jnp.zeros(part.shape, jnp.uint32), 1
     for other in reversed(range(x.ndim)):
         index = jax.lax.broadcasted_iota(jnp.uint32, part.shape, other)
         if other == axis:
             index = index + jnp.asarray(start).astype(jnp.uint32)
-        place += index * np.uint32(stride % 2**32)
+        flat_index += index * np.uint32(stride % 2**32)
         stride *= x.shape[other]
-    return jnp.sum(mix(bits ^ mix(place + np.uint32(1))), dtype=jnp.uint32)
+    return jnp.sum(mix(bits ^ mix(flat_index + np.uint32(1))), dtype=jnp.uint32)
 
 
 def shows_damage(error: Exception) -> bool:
@@ -299,15 +276,12 @@ def shows_damage(error: Exception) -> bool:
         if isinstance(cause, MemoryError | OSError) and not isinstance(cause, _ABSENT):
             return False
         cause = cause.__cause__ or cause.__context__
-    if code := _STATUS_CODE.match(str(error)):
-        return code[1] in _DAMAGED
-    return isinstance(error, (*_ABSENT, *_UNDECODABLE))
+    return not any(sign in str(error) for sign in _OF_SYSTEM)
 
 
 def brief_reason(error: Exception) -> str:
     """Shorten an error's message to its beginning and its end, which names the cause."""
-    message = error.args[0] if isinstance(error, KeyError) and error.args else error
-    text = " ".join(str(message).split("[tensorstore_spec")[0].split()) or type(error).__name__
+    text = " ".join(str(error).split("[tensorstore_spec")[0].split()) or type(error).__name__
     return text if len(text) <= 160 else f"{text[:60]} … {text[-90:].strip()}"
 
 

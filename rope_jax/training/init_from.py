@@ -46,7 +46,7 @@ def start_from(
     processes.on_first(lambda: _check(init_from, program, corpus, warn))
     source = find_source(init_from)
     folder = source.run / "checkpoints"
-    with contextlib.closing(Checkpoints(folder, like=program.abstract_state)) as checkpoints:
+    with contextlib.closing(Checkpoints(folder, abstract=program.abstract_state)) as checkpoints:
         try:
             stored = _as_stored(program, source)
             state = checkpoints.restore(
@@ -56,15 +56,15 @@ def start_from(
             others = ", ".join(str(step) for step in checkpoints.steps() if step != source.step)
             advice = f"name another step ({others})" if others else "train that run again"
             raise DamagedCheckpoint(f"init_from: {error}; {advice}") from error
-    like = program.abstract_state.params
-    params = jax.tree.map(lambda leaf, own: leaf.astype(own.dtype), state.params, like)
+    abstract_params = program.abstract_state.params
+    params = jax.tree.map(lambda x, new: x.astype(new.dtype), state.params, abstract_params)
     shardings = program.state_shardings().opt_state
     if init_from.optimizer:
         opt_state = jax.jit(with_new_schedule, out_shardings=shardings)(state.opt_state)
     else:
         opt_state = jax.jit(program.optimizer.init, out_shardings=shardings)(params)
-    found = {"step": source.step, "parameters": params_fingerprint(state.params)}
-    return Start(TrainState(params, opt_state), init_from.model_dump() | found)
+    origin = {"step": source.step, "parameters": params_fingerprint(state.params)}
+    return Start(TrainState(params, opt_state), init_from.model_dump() | origin)
 
 
 def _as_stored(program: Program, source: Source) -> TrainState:

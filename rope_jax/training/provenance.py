@@ -3,7 +3,6 @@
 import json
 import re
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.runs.logs import logged_steps
 from rope_jax.sealed import read_limited
 from rope_jax.training.optimizer import learning_rate
-from rope_jax.training.sweep import sweep_tag
 
 # Keys that may change later: they do not influence what the parameters of a step are. A sweep may
 # choose another implementation of attention.
@@ -53,9 +50,7 @@ def check_config(record: Record, config: TrainingConfig, step: int, file: str | 
         )
 
 
-def check_provenance(
-    run: RunDirectory, config: TrainingConfig, corpus: Corpus | None, warn: Callable[[str], None]
-) -> None:
+def check_provenance(run: RunDirectory, config: TrainingConfig, corpus: Corpus | None) -> None:
     """UserError unless the run's checkpoints were trained with this config on this corpus.
 
     corpus: None if none of its texts are read; then only the config is checked, as for an imported
@@ -64,20 +59,9 @@ def check_provenance(
     paths = [p for p in run.checkpoints.glob("*") if p.name.isdecimal() and p.is_dir()]
     records = {int(path.name): r for path in paths if (r := recorded_provenance(path))}
     if corpus is not None and config.imported is None:
-        recorded, began_with = {r["corpus"] for r in records.values()}, run.recorded_corpus()
-        if paths and not records and began_with is None:
-            raise UserError(
-                f"{run.environment_file}: missing or damaged, and no checkpoint records which "
-                "corpus it was trained on; restore the file from a copy, or train the run again"
-            )
-        if recorded and {began_with} != recorded:  # they have a checksum, and it has none
-            warn(
-                f"{run.environment_file}: missing or damaged; the checkpoints' own record shows "
-                "which corpus the run began with"
-            )
-            began_with = None
+        began_with = {run.recorded_corpus(), *(record["corpus"] for record in records.values())}
         # of another corpus, the test split may hold training text
-        if {began_with, *recorded} - {None, corpus.fingerprint}:
+        if began_with - {None, corpus.fingerprint}:
             raise UserError(
                 f"{run.path}: the corpus has changed since the run began (other files, or "
                 "another Python): its test split may hold what the model was trained on"
@@ -157,33 +141,4 @@ def explain_other(new: TrainingConfig, old: TrainingConfig, step: int) -> str | 
         f"{new.last_step:,} would change the steps it has trained; keep them and give its config "
         "another stage, with a learning_rate of its own, or start a new run: name=NEW "
         f"init_from={Path(new.runs_dir) / new.name}"
-    )
-
-
-def describe_gaps(
-    run: RunDirectory, config: TrainingConfig, done: int, has_validation: bool
-) -> str | None:
-    """Return one line that names the steps missing from metrics.jsonl up to `done`, if any."""
-    every = {"train/loss": config.log_every_steps}
-    if has_validation:
-        every["validation/loss"] = config.validation.every_steps
-    window = config.sweep_window  # always measured, unless the model cannot read that far
-    if config.sweep is not None and done and window <= (config.encoding.longest or window):
-        every[sweep_tag(config.sweep.scalings[0].label, "nll", window)] = config.sweep.every_steps
-    missing = []
-    for name, every_steps in every.items():
-        due = {0} if name.startswith("sweep/") else set[int]()
-        for span in config.spans:
-            steps = range(span.begin + 1, min(span.end, done) + 1)
-            due |= {step for step in steps if span.is_due(step, every_steps)}
-        if absent := sorted(due - logged_steps(run.metrics_file, name)):
-            few = ", ".join(map(str, absent))
-            shown = few if len(absent) <= 3 else f"{absent[0]} to {absent[-1]}"
-            missing.append(f"{name} of {len(absent)} of {len(due)} steps ({shown})")
-    if not missing:
-        return None
-    return (
-        f"{run.metrics_file}: lacks {' and '.join(missing)}, which this run has trained: the file "
-        "was cut, deleted or damaged; the parameters are not affected, and TensorBoard's event "
-        "files may still hold the values"
     )

@@ -24,19 +24,14 @@ from rope_jax.model.cost import flops_per_token
 from rope_jax.model.memory import parameter_count
 from rope_jax.report.table import yaml_block
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.runs.logs import Log, last_step
+from rope_jax.runs.logs import Log
 from rope_jax.session import Session, open_run
 from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.init_from import Start, start_from, warn_of_weaker
 from rope_jax.training.loop import Trainer
 from rope_jax.training.memory import check_size, compile_stages
 from rope_jax.training.program import Program
-from rope_jax.training.provenance import (
-    check_provenance,
-    describe_gaps,
-    explain_other,
-    provenance_of,
-)
+from rope_jax.training.provenance import check_provenance, explain_other, provenance_of
 from rope_jax.training.sweep import TrainingSweep
 from rope_jax.training.terminal import TrainingProgress, announce, conclude
 
@@ -83,29 +78,22 @@ def _train(session: Session) -> None:
         # last: a failure above writes nothing
         prepared = run.prepared(session.recorded, session.tokenizer, explain)
         processes.on_first(lambda: stack.enter_context(prepared))
-        processes.on_first(lambda: check_provenance(run, session.recorded, corpus, session.warn))
-        provenance, like = provenance_of(session.recorded, corpus), program.abstract_state
-        checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, provenance, like)
+        processes.on_first(lambda: check_provenance(run, session.recorded, corpus))
+        provenance = provenance_of(session.recorded, corpus)
+        abstract_state = program.abstract_state
+        checkpoints = Checkpoints(
+            run.checkpoints, config.checkpoint.keep, provenance, abstract_state
+        )
         stack.callback(checkpoints.close)
-        done, state = checkpoints.restore_newest(like, session.warn)
+        done, state = checkpoints.restore_newest(abstract_state, session.warn)
         if done < newest:  # a checkpoint is damaged, and more stages are left
             _compile_after(done, program, corpus, session)
-        processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done, start))
-        if gaps := describe_gaps(run, config, done, len(corpus.validation) > 0):
-            session.warn(gaps)
+        processes.on_first(lambda: _record_environment(run, corpus, done, start))
         if done >= config.last_step:
             already = f"{run.path}: already trained to step {config.last_step}"
             print_message(session.console, already)
             return
-        peak, source = peak_flops()
-        facts = {
-            "devices": f"{session.describe_devices()}; peak {peak / 1e9:,.0f} GFLOP/s ({source})",
-            "tokenizer": session.describe_tokenizer(),
-            "corpus": corpus.report,
-        }
-        seconds = flops_after(done, config, program.vocab_size) / reached_flops(peak)
-        about = str(run.path), parameter_count(program.model), facts
-        announce(session.console, config, *about, done=done, seconds=seconds)
+        peak = _announce(session, program, corpus, done)
         log = stack.enter_context(contextlib.closing(Log()))
         shown = yaml_block(dump(session.recorded))
         # a run that starts again repeats what was logged before its first step
@@ -120,6 +108,28 @@ def _train(session: Session) -> None:
         checkpoints.wait()
         minutes = (time.perf_counter() - began) / 60
         conclude(session.console, config.last_step, minutes, trainer.validation_loss)
+
+
+def _record_environment(run: RunDirectory, corpus: Corpus, done: int, start: Start | None) -> None:
+    """Write environment.json, unless the run goes on after step `done` and has one."""
+    if not done or run.recorded_corpus() is None:
+        origin = None if start is None else start.origin
+        run.write_environment(corpus.tokenizer.name, corpus, origin)
+
+
+def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> float:
+    """Print an overview of the run after step `done`; return the peak FLOP/s of all devices."""
+    peak, source = peak_flops()
+    facts = {
+        "devices": f"{session.describe_devices()}; peak {peak / 1e9:,.0f} GFLOP/s ({source})",
+        "tokenizer": session.describe_tokenizer(),
+        "corpus": corpus.report,
+    }
+    config, parameters = session.config, parameter_count(program.model)
+    seconds = flops_after(done, config, program.vocab_size) / reached_flops(peak)
+    folder = str(session.run.path)
+    announce(session.console, config, folder, parameters, facts, done=done, seconds=seconds)
+    return peak
 
 
 def _check_config(config: TrainingConfig) -> None:
@@ -168,22 +178,6 @@ def _compile_after(done: int, program: Program, corpus: Corpus, session: Session
         validates = len(corpus.validation) > 0
         with session.console.status("compiling"):
             compile_stages(program, left, validates=validates, warn=session.warn)
-
-
-def _prepare_to_resume(
-    run: RunDirectory, config: TrainingConfig, corpus: Corpus, done: int, start: Start | None
-) -> None:
-    """Check that a run can continue after step `done`; record its environment if it is new."""
-    if done and run.recorded_corpus() == corpus.fingerprint:
-        return
-    logged = last_step(run.metrics_file)
-    # Each save waits for the one before it, so a run without any checkpoint cannot be past this.
-    if not done and logged > 2 * config.checkpoint.every_steps:
-        raise UserError(
-            f"{run.checkpoints}: holds no checkpoint, and {run.metrics_file.name} has step "
-            f"{logged}; put the folder back, or delete the run to train it from the beginning"
-        )
-    run.write_environment(corpus.tokenizer.name, corpus, None if start is None else start.origin)
 
 
 def flops_after(done: int, config: TrainingConfig, vocab_size: int) -> float:

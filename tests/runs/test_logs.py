@@ -10,7 +10,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboardX import summary
 
-from rope_jax.runs.logs import JsonLinesWriter, TensorBoardWriter, last_step, logged_steps
+from rope_jax.runs.logs import JsonLinesWriter, TensorBoardWriter
 
 
 def lines(path):
@@ -49,16 +49,10 @@ def test_resuming_drops_later_steps(tmp_path):
     assert [line["note"] for line in lines(path)] == ["third"]
 
 
-STEPS = ("Infinity", "-1e999", "1" + "0" * 400, "-3", "2.5", '"4"', "null")
-TORN = ('{"step": 3, "lo', '{"step": 3, "a": 1.0}', "{", '{"step"')
-
-
-@pytest.mark.parametrize("line", [*TORN, *(f'{{"step": {step}, "a": 1}}\n' for step in STEPS)])
+@pytest.mark.parametrize("line", ['{"step": 3, "lo', '{"step": 3, "a": 1.0}', "{\n", "[]\n"])
 def test_a_line_that_is_torn_or_has_no_step_is_dropped(tmp_path, line):
     path, kept = tmp_path / "metrics.jsonl", '{"step": 2, "a": 1}\n'
     path.write_text(kept + line)
-    assert last_step(path) == 2
-    assert logged_steps(path, "a") == {2}
     JsonLinesWriter(path, resume_step=5)
     assert path.read_text() == kept
 

@@ -18,7 +18,6 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import Scalars
 from rope_jax.sweeps.run import sweep_run
 from rope_jax.training import run as training_run
-from rope_jax.training.provenance import describe_gaps
 from rope_jax.training.run import train
 from rope_jax.training.sweep import TrainingSweep
 from tests.training.conftest import Run, quiet
@@ -126,17 +125,6 @@ def test_a_resumed_run_neither_repeats_nor_loses_a_sweep(swept: Run, tmp_path: P
         shutil.rmtree(run.checkpoints / str(step))
     train(config_, quiet())
     assert run.metrics_file.read_bytes() == swept[1].metrics_file.read_bytes()
-
-
-def test_lost_lines_are_reported(swept: Run, tmp_path: Path) -> None:
-    config_, run = swept
-    assert describe_gaps(run, config_, 9, has_validation=True) is None
-    copy = RunDirectory(tmp_path)
-    lines = run.metrics_file.read_text().splitlines(keepends=True)
-    copy.metrics_file.write_text("".join(x for x in lines if '"step": 8, "sweep' not in x))
-    assert "lacks sweep/trained/nll_16 of 1 of 5 steps (8), which" in str(
-        describe_gaps(copy, config_, 9, has_validation=True)
-    )
 
 
 @pytest.mark.parametrize(
