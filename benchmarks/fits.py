@@ -71,16 +71,16 @@ def training_step(loaded: EvalModel, params: Any, length: int, count: int) -> An
 def fit_step(loaded: EvalModel, params: Any, step: int, config: FitConfig) -> tuple[Any, int]:
     """Return a function that takes and awaits a step of a fit, and how many numbers are fitted."""
     start = checked_start(loaded.training, config, loaded.training.stage_at(step))
-    taken = Fit(Path(), config, loaded, params, step, start).from_border(None)
-    state = first_state(taken)
+    take_step = Fit(Path(), config, loaded, params, step, start).make_step()
+    state = first_state(take_step)
     free, opt_state, number = state.free, state.opt_state, 0
 
     def next_step() -> None:
         nonlocal free, opt_state, number
         number += 1
-        free, opt_state, _ = jax.block_until_ready(taken(free, opt_state, number))
+        free, opt_state, _ = jax.block_until_ready(take_step(free, opt_state, number))
 
-    return next_step, taken.parameters.count
+    return next_step, take_step.parameters.count
 
 
 def main() -> None:

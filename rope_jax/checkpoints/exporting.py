@@ -60,7 +60,7 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     warn = functools.partial(print_warning, console)
     (step,), checkpoints = chosen_checkpoints(run, chosen, abstract_params, warn)
     if config.step == 0 and step:  # only an imported run has a checkpoint of step 0
-        raise UserError(f"steps: {run.checkpoints} has no step 0; its newest is {step}")
+        raise UserError(f"{run.checkpoints}: has no step 0; its newest is {step}")
     sources = [(run, training)]  # and the runs that its weights come from, as far as they are here
     while (origin := sources[-1][1].init_from) is not None:
         source = RunDirectory(Path(origin.run))

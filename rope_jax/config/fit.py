@@ -1,6 +1,6 @@
 """Schema of a fit: which rotary numbers are learned, from which start, on which tokens."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -13,7 +13,6 @@ from rope_jax.config.types import (
     Fraction,
     Frozen,
     Length,
-    ListOf,
     Moderate,
     NonEmpty,
     NonNegativeInt,
@@ -66,10 +65,6 @@ class FitConfig(Frozen):
     )
     per: Literal["model", "layer", "head"] = Field("head", description="what has values of its own")
     far_bands: Literal["one", "octaves"] = Field("one", description="far keys: all, or by octave")
-    windows: Annotated[ListOf[PositiveInt], distinct(str)] = Field(
-        (), description="where far keys may begin, of which the best is fitted; empty: the start's"
-    )
-    trial_steps: PositiveInt = Field(25, description="steps of each trial")
     steps: PositiveInt = Field(200, description="optimizer steps")
     batch_tokens: PositiveInt = Field(4096, description="tokens per step, at least one window")
     learning_rate: Moderate = Field(0.05, description="peak learning rate of Adam")
@@ -96,6 +91,14 @@ class FitConfig(Frozen):
     attention: AttentionName | None = Field(None, description="backend; null: as in training")
     warmup_steps: NonNegativeInt = Field(5, description="steps of linear warm-up from 0")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_trials(cls, given: Any) -> Any:
+        """Leave out what earlier versions wrote to fit.yaml without a trial of several borders."""
+        if isinstance(given, dict) and given.get("windows") == []:
+            return {k: x for k, x in given.items() if k not in ("windows", "trial_steps")}
+        return given
+
     @model_validator(mode="after")
     def _settings_agree(self) -> "FitConfig":
         if {"far_divisor", "far_frequencies"} <= set(self.learn):
@@ -106,14 +109,8 @@ class FitConfig(Frozen):
             raise ValueError(
                 f"warmup_steps: {self.warmup_steps} is not less than steps {self.steps}"
             )
-        if self.windows and not {*self.learn} & {*OF_FAR, "bias"}:
-            raise ValueError("windows: nothing in learn belongs to far keys")
         if self.data is not None and self.data.mix:
             raise ValueError("data.mix: a fit reads texts alone; remove it")
-        if max(self.windows, default=0) >= self.length[-1]:
-            raise ValueError(
-                f"windows: {max(self.windows)} leaves no far keys in {self.length[-1]} tokens"
-            )
         return self
 
     def check_window(self, window: int) -> None:

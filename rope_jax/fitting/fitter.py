@@ -233,20 +233,17 @@ class Fit:
         result = self.sweep([entry_settings(strategy, "fitted")], self.lengths)
         return {m.length: float(m.sums.mean()) for m in result.measurements}
 
-    def from_border(self, border: int | None) -> FitStep:
-        """Return the steps of a fit whose far keys begin at a border; None: at the start's."""
+    def make_step(self) -> FitStep:
+        """Return what takes the fit's steps. UserError: the texts are too short."""
         training = self.loaded.training
         stage = training.stage_at(self.step)
-        parameters = parameters_of(training, self.config, self.start, border, stage)
+        parameters = parameters_of(training, self.config, self.start, stage)
         return FitStep(self.loaded, self.params, parameters, self.config, self.window)
 
-    def run(self, step: FitStep, trial: int | None = None) -> FitState:
-        """Fit, or try a border for trial_steps, from where an earlier process was stopped."""
+    def run(self, step: FitStep) -> FitState:
+        """Fit, from where an earlier process was stopped."""
         config, console = self.config, self.loaded.session.console
-        name, last, title = "state", config.steps, "fitting"
-        if trial is not None:
-            name, last, title = f"trial-{trial}", config.trial_steps, f"trying {trial}"
-        path = self.folder / f"{name}.npz"
+        path, last = self.folder / "state.npz", config.steps
         start = step.parameters.start._asdict()
         made_from = {
             "config": config.model_dump(mode="json"),
@@ -257,11 +254,10 @@ class Fit:
         }
         identity, state = json.dumps(made_from, sort_keys=True), first_state(step)
         state = state.restored(path, identity) or state
-        log, progress = Log(), FitProgress(console, last, state.step, title)
-        if trial is None:
-            if state.step:
-                console.print(f"resuming after step {state.step}", style="dim")
-            log.open(self.folder, state.step)
+        log, progress = Log(), FitProgress(console, last, state.step, "fitting")
+        if state.step:
+            console.print(f"resuming after step {state.step}", style="dim")
+        log.open(self.folder, state.step)
         with contextlib.closing(log), progress.bar:
             save = functools.partial(FitState.save, path=path, identity=identity)
             return run_steps(step, self.nll, config, state, last, save, log, progress)

@@ -27,10 +27,10 @@ from rope_jax.rope.strategies import ExplicitScaling
 # Free parameters by name; all float32.
 Free = dict[str, Array]
 # The largest float32 below π, above which a frequency looks like a slower one.
-_MOST = np.nextafter(np.float32(np.pi), np.float32(0))
+_MAX_FREQUENCY = np.nextafter(np.float32(np.pi), np.float32(0))
 # Factors without bounds of their own stay between 1e-4 and 1e4, so that none becomes 0 or infinite.
 _UNBOUNDED = ("attention_factor", "query_scale_s", "far_amplitude")
-_MOST_LOG = np.float32(math.log(1e4))
+_MAX_LOG = np.float32(math.log(1e4))
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Parameters:
         learned: dict[str, Any] = {}
         if "frequencies" in free:
             inv_freq = start.near_inv_freq * jnp.exp(-free["frequencies"])
-            learned["near_inv_freq"] = jnp.minimum(inv_freq, _MOST)
+            learned["near_inv_freq"] = jnp.minimum(inv_freq, _MAX_FREQUENCY)
         if "attention_factor" in free:
             learned["attention_factor"] = start.attention_factor * jnp.exp(free["attention_factor"])
         if "query_scale_s" in free:
@@ -102,7 +102,7 @@ class Parameters:
         inv_freq = start.far_inv_freq
         if "far_frequencies" in free:
             changed = inv_freq + free["far_frequencies"] / np.float32(self.config.length[-1])
-            inv_freq = jnp.clip(changed, -_MOST, _MOST)
+            inv_freq = jnp.clip(changed, -_MAX_FREQUENCY, _MAX_FREQUENCY)
         if "far_divisor" in free:
             inv_freq = inv_freq * jnp.exp(-free["far_divisor"])[None, ..., None]
         # What changed frequencies add to the angle at a border is taken back there, so that a step
@@ -127,7 +127,7 @@ class Parameters:
 
     def projected(self, free: Free) -> Free:
         """Return the free parameters moved into the bounds, and into order if that is asked."""
-        bounds = {name: (-_MOST_LOG, _MOST_LOG) for name in _UNBOUNDED}
+        bounds = {name: (-_MAX_LOG, _MAX_LOG) for name in _UNBOUNDED}
         low, high = (np.float32(math.log(bound)) for bound in self.config.bounds)
         bounds["far_divisor"] = low, high
         free = {
@@ -183,9 +183,10 @@ class Parameters:
         layers, geometry = self.training.rotary_layers, self.training.geometry
         by_head = [x for x in (numbers.near_inv_freq, numbers.attention_factor) if x is not None]
         # a layer with a scaling of its own would not take an explicit one
-        own = any(layer.scaling is not None for layer in layers.pattern)
-        has_scale = numbers.scale_s is not None
-        if self.borders or has_scale or own or any(x.shape[1] > 1 for x in by_head):
+        has_scaling = any(layer.scaling is not None for layer in layers.pattern)
+        has_query_scale = numbers.scale_s is not None
+        differs_by_head = any(x.shape[1] > 1 for x in by_head)
+        if self.borders or has_query_scale or has_scaling or differs_by_head:
             return Strategy(scaling=self.scaling, map=self._map(numbers), made_by=made_by)
         unfitted = layers.frequencies(self.scaling)
         inv_freq, factor = numbers.near_inv_freq, numbers.attention_factor
@@ -208,12 +209,10 @@ def parameters_of(
     training: TrainingConfig,
     config: FitConfig,
     start: SweepEntry,
-    first_border: int | None,
     stage: int,
 ) -> Parameters:
     """Return the free parameters of a fit of a stage's checkpoint that begins at a sweep's entry.
 
-    first_border: where the far keys begin, unless that is where they do in the start's map.
     UserError: nothing in `learn` can change the start.
     """
     window, trained, trained_map = training.trained(stage)
@@ -221,7 +220,7 @@ def parameters_of(
         scaling = start.at(config.length[-1], window, trained)
         map_ = start.map_at(config.length[-1], window, trained_map)
         check_start(training, config, scaling, map_)
-        numbers, borders = numbers_at_start(training, config, scaling, map_, first_border)
+        numbers, borders = numbers_at_start(training, config, scaling, map_)
         factors = log_factors_at_start(training, config, numbers)
     if numbers.scale_s is not None:
         scaling = scaling.model_copy(update={"query_scale": None})

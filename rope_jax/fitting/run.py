@@ -17,7 +17,7 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import write_strategy
 from rope_jax.config.sweep import check_encoding
 from rope_jax.config.training import TrainingConfig
-from rope_jax.console import describe_duration, print_message, print_overview, print_wrapped
+from rope_jax.console import describe_duration, print_message, print_overview
 from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.devices.memory import check_fits, in_gib
 from rope_jax.errors import UserError, errors_in
@@ -55,7 +55,7 @@ def fit_run(
     folder = run.fits / config.name
     advice = "length: there is not enough memory; lower batch_tokens or length"
     opened = open_run(run, training, console, attention=config.attention, out_of_memory=advice)
-    with opened as session, _renamed(steps="step", lengths="length"):
+    with opened as session:
         model = session.config.model
         if model.position.type != "rope":
             raise UserError(
@@ -103,12 +103,13 @@ def checked_start(training: TrainingConfig, config: FitConfig, stage: int) -> Sw
     start = config.start
     if start is None:
         start = _ENTRY.validate_python(default_start(training, stage))
-    with _renamed(scalings="start"):  # it is one that a sweep could read with
-        with errors_in("", UserError):
-            check_encoding(training.model, (start,))
+    try:  # it is one that a sweep could read with
+        check_encoding(training.model, (start,))
         check_entries((start,), training.rotary_layers, trained, config.length[-1])
+    except (UserError, ValueError) as error:
+        raise UserError(str(error).replace("scalings: ", "start: ", 1)) from error
     # raises here, before weights are read, if nothing that is learned can change the start
-    parameters_of(training, config, start, next(iter(config.windows), None), stage)
+    parameters_of(training, config, start, stage)
     return start
 
 
@@ -126,18 +127,6 @@ def _check_memory(loaded: EvalModel, config: FitConfig) -> None:
         memory.available - memory.weights,
         "attention=blockwise takes less" if quadratic else "lower it",
     )
-
-
-@contextlib.contextmanager
-def _renamed(**keys: str) -> Iterator[None]:
-    """Name the fit's keys in the errors of a sweep. keys: a sweep's key = the fit's."""
-    try:
-        yield
-    except UserError as error:
-        key, _, rest = str(error).partition(": ")
-        if key not in keys:
-            raise
-        raise UserError(f"{keys[key]}: {rest}") from None
 
 
 @contextlib.contextmanager
@@ -171,32 +160,19 @@ def _fit(folder: Path, session: Session, config: FitConfig) -> None:
     training = loaded.training
     start = checked_start(training, config, training.stage_at(step))
     fit = Fit(folder, config, loaded, params, step, start)
-    # texts that are too short are refused now, not after the trials
-    steps = {border: fit.from_border(border) for border in config.windows or (None,)}
+    fit_step = fit.make_step()
     needed = config.length[-1] + 1
     if loaded.corpus.validation.lengths().max(initial=0) < needed:
         raise UserError(
             f"length: no document of the validation split has {needed:,} tokens; lower length, "
             "or name more texts with data, or a larger data.validation_fraction"
         )
-    border, fit_step = next(iter(steps.items()))
     _announce(fit, fit_step.parameters.count)
     few = {"max_documents": min(4, config.max_documents), "max_blocks": 1}
     (as_it_is,) = fit.sweep(["trained"], (fit.window,), **few).measurements
     warn_of_chance(session.console, float(as_it_is.sums.mean()), loaded.model.vocab_size)
-    seconds = 0.0
-    if len(steps) > 1:
-        trials = {border: fit.run(step, border) for border, step in steps.items()}
-        border = min(trials, key=lambda border: trials[border].best_nll)
-        shown = ", ".join(f"{border}: {trial.best_nll:.4f}" for border, trial in trials.items())
-        print_wrapped(
-            session.console,
-            f"far keys begin at {border} (validation after {config.trial_steps} steps: {shown})",
-        )
-        seconds = sum(trial.seconds for trial in trials.values())
-    fit_step = steps[border]
     state = fit.run(fit_step)
-    _conclude(fit, fit_step.parameters, state, (seconds + state.seconds) / 60)
+    _conclude(fit, fit_step.parameters, state)
 
 
 def _announce(fit: Fit, learned: int) -> None:
@@ -205,12 +181,10 @@ def _announce(fit: Fit, learned: int) -> None:
     train, validation, _ = corpus.report[:3]
     notes = corpus.notes if config.data is not None else ()
     model = fit.loaded.model
-    trials = len(config.windows) if len(config.windows) > 1 else 0
     of_token = flops_per_token(model.config, model.vocab_size, config.length[-1]) * 2 / 3
     of_check = sweep_flops(fit.plan(["trained"], fit.lengths), model.config, model.vocab_size)
-    steps = config.steps + config.trial_steps * trials
-    checks = 1 + trials + -(-steps // config.check_every)
-    flops = steps * config.batch_tokens * of_token + checks * of_check
+    checks = 1 + -(-config.steps // config.check_every)
+    flops = config.steps * config.batch_tokens * of_token + checks * of_check
     seconds = flops / reached_flops(peak_flops()[0])
     print_overview(
         session.console,
@@ -233,10 +207,10 @@ def _announce(fit: Fit, learned: int) -> None:
         )
 
 
-def _conclude(fit: Fit, parameters: Parameters, state: FitState, minutes: float) -> None:
+def _conclude(fit: Fit, parameters: Parameters, state: FitState) -> None:
     """Write and show the outcome: start, fitted and truncation, on validation."""
     stopping.check()
-    folder, session = fit.folder, fit.loaded.session
+    folder, session, minutes = fit.folder, fit.loaded.session, state.seconds / 60
     if state.stopped:
         session.warn(f"stopped at step {state.step}: {state.stopped}")
     if state.best_step == 0:

@@ -84,19 +84,18 @@ def numbers_at_start(
     config: FitConfig,
     scaling: Scaling,
     map_: PositionMap | None,
-    first_border: int | None,
 ) -> tuple[FittedParams, tuple[int, ...]]:
     """Return the numbers of the start, with an axis for everything learned, and the borders."""
     learn, n, all_heads = set(config.learn), config.length[-1], training.model.num_attention_heads
     layers, heads, kv_heads = axes(training, config)
-    own = training.rotary_layers.frequencies(scaling)
-    theta = exact(own)
+    frequencies = training.rotary_layers.frequencies(scaling)
+    theta = exact(frequencies)
     numbers: dict[str, Any] = {}
     given = map_.params if isinstance(map_, FittedMap) else {}
     if "frequencies" in learn or "near_inv_freq" in given:
         numbers["near_inv_freq"] = _full(given.get("near_inv_freq", theta), layers, kv_heads)
     if "attention_factor" in learn or "attention_factor" in given:
-        m = given.get("attention_factor", own.attention_factor.astype(np.float64)[:, 0][:, None])
+        m = given.get("attention_factor", _with_heads(frequencies.attention_factor))
         numbers["attention_factor"] = _full(m, layers, kv_heads)
     if "query_scale" in learn or "scale_s" in given:
         scale = scaling.query_scale  # s·max(1, ln n / ln L)^p; s is 1 unless it is constant
@@ -107,7 +106,7 @@ def numbers_at_start(
         numbers["scale_p"] = _full(given.get("scale_p", p * one), layers, heads)
     borders: tuple[int, ...] = ()
     if map_ is not None:
-        borders, far, phase, amplitude = _far(map_, theta, training, config, scaling, first_border)
+        borders, far, phase, amplitude = _far(map_, theta, training, config, scaling)
         if borders:
             if "far_divisor" in learn and not far.any():
                 raise ValueError(
@@ -162,38 +161,40 @@ def _far(
     training: TrainingConfig,
     config: FitConfig,
     scaling: Scaling,
-    first_border: int | None,
 ) -> tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray]:
     """Return the borders, θ' [F, l, k, pairs], and φ and a [F, l, h, pairs] of a map."""
     if isinstance(map_, FittedMap):
         if not map_.borders:
             return (), theta, theta, theta
-        if first_border is not None:
-            raise ValueError("windows: a fitted map already has its borders; leave them out")
         phase = map_.params["far_phase"]
         amplitude = map_.params.get("far_amplitude", np.ones_like(phase))
         return map_.borders, map_.params["far_inv_freq"], phase, amplitude
     settings: Any = map_
     length = config.length[-1]
-    w = first_border or int(settings.window)
+    w = int(settings.window)
     amplitude = np.ones_like(theta)
     if isinstance(map_, ReRoPE):
         far = np.zeros_like(theta)
     elif isinstance(map_, LeakyReRoPE):
         far = theta / float(settings.k)
     else:
-        own = training.rotary_layers.frequencies(settings.far, length)
-        far = np.broadcast_to(exact(own), np.broadcast_shapes(exact(own).shape, theta.shape))
+        of_far = training.rotary_layers.frequencies(settings.far, length)
+        far = np.broadcast_to(exact(of_far), np.broadcast_shapes(exact(of_far).shape, theta.shape))
         # the far scaling's m acts on queries and keys of far keys, and an amplitude on one of them
-        near = training.rotary_layers.frequencies(scaling).attention_factor.astype(np.float64)
-        ratio = own.attention_factor.astype(np.float64) / near
-        amplitude = np.broadcast_to((ratio**2)[:, 0][:, None, None], far.shape)
+        of_near = training.rotary_layers.frequencies(scaling)
+        ratio = _with_heads(of_far.attention_factor) / _with_heads(of_near.attention_factor)
+        amplitude = np.broadcast_to((ratio**2)[..., None], far.shape)
     borders = [w]
     while config.far_bands == "octaves" and 2 * borders[-1] < length:
         borders.append(2 * borders[-1])
     phase = (theta - far) * w
     far, phase, amplitude = (np.stack([x] * len(borders)) for x in (far, phase, amplitude))
     return tuple(borders), far, phase, amplitude
+
+
+def _with_heads(m: np.ndarray) -> np.ndarray:
+    """Return attention factors [l, 1] as [l, 1] in float64, without the axis of rows."""
+    return m.astype(np.float64)[:, 0][:, None]
 
 
 def _full(x: np.ndarray, layers: int, heads: int, axis: int = 0) -> np.ndarray:

@@ -23,7 +23,7 @@ class Cost(NamedTuple):
     """The cost of a training run, or of a fit if it has a name.
 
     numbers: how many were trained: all weights, or those of the fit.
-    tokens:  read by training steps, including those of a fit's trials; not by checks.
+    tokens:  read by training steps, not by checks.
     seconds: of training steps alone; of a fit with compilation and checks.
     """
 
@@ -70,8 +70,6 @@ def _fit(run: RunDirectory, training: TrainingConfig, file: Path) -> Cost:
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         raise UserError(f"{file}: is not the summary of a fit; fit again") from None
     tokens = _tokens(config, window, steps)
-    if len(config.windows) > 1:
-        tokens += len(config.windows) * _tokens(config, window, config.trial_steps)
     return Cost(run.path.name, file.parent.name, numbers, steps, tokens, seconds)
 
 

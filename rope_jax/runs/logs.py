@@ -41,9 +41,7 @@ class JsonLinesWriter:
         """Continue after `resume_step`: drop later lines, and malformed or incomplete ones."""
         self._path = path
         if path.exists():
-            text = path.read_text(encoding="utf-8", errors="replace")
-            lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-            write_text(path, "".join(line for line in lines if _step(line) <= resume_step))
+            write_text(path, "".join(x for x in _complete_lines(path) if _step(x) <= resume_step))
 
     def scalars(self, step: int, values: Scalars) -> None:
         """Record values at a step."""
@@ -149,6 +147,17 @@ class Log:
 def _grouped(name: str) -> str:
     group, slash, rest = name.partition("/")
     return f"{_GROUPS.get(group, group)}{slash}{rest}"
+
+
+def last_step(path: Path) -> int:
+    """Return the last step in a file of JSON lines; 0 if there is none."""
+    steps = (_step(line) for line in _complete_lines(path))
+    return max((int(step) for step in steps if math.isfinite(step)), default=0)
+
+
+def _complete_lines(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _step(line: str) -> float | int:

@@ -212,7 +212,7 @@ def expected_steps(run: RunDirectory, chosen: Steps) -> list[int]:
     for step in chosen:
         if step not in saved:
             there = ", ".join(map(str, saved))
-            raise UserError(f"steps: {run.checkpoints} has no step {step}; it has {there}")
+            raise UserError(f"{run.checkpoints}: has no step {step}; it has {there}")
     return list(chosen)
 
 

@@ -79,11 +79,9 @@ def nll(rotary: Rotary) -> Any:
     return run(params, text[:, :-1], text[:, 1:], POSITIONS, None, rotary)
 
 
-def made(
-    start: Any, training: TrainingConfig | None = None, border: int | None = None, **how: Any
-) -> Parameters:
+def made(start: Any, training: TrainingConfig | None = None, **how: Any) -> Parameters:
     training = training or training_config()
-    return parameters_of(training, fit_config(**how), parse_entry(start), border, 0)
+    return parameters_of(training, fit_config(**how), parse_entry(start), 0)
 
 
 def as_swept(scaling: Any, map_: Any, training: TrainingConfig | None = None) -> Rotary:
@@ -211,8 +209,7 @@ def test_how_many_numbers_are_learned(per, count):
     }
     for name, wanted in counts.items():
         start = STARTS["leaky"] if name == "far_divisor" else STARTS["rerope"]
-        border = 9 if name == "bias" else None
-        parameters = made(start, border=border, learn=[name], per=per)
+        parameters = made(start, learn=[name], per=per)
         assert parameters.count == wanted, name
     octaves = made(STARTS["rerope"], learn=["far_phase"], per=per, far_bands="octaves")
     assert octaves.borders == (9, 18, 36)

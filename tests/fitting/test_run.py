@@ -266,7 +266,7 @@ def test_numbers_that_cannot_change_the_start_are_refused_before_weights_are_rea
     monkeypatch.setattr("rope_jax.fitting.run.load_model", None)
     for given in ({"start": "none"}, {"start": {"type": "yarn", "factor": 2}}):
         with pytest.raises(UserError, match=r"far_divisor belongs to far keys"):
-            fitted(run, **QUICK | given | {"learn": ["far_divisor"], "windows": []})
+            fitted(run, **QUICK | given | {"learn": ["far_divisor"]})
 
 
 def test_a_killed_fit_ends_with_the_same_strategy_file(
@@ -304,21 +304,6 @@ def test_texts_of_its_own_are_asked_for_and_have_to_be_long_enough(run, tmp_path
         fitted((run[0], imported), length=8)
 
 
-def test_the_best_of_several_borders_is_fitted(run, no_gradients, monkeypatch):
-    nll = {6: 3.0, 12: 2.0}
-    monkeypatch.setattr(Fit, "nll", lambda _, strategy: {64: nll[strategy.map.borders[0]]})
-    asked = {"windows": [6, 12], "trial_steps": 1, "steps": 2, "learn": ["far_phase"]}
-    folder, said = fitted(run, name="trials", per="model", **asked)
-    shown = "(validation after 1 steps: 6: 3.0000, 12: 2.0000)"
-    assert f"far keys begin at 12 {shown}" in said
-    assert read_strategy(str(folder / "strategy.json")).map.borders == (12,)
-    assert {path.name for path in folder.glob("*.npz")} == {
-        "trial-6.npz",
-        "trial-12.npz",
-        "state.npz",
-    }
-
-
 def test_a_fit_without_a_better_step_keeps_the_start_and_says_so(run, no_gradients, monkeypatch):
     checks = iter([1.0, 2.0])
     monkeypatch.setattr(Fit, "nll", lambda *_: {64: next(checks)})
@@ -337,7 +322,7 @@ START_BEYOND = {"type": "none", "map": {"type": "rerope", "window": 16}}
 REFUSED = {
     "within the window": ({"length": 16}, "length: 16 is within the window of 16 tokens"),
     "too many targets": ({"targets": 9}, "targets: 9 is too many for a window of 16 tokens"),
-    "no such step": ({"step": 7}, "step: "),
+    "no such step": ({"step": 7}, ": has no step 7"),
     "too long": ({"length": 2_000}, "length: no document of the training split has 2,001 tokens"),
     "too many windows": (
         {"batch_tokens": 2_000_000_000},
@@ -377,7 +362,7 @@ def test_a_refused_fit_leaves_nothing(run, settings, says):
     before = set(run[0].path.rglob("*"))
     with pytest.raises(UserError) as caught:
         fitted(run, name="refused", **settings)
-    assert str(caught.value).startswith(says)
+    assert says in str(caught.value)
     assert set(run[0].path.rglob("*")) == before
 
 

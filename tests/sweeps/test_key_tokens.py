@@ -167,7 +167,7 @@ def test_too_few_key_tokens_are_refused(evaluator):
     ("settings", "says"),
     [
         ({"short": 60, "stride": 4}, "short: 60 and the stride of 4 are not less than"),
-        ({"step": 7}, "steps: .* has no step 7; it has 2"),
+        ({"step": 7}, "checkpoints: has no step 7; it has 2"),
         ({"data": {"type": "text", "files": ["*"], "test_fraction": 0.5}}, "data.test_fraction: "),
     ],
 )

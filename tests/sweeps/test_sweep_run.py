@@ -106,7 +106,7 @@ def test_measurements_of_other_code_are_not_reused(run, monkeypatch):
             "^memory_gib: a window of 64 tokens with attention xla takes at least 9.2e-05 GiB per "
             "device.*; attention=blockwise takes less$",
         ),
-        ({"steps": [7]}, "^steps: .* has no step 7; it has 2$"),
+        ({"steps": [7]}, "checkpoints: has no step 7; it has 2$"),
         ({"scalings": [{"type": "explicit", "factors": [1.0, 2.0]}]}, "scalings"),
         ({"protocols": ["sliding"], "lengths": [8], "stride": 9}, "stride"),
         ({}, "checkpoint"),
