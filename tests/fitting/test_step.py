@@ -35,7 +35,7 @@ def step_of(loaded, params):
         how = {"repeated": 2} | settings
         config = fit_config(learn=["far_phase"], per="model", seed=3, **how)
         start = parse_entry(STARTS["rerope"])
-        parameters = parameters_of(loaded.training, config, start, None, 0)
+        parameters = parameters_of(loaded.training, config, start, 0)
         step = FitStep(loaded, params, parameters, config, WINDOW)
         return step, parameters
 
