@@ -157,7 +157,7 @@ class Experts(FeedForward):
         import jax
         import jax.numpy as jnp
 
-        from rope_jax.kernels.grouped import by_group, taken
+        from rope_jax.kernels.grouped import apply_per_group, gather_rows
         from rope_jax.kernels.projections import projected
 
         weights, chosen, shares = self._route(params["router"], x)
@@ -180,7 +180,7 @@ class Experts(FeedForward):
                 up = activation(model.activation)(up)
             return product(up, "down_proj")
 
-        rows = taken(layer.tokens(x), order // each, places)
+        rows = gather_rows(layer.tokens(x), order // each, places)
         kernels: dict[str, dict[str, Any]] = {}
         for name, leaves in self.parameters(model)["experts"].items():
             weights_of = params["experts"][name]
@@ -189,8 +189,8 @@ class Experts(FeedForward):
         if self.scaled == "inputs":
             rows = rows * weights.reshape(-1)[order][:, None].astype(rows.dtype)
             weights = jnp.ones_like(weights)
-        rows = projected(by_group(expert, layer.low_precision, kernels, rows, uses))
-        of_token = taken(rows, places, order).reshape(tokens, each, -1).astype(jnp.float32)
+        rows = projected(apply_per_group(expert, layer.low_precision, kernels, rows, uses))
+        of_token = gather_rows(rows, places, order).reshape(tokens, each, -1).astype(jnp.float32)
         out = layer.summed((of_token * weights[..., None]).sum(axis=1).astype(x.dtype))
         if "shared_expert" in params:
             shared, _ = MLP().apply(model, params["shared_expert"], x, layer)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rope_jax.config.tasks import MixedTask
 from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.errors import UserError
-from rope_jax.tasks import Draws, Request, Words
+from rope_jax.tasks import Draws, Request, TokenizerView
 
 # Draws for other purposes are those of `batches`.
 _FOR_TASKS = 3
@@ -21,7 +21,7 @@ class Mix(NamedTuple):
     """Which tasks are mixed into the rows of a batch."""
 
     tasks: tuple[MixedTask, ...]
-    words: Words
+    words: TokenizerView
 
     def replace(
         self, windows: NDArray[np.int32], rows: NDArray[np.int64], *seed: int
@@ -78,7 +78,7 @@ def mix_of(tasks: tuple[MixedTask, ...], tokenizer: Tokenizer) -> Mix | None:
     return Mix(tasks, words_of(tokenizer)) if tasks else None
 
 
-def words_of(tokenizer: Tokenizer) -> Words:
+def words_of(tokenizer: Tokenizer) -> TokenizerView:
     """Return how a tokenizer makes the tokens of a task's samples."""
     has_words = tokenizer.name != "bytes"
-    return Words(tokenizer.encode, tokenizer.vocab_size, tokenizer.bos_ids, has_words)
+    return TokenizerView(tokenizer.encode, tokenizer.vocab_size, tokenizer.bos_ids, has_words)

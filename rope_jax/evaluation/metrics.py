@@ -15,7 +15,7 @@ from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
 from rope_jax.evaluation.key_tokens import FEWEST, KeyTokens, key_blocks
 from rope_jax.protocols.base import Metric
 from rope_jax.protocols.windows import RELIABLE_UNITS, Streams, Windows, streams_of
-from rope_jax.tasks import Draws, Request, Sample, Words
+from rope_jax.tasks import Draws, Request, Sample, TokenizerView
 
 # What draws are for: equal numbers for different purposes must not be the same.
 _FOR_TEXT, _FOR_QUESTION, _FOR_BLOCKS = 0, 1, 2
@@ -39,7 +39,7 @@ class SampledTaskMetric(TaskMetric):
     """
 
     settings: SampledTask
-    words: Words
+    words: TokenizerView
     streams: Streams
     longest: int
     seed: int

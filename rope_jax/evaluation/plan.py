@@ -31,7 +31,7 @@ from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.protocols.base import Metric
 from rope_jax.protocols.windows import Streams, Windows, make_streams
 from rope_jax.rope import Rotary, RotaryLayers, Scaling
-from rope_jax.tasks import Words
+from rope_jax.tasks import TokenizerView
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class SweepPlan:
         documents: Sequence[NDArray[np.integer]],
         bos_ids: Sequence[int],
         *,
-        words: Words | None = None,
+        words: TokenizerView | None = None,
         token_bytes: NDArray[Any] | None = None,
     ) -> None:
         """Choose the documents, and the windows of every protocol and task.
@@ -325,7 +325,7 @@ class SweepPlan:
         task: SweepTask,
         streams: Streams,
         documents: Sequence[NDArray[np.integer]],
-        words: Words | None,
+        words: TokenizerView | None,
     ) -> Sequence[TaskMetric]:
         """Return the metrics of a task, one per depth. ValueError: the task does not fit."""
         longest, seed = self.sweep.lengths[-1], self.sweep.config.seed

@@ -20,7 +20,7 @@ from rope_jax.model.loss import Scores
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import Rotary, RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
-from rope_jax.tasks import Words
+from rope_jax.tasks import TokenizerView
 
 NLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary], Float[Array, "B n"] | Scores]
 """A model: its parameters, tokens and frequencies ↦ NLL of tokens[:, 1:] in nats, float32, or
@@ -45,7 +45,7 @@ def sweep(
     longest: int | None = None,
     bos_id: int | Sequence[int] | None = None,
     nll_of_last: LastNLLFunction | None = None,
-    words: Words | None = None,
+    words: TokenizerView | None = None,
     token_bytes: NDArray[Any] | None = None,
     row_bytes: Callable[[int], float] = lambda length: _BYTES_PER_TOKEN * length,
     row_multiple: Callable[[int], int] = lambda length: 1,

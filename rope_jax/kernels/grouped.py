@@ -27,7 +27,7 @@ Function = Callable[[Product, Array], Array]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def by_group(
+def apply_per_group(
     function: Function,
     low_precision: bool,
     weights: Weights,
@@ -49,7 +49,7 @@ def by_group(
 def _forward(
     function: Function, low_precision: bool, *given: Any
 ) -> tuple[Float[Array, "R D"], tuple[Any, ...]]:
-    return by_group(function, low_precision, *given), given
+    return apply_per_group(function, low_precision, *given), given
 
 
 def _backward(
@@ -65,7 +65,7 @@ def _backward(
     return *jax.lax.platform_dependent(*given, dy, cpu=of_blocks, default=of_all), None
 
 
-by_group.defvjp(_forward, _backward)
+apply_per_group.defvjp(_forward, _backward)
 
 
 def _all_at_once(
@@ -150,7 +150,7 @@ def _block(x: Array, sizes: Array) -> int:
 
 
 @jax.custom_vjp
-def taken(
+def gather_rows(
     x: Float[Array, "T D"], index: Int[Array, " R"], places: Int[Array, " R"]
 ) -> Float[Array, "R D"]:
     """Return x[index], of which the rows places[K·t : K·(t + 1)] are those of x[t].
@@ -169,4 +169,4 @@ def _put_back(saved: tuple[Array, Any], dy: Array) -> tuple[Array, None, None]:
     return dy[places].reshape(count, -1, dy.shape[1]).sum(axis=1), None, None
 
 
-taken.defvjp(_take, _put_back)
+gather_rows.defvjp(_take, _put_back)

@@ -37,7 +37,7 @@ from rope_jax.model.resolve import check_backend, describe_precision, resolve_ru
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.model import mesh_for, sweep_flops
 from rope_jax.sweeps.resolve import resolve_run_sweep
-from rope_jax.tasks import Words
+from rope_jax.tasks import TokenizerView
 from rope_jax.training.memory import (
     StageBytes,
     check_compile_time,
@@ -298,7 +298,7 @@ def _plan_one_document(training: TrainingConfig, sweep: ResolvedSweep) -> SweepP
         training.trained(len(training.stages) - 1),
         documents=[np.zeros(sweep.lengths[-1] + 1, np.int32)],
         bos_ids=(),
-        words=Words(  # only their number matters here
+        words=TokenizerView(  # only their number matters here
             lambda text: np.frombuffer(text.encode(), np.uint8), 256, bos_ids=(), has_words=True
         ),
     )

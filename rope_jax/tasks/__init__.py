@@ -3,7 +3,7 @@
 To add one, write a file here with a subclass of `Task` and list it below.
 """
 
-from rope_jax.tasks.base import Question, Request, Sample, Task, Words
+from rope_jax.tasks.base import Question, Request, Sample, Task, TokenizerView
 from rope_jax.tasks.chain import Chain
 from rope_jax.tasks.copying import Induction, Repeat
 from rope_jax.tasks.draws import Draws
@@ -11,7 +11,7 @@ from rope_jax.tasks.mqar import MQAR
 from rope_jax.tasks.original import PasskeyText, RulerNeedle
 from rope_jax.tasks.passkey import Multikey, Passkey
 
-__all__ = ["TASKS", "Draws", "Question", "Request", "Sample", "Task", "Words"]
+__all__ = ["TASKS", "Draws", "Question", "Request", "Sample", "Task", "TokenizerView"]
 
 _ALL: tuple[type[Task], ...] = (
     *(Repeat, Induction, Passkey, Multikey, Chain, MQAR, PasskeyText, RulerNeedle),

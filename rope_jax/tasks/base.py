@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from rope_jax.tasks.draws import Draws
 
 
-class Words(NamedTuple):
+class TokenizerView(NamedTuple):
     """How a model's tokens are made; has_words: whether a token may stand for more than a byte."""
 
     encode: Callable[[str], NDArray[np.integer]]
@@ -58,7 +58,7 @@ class Sample(NamedTuple):
 class Request(NamedTuple):
     """What a sample is made of."""
 
-    words: Words
+    words: TokenizerView
     text: NDArray[np.integer]
     """At least `length` tokens to fill the window with, of which the last ones are used."""
     draws: Draws

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rope_jax.rope.settings import Whole
-from rope_jax.tasks.base import Request, Sample, Task, Words, answered_at_end
+from rope_jax.tasks.base import Request, Sample, Task, TokenizerView, answered_at_end
 from rope_jax.tasks.draws import Draws
 
 
@@ -78,7 +78,7 @@ class Repeat(Task):
 
 
 def _opened(
-    words: Words, draws: Draws, rest: NDArray[np.integer], length: int
+    words: TokenizerView, draws: Draws, rest: NDArray[np.integer], length: int
 ) -> tuple[NDArray[np.integer], int]:
     """Put the start, and random tokens that fill the window, before the rest of a sample.
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rope_jax.rope.settings import Whole
-from rope_jax.tasks.base import Needle, Request, Sample, Task, Words, hide
+from rope_jax.tasks.base import Needle, Request, Sample, Task, TokenizerView, hide
 from rope_jax.tasks.draws import NAMED, Kind, distinct
 
 _TASK = (
@@ -139,7 +139,7 @@ class RulerNeedle(Task):
         return task, question
 
 
-def _continued(words: Words, text: str) -> NDArray[np.integer]:
+def _continued(words: TokenizerView, text: str) -> NDArray[np.integer]:
     """The tokens of a text that continues another one.
 
     Some tokenizers put a space before every text, but none after a line break inside of it.
@@ -149,6 +149,6 @@ def _continued(words: Words, text: str) -> NDArray[np.integer]:
     return marked[len(mark) :] if is_continued else words.encode(text)
 
 
-def _joined(words: Words, pieces: list[str]) -> NDArray[np.integer]:
+def _joined(words: TokenizerView, pieces: list[str]) -> NDArray[np.integer]:
     """The tokens of pieces, each encoded by itself so that equal ones have equal tokens."""
     return np.concatenate([_continued(words, piece) for piece in pieces])

@@ -15,7 +15,7 @@ from rope_jax.results.rows import Origin
 from rope_jax.results.statistics import exact_interval
 from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.strategies import NoScaling
-from rope_jax.tasks import Words
+from rope_jax.tasks import TokenizerView
 from tests.evaluation.toy_model import assert_equal, never_read, run
 
 BOS = 256
@@ -24,7 +24,9 @@ GEOMETRY = RotaryGeometry(rotary_dim=8, base=100.0, train_length=64)
 DOCUMENTS = [
     np.random.default_rng(size).integers(ord("a"), ord("z"), size) for size in range(220, 245)
 ]
-WORDS = Words(lambda text: np.frombuffer(text.encode(), np.uint8), 257, (BOS,), has_words=False)
+WORDS = TokenizerView(
+    lambda text: np.frombuffer(text.encode(), np.uint8), 257, (BOS,), has_words=False
+)
 ORIGIN = Origin(run="toy", step=5, seed=0, corpus="none")
 PASSKEY = {"task": "passkey", "samples": 20, "depths": [0, 0.5, 1]}
 

@@ -93,7 +93,7 @@ def test_blocks_of_rows_compute_what_ragged_products_do(sizes):
         return grouped._all_at_once(expert, False, weights, rows, sizes)
 
     def in_blocks(weights, rows):
-        return grouped.by_group(expert, False, weights, rows, sizes)
+        return grouped.apply_per_group(expert, False, weights, rows, sizes)
 
     both = [
         jax.jit(lambda *a, f=f: (f(*a), jax.grad(lambda *b: (f(*b) ** 2).sum(), (0, 1))(*a)))

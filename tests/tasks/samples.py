@@ -5,9 +5,9 @@ import re
 import numpy as np
 
 from rope_jax.data.tokenizers import ByteTokenizer
-from rope_jax.tasks import TASKS, Draws, Request, Words
+from rope_jax.tasks import TASKS, Draws, Request, TokenizerView
 
-BYTES = Words(ByteTokenizer().encode, 257, (256,), has_words=False)
+BYTES = TokenizerView(ByteTokenizer().encode, 257, (256,), has_words=False)
 NO_START = BYTES._replace(bos_ids=())
 # No two stretches of 4 bytes are equal, and no byte is a key's, a digit or a sign.
 TEXT = np.array([(x, y) for x in range(0xA0, 0xC0) for y in range(0xC0, 0x100)], np.uint8).ravel()

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from rope_jax.tasks import Words
+from rope_jax.tasks import TokenizerView
 from tests.tasks.samples import BYTES, NO_START, answered, sample
 
-MANY = Words(BYTES.encode, 50_000, (3,), has_words=True)
+MANY = TokenizerView(BYTES.encode, 50_000, (3,), has_words=True)
 
 
 def parts(made, k, start=1):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from rope_jax.tasks import Words
+from rope_jax.tasks import TokenizerView
 from tests.tasks.samples import FORMS, TEXT, Merging, answered, read, said, sample
 
 PASSKEY = (
@@ -99,7 +99,7 @@ def test_the_first_needle_asked_for_is_at_the_depth_and_none_is_left_when_taken_
 def test_the_tokens_of_a_value_are_those_of_its_answer():
     for task, given in [("passkey_text", {}), ("needle", {"keys": 3}), ("needle", {"values": 3})]:
         tokenizer = Merging()
-        words = Words(tokenizer.encode, 2000, (0,), has_words=True)
+        words = TokenizerView(tokenizer.encode, 2000, (0,), has_words=True)
         text = np.full(800, 1999, np.int64)
         made = sample(task, 800, 0.5, words=words, text=text, **given)
         (answer,) = answered(made)

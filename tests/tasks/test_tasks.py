@@ -5,7 +5,7 @@ from bisect import bisect_left
 import numpy as np
 import pytest
 
-from rope_jax.tasks import TASKS, Draws, Words
+from rope_jax.tasks import TASKS, Draws, TokenizerView
 from tests.tasks.samples import BYTES, NO_START, TEXT, Merging, answered, sample
 
 # Settings, and the shortest window that they fit into, by hand, with a document start.
@@ -148,7 +148,7 @@ def test_more_than_there_are_names_for_is_refused(task, refused, says, most):
 
 def test_tokens_of_words_fit_as_well():
     tokenizer = Merging()
-    words = Words(tokenizer.encode, 2000, (0,), has_words=True)
+    words = TokenizerView(tokenizer.encode, 2000, (0,), has_words=True)
     text = np.full(1500, 1999, np.int64)
     for task, given_settings, _ in CASES:
         made = sample(task, 1500, 0.5, words=words, text=text, **given_settings)
@@ -159,7 +159,7 @@ def test_tokens_of_words_fit_as_well():
 
 def test_ordinary_tokens_leave_out_the_document_start():
     assert BYTES.ordinary().tolist() == NO_START.ordinary().tolist() == list(range(256))
-    words = Words(BYTES.encode, 6, (1,), has_words=True)
+    words = TokenizerView(BYTES.encode, 6, (1,), has_words=True)
     assert words.ordinary().tolist() == [0, 2, 3, 4, 5]
     assert words.ordinary(3).tolist() == [0, 2]
     assert set(words.random(Draws(1), 200).tolist()) == {0, 2, 3, 4, 5}
