@@ -371,7 +371,8 @@ def language_model(config: ResolvedRun, vocab_size: int) -> LanguageModel:
     """Return the model of a run. vocab_size: that of the tokenizer; UserError if too large."""
     own = vocabulary_size(config.model, vocab_size)
     pattern = [LayerKind(x.sliding_window, x.attention_chunk, x.rotates) for x in config.pattern]
-    return LanguageModel(config.model, own, config.rope.layout, pattern, config.encoding)
+    model = ResolvedModel(config.model)
+    return LanguageModel(model, own, config.rope.layout, pattern, config.encoding)
 
 
 def vocabulary_size(model: ModelConfig, tokenizer_size: int) -> int:

@@ -3,28 +3,23 @@
 It is done once, where a run is opened. Everything below takes the resolved types.
 """
 
+from typing import NewType
+
 import jax
 
 from rope_jax.attention import AttentionName
-from rope_jax.config.model import FloatName, ModelConfig, check_attention
+from rope_jax.config.model import ModelConfig, check_attention
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, errors_in
 from rope_jax.kernels.loading import has_amx, load_kernels
 
+ResolvedModel = NewType("ResolvedModel", ModelConfig)
+"""A model's config in which neither `attention` nor `product_dtype` is `auto`.
 
-class ResolvedModel(ModelConfig):
-    """A model's config in which nothing is `auto`: neither its backend nor its matmul dtype.
-
-    The latter is what weights are multiplied in; None: `dtype`.
-    """
-
-    product_dtype: FloatName | None = None  # type: ignore[assignment]
-
-
-class ResolvedRun(TrainingConfig):
-    """A run's config as this machine computes it."""
-
-    model: ResolvedModel
+`product_dtype` is what weights are multiplied in, float32 or bfloat16; None: `dtype`.
+"""
+ResolvedRun = NewType("ResolvedRun", TrainingConfig)
+"""A run's config whose model is resolved: as this machine computes it."""
 
 
 def resolve_run(
@@ -38,7 +33,7 @@ def resolve_run(
     asked = config.model if attention is None else _with_attention(config, attention)
     # published models have long windows, whose scores take too much memory all at once
     model = resolve_model(asked, platform, "xla" if config.imported is None else "blockwise")
-    return ResolvedRun.model_construct(config.model_fields_set, **{**dict(config), "model": model})
+    return ResolvedRun(config.model_copy(update={"model": model}))
 
 
 def resolve_model(
@@ -48,16 +43,16 @@ def resolve_model(
 
     On a CPU that is slow at products of bfloat16, the factors of a bfloat16 model are float32.
     """
-    platform, fields = platform or jax.default_backend(), dict(model)
+    platform, chosen = platform or jax.default_backend(), dict[str, str | None]()
     if model.attention == "auto":
         on_cpu = model.model_copy(update={"attention": "cpu"})
-        fields["attention"] = otherwise if _obstacle(on_cpu, platform) else "cpu"
+        chosen["attention"] = otherwise if _obstacle(on_cpu, platform) else "cpu"
     if model.product_dtype == "auto" or model.dtype == "bfloat16":
         in_float32 = "float32" if model.dtype == "bfloat16" else None
-        fields["product_dtype"] = None
+        chosen["product_dtype"] = None
         if platform == "cpu":
-            fields["product_dtype"] = "bfloat16" if _multiplies_bfloat16() else in_float32
-    return ResolvedModel.model_construct(model.model_fields_set, **fields)
+            chosen["product_dtype"] = "bfloat16" if _multiplies_bfloat16() else in_float32
+    return ResolvedModel(model.model_copy(update=chosen))
 
 
 def with_products(config: TrainingConfig, products: str) -> TrainingConfig:
@@ -99,7 +94,7 @@ def _multiplies_bfloat16() -> bool:
     return has_amx() or load_kernels() == "avx512_bf16"
 
 
-def describe_precision(model: ResolvedModel) -> str:
+def describe_precision(model: ModelConfig) -> str:
     """Return what a model computes with, such as "float32, attention cpu"."""
     is_rounded = model.product_dtype not in (None, model.dtype)
     rounded = f" with products of {model.product_dtype}" if is_rounded else ""

@@ -85,7 +85,8 @@ def journal_identity(
         *(step, written, corpus.fingerprint, split, __version__, code_hash()),
         *(importlib.metadata.version(name) for name in _LIBRARIES),
         *(precision, os.environ.get("XLA_FLAGS", "")),
-        *(device_line(describe_precision(training.model)), training.model_dump_json()),
+        device_line(describe_precision(training.model)),  # with the product_dtype
+        training.model_dump_json(exclude={"model": {"product_dtype"}}),
         load_kernels(),
     )
     return " ".join(map(str, parts))
