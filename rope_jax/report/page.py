@@ -4,8 +4,10 @@ Plotly's own controls switch quantities, axes and intervals, zoom, and hide curv
 """
 
 import html
+import itertools
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,25 +25,20 @@ from rope_jax.report.tasks import effective_tables, effective_text, heat_panels
 from rope_jax.results.statistics import Estimate, perplexity
 from rope_jax.results.tasks import TaskRow
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 PAGE = "comparison.html"
 # The browser refuses whatever the page would fetch, and it fetches nothing.
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
 script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
 <title>{title}</title>
 <style>
   body {{ margin: 0 auto; max-width: 1320px; padding: 12px 24px; font: 15px/1.5 sans-serif; }}
-  table {{ border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }}
+  table {{ border-collapse: collapse; font-size: 13.5px; }}
   th, td {{ padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid #d9dee4; }}
   th.text, td.text {{ text-align: left; }}
-  .scroll {{ overflow-x: auto; }}
   .note {{ border-left: 4px solid #d9b44a; background: #fdf8e8; padding: 5px 10px; }}
   small, .soft {{ color: #5b6573; }}
 </style>
@@ -69,6 +66,7 @@ _CONFIG = {
     "modeBarButtons": [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]],
     "toImageButtonOptions": {"format": "svg", "filename": "comparison"},
 }
+_Trace = dict[str, Any]
 
 
 class View(NamedTuple):
@@ -76,7 +74,14 @@ class View(NamedTuple):
 
     protocol: str
     quantity: str
+    name: str
+    """The quantity in words."""
     every_step: bool
+
+    @property
+    def title(self) -> str:
+        text = f"{self.name}; {self.protocol}"
+        return _text(f"{text}, every checkpoint" if self.every_step else text)
 
 
 def format_page(comparison: Comparison) -> str:
@@ -146,105 +151,121 @@ def _value(point: Point, quantity: str) -> Estimate | None:
     return nats.mapped(perplexity) if quantity == "perplexity" else nats
 
 
-def _chart(comparison: Comparison) -> "Figure":
+def _chart(comparison: Comparison) -> dict[str, Any]:
     """Return one chart with the curves of all views, of which a menu shows one."""
-    from plotly.graph_objects import Figure
-
     quantities = _quantities(comparison)
     steps = [False, True] if len(comparison.newest) < len(comparison.curves) else [False]
-    views = [
-        View(protocol, quantity, every)
-        for every in steps
-        for protocol in comparison.protocols
-        for quantity in quantities
-    ]
-    shown = {view: _view(comparison, view, quantities) for view in views}
-    shown = {view: (traces, axes) for view, (traces, axes) in shown.items() if traces}
-    start, chart = next(iter(shown)), Figure()
-    for view, (traces, _) in shown.items():
-        chart.add_traces([trace.update(visible=view == start) for trace in traces])
-    owners = [view for view, (traces, _) in shown.items() for _ in traces]
-    first: list[tuple[str, str, list[Any]]] = [
-        (_view_text(view, quantities), "update", [{"visible": [o == view for o in owners]}, axes])
-        for view, (_, axes) in shown.items()
-    ]
-    bands = [number for number, trace in enumerate(chart.data) if trace.fill == "toself"]
+    by_view: dict[View, tuple[list[_Trace], dict[str, Any]]] = {}
+    for every_step, protocol in itertools.product(steps, comparison.protocols):
+        for quantity, name in quantities.items():
+            view = View(protocol, quantity, name, every_step)
+            traces, axes = _view(comparison, view, quantities)
+            if traces:
+                by_view[view] = traces, axes
+    start = next(iter(by_view))
+    owners = [view for view, (traces, _) in by_view.items() for _ in traces]
+    traces = [trace for traces, _ in by_view.values() for trace in traces]
+    bands = [number for number, trace in enumerate(traces) if "fill" in trace]
     has_bands = len(comparison.newest) <= style.MAX_CURVES
-    last: list[tuple[str, str, list[Any]]] = [("intervals", "restyle", [{"opacity": 1}, bands])]
-    last.append(("no intervals", "restyle", [{"opacity": 0}, bands]))
-    for number in bands:
-        chart.data[number].opacity = float(has_bands)
-    menus = [first, _scales("xaxis", "lengths"), _scales("yaxis", "values"), last]
-    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
-    label = {"textposition": "end", "textangle": 0, "xanchor": "left", "yanchor": "top"}
-    chart.update_layout(
-        template="plotly_white",
-        height=620,
-        margin={"t": 70, "b": 60},
-        updatemenus=[
+    for number, (view, trace) in enumerate(zip(owners, traces, strict=True)):
+        trace["visible"] = view == start
+        if number in bands:
+            trace["opacity"] = int(has_bands)
+
+    def scales(axis: str, what: str) -> list[dict[str, Any]]:
+        changes = [(s, {f"{axis}.type": s, f"{axis}.autorange": True}) for s in ("log", "linear")]
+        return [{"label": f"{s} {what}", "method": "relayout", "args": [c]} for s, c in changes]
+
+    menus = [
+        [
             {
-                "buttons": [{"label": t, "method": m, "args": given} for t, m, given in menu],
-                "active": int(menu is last and not has_bands),
+                "label": view.title,
+                "method": "update",
+                "args": [{"visible": [owner == view for owner in owners]}, axes],
+            }
+            for view, (_, axes) in by_view.items()
+        ],
+        [
+            {"label": label, "method": "restyle", "args": [{"opacity": opacity}, bands]}
+            for label, opacity in (("no intervals", 0), ("intervals", 1))
+        ],
+        scales("xaxis", "lengths"),
+        scales("yaxis", "values"),
+    ]
+    axes = by_view[start][1]
+    lengths = sorted({p.last_position for curve in comparison.curves for p in curve.points})
+    layout = {
+        "template": "plotly_white",
+        "height": 620,
+        "margin": {"t": 70, "b": 60},
+        "xaxis": {
+            "title": {"text": axes["xaxis.title.text"]},
+            "type": "log",
+            **{"tickvals": lengths, "ticktext": [f"{n:,}" for n in lengths]},
+        },
+        "yaxis": {
+            "title": {"text": axes["yaxis.title.text"]},
+            **{"type": axes["yaxis.type"], "range": axes["yaxis.range"]},
+            "minorloglabels": "complete",
+        },
+        "updatemenus": [
+            {
+                "buttons": menu,
+                "active": int(menu is menus[1] and has_bands),
                 **{"x": left, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
             }
             for menu, left in zip(menus, (0.0, 0.45, 0.62, 0.79), strict=True)
         ],
-        shapes=[
-            line
-            | {"x0": window, "x1": window, "line": {"color": "#999999", "width": 1.2}}
-            | {"label": label | {"text": f"window {window:,}"}}
+        "shapes": [
+            {
+                **{"type": "line", "x0": window, "x1": window, "yref": "paper", "y0": 0, "y1": 1},
+                **{"layer": "below", "line": {"color": "#999999", "width": 1.2}},
+                "label": {"text": f"window {window:,}", "textposition": "end", "textangle": 0},
+            }
             for window in sorted({curve.window for curve in comparison.curves})
         ],
-    )
-    chart.update_layout(shown[start][1])
-    lengths = sorted({p.last_position for curve in comparison.curves for p in curve.points})
-    chart.update_xaxes(type="log", tickvals=lengths, ticktext=[f"{n:,}" for n in lengths])
-    chart.update_yaxes(minorloglabels="complete")
-    return chart
-
-
-def _scales(axis: str, what: str) -> list[tuple[str, str, list[Any]]]:
-    """Return a menu that makes an axis logarithmic or linear."""
-    return [
-        (f"{scale} {what}", "relayout", [{f"{axis}.type": scale, f"{axis}.autorange": True}])
-        for scale in ("log", "linear")
-    ]
-
-
-def _view_text(view: View, quantities: Mapping[str, str]) -> str:
-    text = f"{quantities[view.quantity]}; {view.protocol}"
-    return _text(f"{text}, every checkpoint" if view.every_step else text)
+    }
+    return {"data": traces, "layout": layout}
 
 
 def _view(
     comparison: Comparison, view: View, quantities: Mapping[str, str]
-) -> tuple[list[Any], dict[str, Any]]:
+) -> tuple[list[_Trace], dict[str, Any]]:
     """Return the curves of a view, none if no point has its quantity, and its axes."""
-    from plotly.graph_objects import Scatter
-
     curves = comparison.curves if view.every_step else comparison.newest
     styles = curve_styles(comparison, curves)
-    traces: list[Any] = []
+    traces: list[_Trace] = []
     values: list[Estimate] = []
     for curve in curves:
         points = [point for point in curve.points if point.protocol == view.protocol]
         known = [(p, v) for p in points if (v := _value(p, view.quantity)) is not None]
         values += [value for _, value in known]
         name = curve.name if len(comparison.groups) == 1 else curve.label
-        traces += _traces(curve, name, known, styles[curve], quantities, view)
+        if known:
+            texts = [_hover(name, point, quantities) for point, _ in known]
+            traces += _traces(curve, name, known, styles[curve], texts, view)
     if not traces:
         return [], {}
-    levels = _truncation(curves, view)
-    lengths = [point.last_position for curve in curves for point in curve.points]
+    levels = list(measured.truncation_levels(curves)) if view.protocol == BASELINE else []
+    if view.quantity == "perplexity":
+        levels = [perplexity(nll) for nll in levels]
+    elif view.quantity != "nats":
+        levels = []
     if levels:
-        look = {"color": "#666666", "dash": "dot", "width": 1.2}
-        x, y = [min(lengths), max(lengths), None], [z for n in levels for z in (n, n, None)]
-        named = {"name": "truncation to the window", "hoverinfo": "skip"}
-        traces.append(Scatter(x=x * len(levels), y=y, mode="lines", line=look, **named))
+        lengths = [point.last_position for curve in curves for point in curve.points]
+        traces.append(
+            {
+                "name": "truncation to the window",
+                "x": [min(lengths), max(lengths), None] * len(levels),
+                "y": [y for level in levels for y in (level, level, None)],
+                "line": {"color": "#666666", "dash": "dot", "width": 1.2},
+                **{"mode": "lines", "hoverinfo": "skip"},
+            }
+        )
     is_log = view.quantity not in _DIFFERENCES
     limits = vertical_limits(np.array(values).T, levels, is_above=not is_log)
     return traces, {
-        "yaxis.title.text": _text(quantities[view.quantity]),
+        "yaxis.title.text": _text(view.name),
         "yaxis.type": "log" if is_log else "linear",
         "yaxis.range": np.log10(limits).tolist() if is_log else list(limits),
         "xaxis.title.text": PROTOCOLS[view.protocol].axis_label,
@@ -256,14 +277,10 @@ def _traces(
     name: str,
     known: Sequence[tuple[Point, Estimate]],
     look: LineStyle,
-    quantities: Mapping[str, str],
+    texts: Sequence[str],
     view: View,
-) -> list[Any]:
+) -> list[_Trace]:
     """Return a curve's line and, in a view of the newest checkpoints, the band of its intervals."""
-    from plotly.graph_objects import Scatter
-
-    if not known:
-        return []
     opacity = 1.0
     if view.every_step:
         name = f"{name}, step {curve.step:,}"
@@ -271,91 +288,86 @@ def _traces(
     dash = look.linestyle
     if isinstance(dash, tuple):
         dash = ",".join(f"{2 * length}px" for length in dash[1])
-    x = [point.last_position for point, _ in known]
     group = {"name": _text(name), "legendgroup": name}
-    curve_line = Scatter(
-        x=x,
-        y=[value.value for _, value in known],
-        mode="lines+markers",
-        line={"color": look.color, "dash": _DASHES.get(dash, dash), "width": 2},
-        marker={"symbol": _SYMBOLS[look.marker], "size": 7},
-        opacity=opacity,
-        text=[_hover(curve, point, quantities) for point, _ in known],
-        hovertemplate="%{text}<extra></extra>",
+    x = [point.last_position for point, _ in known]
+    line = {
         **group,
-    )
+        **{"x": x, "y": [value.value for _, value in known], "mode": "lines+markers"},
+        "line": {"color": look.color, "dash": _DASHES.get(dash, dash), "width": 2},
+        "marker": {"symbol": _SYMBOLS[look.marker], "size": 7},
+        **{"opacity": opacity, "text": texts, "hovertemplate": "%{text}<extra></extra>"},
+    }
     ends = [(n, v) for n, (_, v) in zip(x, known, strict=True) if np.isfinite(v).all()]
-    if len(ends) < 2 or view.every_step:
-        return [curve_line]
+    if view.every_step or len(ends) < 2:
+        return [line]
     outline = [(n, v.low) for n, v in ends] + [(n, v.high) for n, v in reversed(ends)]
-    x, y = map(list, zip(*outline, strict=True))
-    band = {"fill": "toself", "fillcolor": f"{look.color}26", "line": {"width": 0}}
-    hidden = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
-    return [curve_line, Scatter(x=x, y=y, **band, **hidden, **group)]
+    band = {
+        **group,
+        **{"x": [n for n, _ in outline], "y": [end for _, end in outline], "mode": "lines"},
+        **{"fill": "toself", "fillcolor": f"{look.color}26", "line": {"width": 0}},
+        **{"hoverinfo": "skip", "showlegend": False},
+    }
+    return [line, band]
 
 
-def _hover(curve: Curve, point: Point, quantities: Mapping[str, str]) -> str:
+def _hover(name: str, point: Point, quantities: Mapping[str, str]) -> str:
     """Return every known quantity of a point, with its interval."""
     positions = f"{point.first_position:,} to {point.last_position:,}"
-    lines = [f"<b>{_text(curve.label)}</b>", f"length {point.length:,}, positions {positions}"]
-    for quantity, name in quantities.items():
+    lines = [f"<b>{_text(name)}</b>", f"length {point.length:,}, positions {positions}"]
+    for quantity, words in quantities.items():
         if (value := _value(point, quantity)) is not None:
-            shown, low, high = (
-                f"{x:+.3f}" if quantity in _DIFFERENCES else f"{x:,.3f}" for x in value
-            )
-            lines.append(f"{_text(name)}: {shown} [{low}, {high}]")
-    units = measured.units_text(point.units, point.documents)
-    lines.append(f"{point.tokens:,} tokens in {units}")
+            sign = "+" if quantity in _DIFFERENCES else ","
+            shown, low, high = (f"{number:{sign}.3f}" for number in value)
+            lines.append(f"{_text(words)}: {shown} [{low}, {high}]")
+    lines.append(f"{point.tokens:,} tokens in {measured.units_text(point.units, point.documents)}")
     if len(point.nll_by_seed) > 1:
         lines.append(f"seeds: {', '.join(f'{nll:.3f}' for nll in point.nll_by_seed)} nats")
     return "<br>".join(lines)
 
 
-def _truncation(curves: Sequence[Curve], view: View) -> list[float]:
-    """Return what truncation to the window gives, where the quantity has it."""
-    levels = list(measured.truncation_levels(curves)) if view.protocol == BASELINE else []
-    if view.quantity == "perplexity":
-        return [perplexity(nll) for nll in levels]
-    return levels if view.quantity == "nats" else []
-
-
-def _heat_map(sweep: Sweep, rows: Sequence[TaskRow]) -> "Figure":
+def _heat_map(sweep: Sweep, rows: Sequence[TaskRow]) -> dict[str, Any]:
     """Return the shares of exact answers of one task, in % by length and depth."""
-    from plotly.graph_objects import Heatmap
-    from plotly.subplots import make_subplots
-
     task, lengths = rows[0].task, sorted({row.length for row in rows})
     labels = {row.name: row.name for row in rows}
     for name, effective in sweep.effective.get(task, {}).items():
         labels[name] = f"{name}: {effective_text(*effective)}"
     panels = heat_panels(rows, labels)
     columns = min(4, len(panels))
-    lines = -(-len(panels) // columns)
-    chart = make_subplots(lines, columns, subplot_titles=[_text(title) for title in panels])
-    for number, cells in enumerate(panels.values()):
-        shown = [[by_length.get(n) for n in lengths] for by_length in cells.values()]
-        chart.add_trace(
-            Heatmap(
-                x=[f"{n:,}" for n in lengths],
-                y=[_text(label) for label in cells],
-                z=[[None if row is None else 100 * row.value for row in line] for line in shown],
-                customdata=[
-                    [None if row is None else [100 * row.ci_low, 100 * row.ci_high] for row in line]
-                    for line in shown
-                ],
-                hovertemplate="%{y}, %{x} tokens: %{z:.1f}%<br>95%: %{customdata[0]:.1f} to "
-                "%{customdata[1]:.1f}%<extra></extra>",
-                **{"zmin": 0, "zmax": 100, "colorscale": "Viridis", "texttemplate": "%{z:.0f}"},
-                **{"showscale": number == 0, "xgap": 1, "ygap": 1},
-            ),
-            number // columns + 1,
-            number % columns + 1,
-        )
-    chance = "" if rows[0].chance is None else f"; chance {100 * rows[0].chance:.2g}%"
+    lines = math.ceil(len(panels) / columns)
     trained = f"trained at {sweep.windows[rows[0].step]:,} tokens"
-    title = f"{sweep.label}, step {rows[0].step:,}: {task}, exact answers in %; {trained}{chance}"
-    height = 130 + lines * (80 + 22 * max(map(len, panels.values())))
-    chart.update_layout(title=_text(title), template="plotly_white", height=height)
-    chart.update_yaxes(type="category", autorange="reversed")
-    chart.update_xaxes(type="category")
-    return chart
+    title = f"{sweep.label}, step {rows[0].step:,}: {task}, exact answers in %; {trained}"
+    if rows[0].chance is not None:
+        title += f"; chance {100 * rows[0].chance:.2g}%"
+    layout: dict[str, Any] = {
+        "template": "plotly_white",
+        "title": {"text": _text(title)},
+        "height": 130 + lines * (80 + 22 * max(map(len, panels.values()))),
+        "grid": {"rows": lines, "columns": columns, "pattern": "independent"},
+        "annotations": [],
+    }
+    traces = []
+    for number, (heading, cells) in enumerate(panels.items(), start=1):
+        place = "" if number == 1 else str(number)
+        shown = [[by_length.get(n) for n in lengths] for by_length in cells.values()]
+        values = [[100 * row.value if row else None for row in line] for line in shown]
+        ends = [[[100 * row.ci_low, 100 * row.ci_high] if row else None for row in line]
+                for line in shown]  # fmt: skip
+        traces.append(
+            {
+                **{"type": "heatmap", "xaxis": f"x{place}", "yaxis": f"y{place}", "z": values},
+                **{"x": [f"{n:,}" for n in lengths], "y": [_text(label) for label in cells]},
+                **{"zmin": 0, "zmax": 100, "colorscale": "Viridis", "showscale": number == 1},
+                **{"texttemplate": "%{z:.0f}", "customdata": ends, "xgap": 1, "ygap": 1},
+                "hovertemplate": "%{y}, %{x} tokens: %{z:.1f}% [%{customdata[0]:.1f}, "
+                "%{customdata[1]:.1f}]<extra></extra>",
+            }
+        )
+        layout[f"xaxis{place}"] = {"type": "category"}
+        layout[f"yaxis{place}"] = {"type": "category", "autorange": "reversed"}
+        layout["annotations"].append(
+            {
+                **{"text": _text(heading), "showarrow": False, "x": 0.5, "y": 1},
+                **{"xref": f"x{place} domain", "yref": f"y{place} domain", "yanchor": "bottom"},
+            }
+        )
+    return {"data": traces, "layout": layout}
