@@ -220,7 +220,10 @@ def _chart(comparison: Comparison) -> dict[str, Any]:
             {
                 **{"type": "line", "x0": window, "x1": window, "yref": "paper", "y0": 0, "y1": 1},
                 **{"layer": "below", "line": {"color": "#999999", "width": 1.2}},
-                "label": {"text": f"window {window:,}", "textposition": "end", "textangle": 0},
+                "label": {
+                    **{"text": f"window {window:,}", "textposition": "end", "textangle": 0},
+                    **{"xanchor": "left", "yanchor": "top"},
+                },
             }
             for window in sorted({curve.window for curve in comparison.curves})
         ],
