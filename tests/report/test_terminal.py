@@ -3,14 +3,19 @@
 import io
 import math
 import re
+from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.presentation import Presentation
-from rope_jax.report.measured import usable_text
-from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
+from rope_jax.console import plain_console
+from rope_jax.report.comparison import comparison_markdown
+from rope_jax.report.measured import usable_text, value_text
+from rope_jax.report.terminal import SweepProgress, print_comparison, print_sweep, warn_of_chance
 from rope_jax.results.statistics import Estimate, UsableLength
+from tests.comparison.conftest import compared
 from tests.report.rows import checkpoint, curve, row
 
 AT_WINDOW = UsableLength(length=128, is_last=False, is_known=True)
@@ -51,31 +56,20 @@ def demo(width, show="perplexity", **fields):
 
 
 def test_a_curve_is_one_line_with_its_intervals():
-    assert demo(81).splitlines() == [
-        "perplexity by context length; same_tokens, 2,048 tokens of 24 documents",
-        "scaling            64       128       256         512        1,024        2,048",
-        "trained     4.10±0.41 4.07±0.41 9.25±0.93  15.38±1.54   24.05±2.41   30.78±3.08",
-        "yarn-auto   4.10±0.41 4.07±0.41 4.32±0.43   5.55±0.56    6.82±0.68    9.97±1.00",
-        "rerope-logn 4.10±0.41 4.07±0.41 4.02±0.40•  3.86±0.39•*  3.67±0.37•*  3.49±0.35•*",
-        "truncation                 4.07      4.07        4.07         4.07         4.07",
-        "usable: rerope-logn ≥ 2,048; all others 128",
-        "",
-        "± half of the 95% interval; • best of its column;",
-        "* below truncation by more than the interval of the difference;",
-        "truncation: only the last 128 tokens are kept;",
-        "usable: within 0.02 nats of truncation",
-    ]
+    lines = demo(81).splitlines()
+    assert lines[0].endswith("same_tokens, 2,048 tokens of 24 documents")
+    assert lines[4] == (
+        "rerope-logn 4.10±0.41 4.07±0.41 4.02±0.40•  3.86±0.39•*  3.67±0.37•*  3.49±0.35•*"
+    )
+    assert lines[5].split() == ["truncation", *["4.07"] * 5]
+    assert lines[6] == "usable: rerope-logn ≥ 2,048; all others 128"
+    assert lines[8] == "± half of the 95% interval; • best of its column;"
 
 
 def test_80_columns_have_every_length_in_one_table_and_say_where_the_intervals_are():
     lines = demo(80).splitlines()
-    assert lines[1:6] == [
-        "scaling        64   128   256     512    1,024    2,048     usable",
-        "trained      4.10  4.07  9.25   15.38    24.05    30.78        128",
-        "yarn-auto    4.10  4.07  4.32    5.55     6.82     9.97        128",
-        "rerope-logn  4.10  4.07  4.02•   3.86•*   3.67•*   3.49•*  ≥ 2,048",
-        "truncation         4.07  4.07    4.07     4.07     4.07",
-    ]
+    assert lines[1].split() == ["scaling", *(f"{n:,}" for n in LENGTHS), "usable"]
+    assert lines[4] == "rerope-logn  4.10  4.07  4.02•   3.86•*   3.67•*   3.49•*  ≥ 2,048"
     assert lines[7].startswith("results.md has the 95% intervals; • best of its column;")
 
 
@@ -150,21 +144,6 @@ def test_a_usable_length_claims_no_more_than_is_known():
     assert "no interval: by the values alone, with fewer than 20 documents" in alone
 
 
-def test_names_are_printed_as_they_are():
-    name = "[red]x:smile:"
-    usable = UsableLength(length=16, is_last=True, is_known=True)
-    protocols = ("same_tokens", "sliding")
-    table = [row(name, 16, 1.0, protocol=p, step=s) for s in (500, 100) for p in protocols]
-    newest = checkpoint(curves={name: curve(usable)})
-    # in both tables of both protocols
-    lines = printed(table, newest, earlier=(checkpoint(step=100),)).splitlines()
-    assert sum(line.split()[:1] == [name] for line in lines) == 4
-    console = Console(file=io.StringIO(), width=200, force_terminal=True)
-    with SweepProgress(console, [1]) as bar:
-        bar.of_checkpoint(1)(f"length {name}", 3.0, 4.0)
-    assert f"length {name}" in console.file.getvalue()
-
-
 def test_lines_in_a_file_give_the_time_left_without_what_came_before_the_first_step():
     now = [0.0]
     console = Console(file=io.StringIO(), width=100, get_time=lambda: now[0])
@@ -206,3 +185,95 @@ def test_an_nll_above_that_of_equal_probabilities_is_warned_of():
     assert console.file.getvalue() == ""
     warn_of_chance(console, 11.0, 512)
     assert "worse than chance, ln V = 6.24 for V = 512: " in console.file.getvalue()
+
+
+WAYS = {"yarn_offsets": {8: 0.0, 16: 0.0, 32: -0.25, 64: 1.0}}
+
+
+def printed_comparison(comparison, width, make=plain_console, **options):
+    stream = io.StringIO()
+    print_comparison(make(file=stream, width=width, **options), comparison)
+    return re.sub(" +$", "", stream.getvalue(), flags=re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def one(lasting):
+    return compared(lasting("one", **WAYS))
+
+
+@pytest.fixture(scope="module")
+def two(lasting):
+    """Two groups of two curves."""
+    return compared(lasting("first", **WAYS), lasting("second", model="hidden_size: 32", **WAYS))
+
+
+def test_a_comparison_has_usable_lengths_and_losses_above_truncation(one):
+    lines = printed_comparison(one, 100).splitlines()
+    assert lines[1].endswith("   usable  above truncation")
+    assert lines[2].endswith("42.36 ±10.46       16     +1.500 ±0.000")
+    assert "above truncation: nats per token at 64 tokens; one seed says nothing" in lines[-1]
+
+
+def test_groups_have_headings_that_say_what_differs(two):
+    lines = printed_comparison(two, 80).splitlines()
+    assert lines[2] == "first"
+    assert lines[3] == "  trained  12.17 ±2.91   9.48 ±2.26•  15.63 ±3.73    42.48 ±10.15       16"
+    assert lines[5] == "second"
+    assert lines[8:10] == ["first: model.hidden_size 16", "second: model.hidden_size 32"]
+    # a marked group has no best values
+    marked = replace(two.groups[0], marked=True)
+    curves = [replace(c, group=marked) if c.group is two.groups[0] else c for c in two.curves]
+    text = printed_comparison(replace(two, groups=[marked, two.groups[1]], curves=curves), 80)
+    first, _, second = text.partition("\nsecond\n")
+    assert "•" not in first
+    assert "•" in second
+
+
+def test_intervals_over_seeds_may_be_wider_than_their_values(sweep_of):
+    seeds = [sweep_of(f"a-s{seed}", seed=seed, shift=0.2 * seed, own=None) for seed in (0, 1)]
+    other = sweep_of("b", shift=-0.5, own=None, model="hidden_size: 32")
+    lines = printed_comparison(compared(*seeds, other), 100).splitlines()
+    assert lines[0] == "perplexity of yarn-4; same_tokens"
+    assert re.search(r"^a \(2 seeds\) +17\.35 \[4\.42, 67\.41\] ", lines[2])
+    assert re.search(r"^b +9\.50 ±2\.24• ", lines[3])
+    over = "over documents and, where a group has several, seeds"
+    assert f"± half of the 95% interval {over}; [ ] the ends of the" in " ".join(lines)
+    lines = printed_comparison(compared(*seeds), 100).splitlines()
+    ends = "[ ] the ends of the 95% interval over documents and seeds"
+    assert f"{ends}, where half of it exceeds the value" in " ".join(lines)
+    assert "one seed" not in " ".join(lines)
+
+
+EVIL = "[red]x [/] \\[b] :smile: \x1b[31m"
+
+
+def test_names_settings_and_notes_are_shown_as_they_are(two):
+    group = replace(two.groups[0], label=EVIL, settings={"[/]": "[bold]\\x1b"})
+    curves = [replace(c, group=group) if c.group is two.groups[0] else c for c in two.curves]
+    odd = replace(two, groups=[group, two.groups[1]], curves=curves, notes=[EVIL], remarks=(EVIL,))
+    for make in (plain_console, Console):  # also on a console that reads markup
+        text = printed_comparison(odd, 200, make, force_terminal=True, color_system=None)
+        shown = EVIL.replace("\x1b", "\\x1b")
+        assert f"\n{shown}: [/] [bold]\\x1b\n" in text
+        assert text.endswith(f"\n{shown}\n{shown}\n")  # the remark, the note
+        assert "\x1b" not in text
+
+
+def test_wide_intervals_are_whole_in_a_narrow_terminal_and_explained_if_there_are_any(one):
+    def changed(point):
+        half = 0.1 if point.length < 64 else 3 * point.nll
+        return replace(point, ci_low=point.nll - 0.1, ci_high=point.nll + half)
+
+    curves = [replace(c, points=tuple(map(changed, c.points))) for c in one.curves]
+    found = replace(one, curves=curves)
+    point = next(p for p in found.curves[0].points if p.length == 64)
+    low, high = (value_text(nll, "perplexity", 2) for nll in (point.nll - 0.1, point.nll * 4))
+    assert rf" \[{low}, {high}\]" in comparison_markdown(found)
+    assert f"[{low}, {high}]" in printed_comparison(found, 80)
+    assert "comparison.md has the 95% intervals" in printed_comparison(found, 50)
+    # intervals that do not exist are not explained
+    unknown = {"ci_low": math.nan, "ci_high": math.nan, "above_own": None}
+    curves = [replace(c, points=tuple(replace(p, **unknown) for p in c.points)) for c in one.curves]
+    text = printed_comparison(replace(one, curves=curves), 100)
+    assert text.rstrip().endswith("• best of its column")
+    assert "±" not in text
