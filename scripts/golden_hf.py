@@ -149,8 +149,7 @@ def ours(config: dict[str, Any], seq_len: int) -> tuple[np.ndarray, float]:
     """Return the inv_freq and attention factor of `from_hf`, in float64."""
     geometry, scaling = from_hf(config)
     made = scaling.frequencies(geometry, seq_len)
-    exact = made.inv_freq.astype(np.float64) + made.inv_freq_remainder
-    return exact, float(made.attention_factor)
+    return made.exact, float(made.attention_factor)
 
 
 def difference(one: tuple[np.ndarray, float], other: tuple[np.ndarray, float]) -> float:

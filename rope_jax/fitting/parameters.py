@@ -192,7 +192,9 @@ class Parameters:
         inv_freq, factor = numbers.near_inv_freq, numbers.attention_factor
         scaling = ExplicitScaling(
             inv_freq=_by_layer(exact(unfitted) if inv_freq is None else inv_freq),
-            attention_factor=_by_layer(unfitted.attention_factor if factor is None else factor),
+            attention_factor=_by_layer(
+                np.asarray(unfitted.attention_factor) if factor is None else factor
+            ),
             query_scale=self.scaling.query_scale,
             train_length=geometry.train_length,
         )

@@ -16,6 +16,7 @@ from rope_jax.positions.maps import PositionMap
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.maps.rerope import FarFrequencies, LeakyReRoPE, ReRoPE
 from rope_jax.rope import Frequencies, Scaling
+from rope_jax.rope.frequencies import AnyArray
 from rope_jax.rope.query_scales import ConstantScale, LogN, PowerScale
 from rope_jax.rope.strategies import NoScaling
 
@@ -192,9 +193,9 @@ def _far(
     return tuple(borders), far, phase, amplitude
 
 
-def _with_heads(m: np.ndarray) -> np.ndarray:
+def _with_heads(m: AnyArray) -> np.ndarray:
     """Return attention factors [l, 1] as [l, 1] in float64, without the axis of rows."""
-    return m.astype(np.float64)[:, 0][:, None]
+    return np.asarray(m, np.float64)[:, 0][:, None]
 
 
 def _full(x: np.ndarray, layers: int, heads: int, axis: int = 0) -> np.ndarray:

@@ -6,7 +6,7 @@ pairs: d/2. An axis marked # may have size 1.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Frequencies, Rotary, cos_sin
 from rope_jax.rope.angles import angles, computed_once
+from rope_jax.rope.frequencies import AnyArray
 
 __all__ = ["Band", "Rotation", "band_masks", "of_tokens", "rotations"]
 
@@ -38,15 +39,14 @@ class Band:
     query_scale:     multiplies whole queries, [#L, #B, #N, S].
     """
 
-    # numpy on the host, jax inside jit
     frequencies: Frequencies
     mask: BandMask = field(metadata={"static": True})
-    query_positions: Any = None
-    key_positions: Any = None
-    border: Any = None
-    phase: Any = None
-    amplitude: Any = None
-    query_scale: Any = None
+    query_positions: AnyArray | None = None
+    key_positions: AnyArray | None = None
+    border: AnyArray | None = None
+    phase: AnyArray | None = None
+    amplitude: AnyArray | None = None
+    query_scale: AnyArray | None = None
 
     def rotation(self, near: Frequencies, positions: Int[Array, "#B S"]) -> "Rotation":
         """Return the rotation at the tokens' positions. near: θ."""
@@ -96,16 +96,25 @@ class Rotation(NamedTuple):
     query_scale: Float[Array, "*layers #B S #N"] | None = None
 
 
-def of_tokens(rotary: Rotary, choose: Callable[[Any], Any]) -> Rotary:
+def of_tokens(rotary: Rotary, choose: Callable[[AnyArray], AnyArray]) -> Rotary:
     """Return the argument for some tokens: choose(x) takes them from x [..., S], unless S is 1."""
 
-    def chosen(holder: Any, *names: str) -> dict[str, Any]:
-        found = ((name, getattr(holder, name)) for name in names)
-        return {name: x if x is None or x.shape[-1] == 1 else choose(x) for name, x in found}
+    def chosen(x: AnyArray) -> AnyArray:
+        return x if x.shape[-1] == 1 else choose(x)
 
-    by_token = "query_positions", "key_positions", "query_scale"
-    bands = tuple(replace(band, **chosen(band, *by_token)) for band in rotary.bands)
-    return rotary._replace(bands=bands, **chosen(rotary, "query_scale"))
+    def given(x: AnyArray | None) -> AnyArray | None:
+        return None if x is None else chosen(x)
+
+    bands = tuple(
+        replace(
+            band,
+            query_positions=given(band.query_positions),
+            key_positions=given(band.key_positions),
+            query_scale=given(band.query_scale),
+        )
+        for band in rotary.bands
+    )
+    return rotary._replace(bands=bands, query_scale=chosen(rotary.query_scale))
 
 
 def rotations(rotary: Rotary, positions: Int[Array, "#B S"]) -> tuple[Rotation, ...]:

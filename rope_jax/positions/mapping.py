@@ -7,11 +7,12 @@ distances, pairs d/2. An axis marked # may have size 1.
 import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
 from rope_jax.positions.bands import Band
 from rope_jax.positions.maps import Places, PositionMap
@@ -19,17 +20,14 @@ from rope_jax.positions.maps.base import OWN
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Frequencies, Rotary, RotaryLayers
-from rope_jax.rope.frequencies import as_float
-
-# numpy on the host, jax inside jit
-Array = Any
+from rope_jax.rope.frequencies import AnyArray, array_module, as_float
 
 
 def with_map(
     rotary: Rotary,
     map_: PositionMap,
     layers: RotaryLayers,
-    positions: Any,
+    positions: Int[AnyArray, "#B S"],
     *,
     window: int,
     seq_len: int,
@@ -47,7 +45,7 @@ def with_map(
         length = map_.train_length
         return fitted_rotary(rotary, params, masks, positions, train_length=length, seq_len=seq_len)
 
-    def positions_of(places: Places) -> Any:
+    def positions_of(places: Places) -> AnyArray:
         """The positions [1, #B, S] at which a band puts tokens."""
         return places.of(positions)[None].astype(np.int32)
 
@@ -90,21 +88,21 @@ class FittedParams(NamedTuple):
     scale_p and bias, whose heads are all N.
     """
 
-    near_inv_freq: Array | None = None
-    attention_factor: Array | None = None
-    far_inv_freq: Array | None = None
-    far_phase: Array | None = None
-    far_amplitude: Array | None = None
-    scale_s: Array | None = None
-    scale_p: Array | None = None
-    bias: Array | None = None
+    near_inv_freq: AnyArray | None = None
+    attention_factor: AnyArray | None = None
+    far_inv_freq: AnyArray | None = None
+    far_phase: AnyArray | None = None
+    far_amplitude: AnyArray | None = None
+    scale_s: AnyArray | None = None
+    scale_p: AnyArray | None = None
+    bias: AnyArray | None = None
 
 
 def fitted_rotary(
     rotary: Rotary,
     params: FittedParams,
     masks: Sequence[BandMask],
-    positions: Any,
+    positions: Int[AnyArray, "#B S"],
     *,
     train_length: int,
     seq_len: int,
@@ -114,15 +112,17 @@ def fitted_rotary(
     rotary:    frequencies and m for the bands that have none of their own; its query scale is
                replaced if the params have one.
     masks:     which keys each band holds.
-    positions: integers [#B, S] that restart in every document.
+    positions: restart in every document.
     train_length: L of the query scale. seq_len: n, the longest distance plus 1.
     """
-    on_host = all(isinstance(x, np.ndarray) for x in jax.tree.leaves((params, positions)))
-    xp: ModuleType = np if on_host else jnp
-    near, scale = rotary.frequencies.for_heads(), None
-    if params.scale_s is not None:
+    xp = array_module(*jax.tree.leaves((params, positions)))
+    near, scale, bias = rotary.frequencies.for_heads(), None, None
+    if params.scale_s is not None and params.scale_p is not None:
         rotary = rotary._replace(query_scale=np.ones((1, 1, 1), np.float32))
-        scale = _query_scale(params.scale_s, params.scale_p, positions, train_length, xp)
+        # s·max(1, ln n / ln L)^p with n = position + 1: [#L, #B, #N, S]
+        s, p = (x[:, None, :, None] for x in (params.scale_s, params.scale_p))
+        beyond = as_float(xp.maximum(positions, train_length - 1)[None, :, None], xp)
+        scale = (s * (xp.log1p(beyond) / math.log(train_length)) ** p).astype(np.float32)
     if params.attention_factor is not None:
         near = near._replace(attention_factor=_by_row(params.attention_factor))
     bands = [Band(_frequencies(params.near_inv_freq, near, xp), masks[0], query_scale=scale)]
@@ -140,35 +140,30 @@ def fitted_rotary(
                 query_scale=scale,
             )
         )
-    bias = None
     if params.bias is not None:
         bias = _by_distance(params.bias, masks[1].nearest, seq_len, xp)
     return rotary._replace(bands=tuple(bands), bias=bias)
 
 
-def _by_row(params: Array) -> Array:
+def _by_row(params: AnyArray) -> AnyArray:
     """Return params [#L, …] in float32, with the axis of rows: [#L, 1, …]."""
     return params[:, None].astype(np.float32)
 
 
-def _frequencies(inv_freq: Array | None, near: Frequencies, xp: ModuleType) -> Frequencies:
+def _frequencies(inv_freq: AnyArray | None, near: Frequencies, xp: ModuleType) -> Frequencies:
     """Return θ' [#L, #K, pairs], or near's, and near's m, with the axis of rows."""
     if inv_freq is None:
         return near
-    inv_freq = inv_freq[:, None]
-    made = Frequencies.from_float64(inv_freq) if xp is np else near.with_inv_freq(inv_freq)
-    return made._replace(attention_factor=near.attention_factor)
+    if xp is np:
+        made = Frequencies.from_float64(np.asarray(inv_freq[:, None]))
+        return made._replace(attention_factor=near.attention_factor)
+    return near.with_inv_freq(inv_freq[:, None])
 
 
-def _query_scale(s: Array, p: Array, positions: Array, train_length: int, xp: ModuleType) -> Array:
-    """Return s·max(1, ln n / ln L)^p with n = position + 1: float32 [#L, #B, #N, S]."""
-    beyond = as_float(xp.maximum(positions, train_length - 1)[None, :, None], xp)
-    ratio = xp.log1p(beyond) / math.log(train_length)
-    return (s[:, None, :, None] * ratio ** p[:, None, :, None]).astype(np.float32)
-
-
-def _by_distance(bias: Array, first: int, seq_len: int, xp: ModuleType) -> Array:
-    """Return the bias [#L, N, knots] by distance, [#L, 1, N, C], the last entry for all beyond."""
+def _by_distance(
+    bias: Float[AnyArray, "#L N knots"], first: int, seq_len: int, xp: ModuleType
+) -> Float[AnyArray, "#L 1 N C"]:
+    """Return the bias by distance, the last entry for all beyond."""
     knots = bias.shape[-1]
     distances = np.arange(min(seq_len, first * 2 ** (knots - 1) + 1))
     octaves = np.log2(np.maximum(distances, first) / first)

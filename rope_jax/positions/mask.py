@@ -1,9 +1,18 @@
-"""The mask of one band of a position map: static, and compiled into a program."""
+"""The mask of one band of a position map: static, and compiled into a program.
+
+Shapes: T queries, S keys, `*batch` any leading axes.
+"""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Int
 
 __all__ = ["BandMask"]
+
+Array = TypeVar("Array", jax.Array, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -46,10 +55,12 @@ class BandMask:
         beyond = min((limit for limit in limits if limit is not None), default=None)
         return replace(self, beyond=beyond, own_chunk=own_chunk)
 
-    def interval(self, query: Any) -> tuple[Any, Any]:
+    def interval(
+        self, query: Int[Array, "*batch T"]
+    ) -> tuple[Int[Array, "*batch T"], Int[Array, "*batch T"]]:
         """Return the first and the last document position that each query sees, of an interval.
 
-        Where it sees none, the first comes after the last. query: document positions, numpy or jax.
+        Where it sees none, the first comes after the last. query: document positions.
         """
         first, last = query * 0, query - max(self.nearest, 0)
         if self.beyond is not None:
@@ -58,24 +69,25 @@ class BandMask:
             last = last.clip(max=self.first - 1)
         if self.chunk is not None:
             least, most = self.chunks_back
-            own = query // self.chunk
-            last = last.clip(max=(own - least + 1) * self.chunk - 1)
+            chunk = query // self.chunk
+            last = last.clip(max=(chunk - least + 1) * self.chunk - 1)
             if most is not None:
-                first = first.clip((own - most) * self.chunk)
+                first = first.clip((chunk - most) * self.chunk)
         if self.own_chunk is not None:
             first = first.clip(query // self.own_chunk * self.own_chunk)
         return first, last
 
-    def by_distance(self, distance: Any) -> Any:
-        """Return which distances [...] are visible, as booleans of the same shape."""
+    def by_distance(self, distance: Int[Array, "*shape"]) -> Bool[Array, "*shape"]:
+        """Return which distances are visible."""
         visible = distance >= max(self.nearest, 0)
         return visible if self.beyond is None else visible & (distance < self.beyond)
 
-    def by_document_position(self, query: Any, key: Any) -> Any:
-        """Return which pairs of document positions are visible: [..., T, S].
+    def by_document_position(
+        self, query: Int[Array, "*batch T"], key: Int[Array, "*batch S"]
+    ) -> Bool[Array, "*batch T #S"]:
+        """Return which pairs of document positions are visible; the axis of keys may have size 1.
 
-        Distances in the window may hide more; see `by_distance`. query: [..., T], key: [..., S],
-        integers.
+        Distances in the window may hide more; see `by_distance`.
         """
         query, key = query[..., :, None], key[..., None, :]
         visible = query == query

@@ -3,13 +3,25 @@
 Shapes: L layers, B batch, T length, N heads, C distances, d rotary dimension.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
+from jax.typing import ArrayLike
+from jaxtyping import Float, Float64, Int64
 
 # numpy on the host, jax inside jit
-Array = Any
+if TYPE_CHECKING:
+    AnyArray = jax.Array | np.ndarray
+else:  # numpy returns scalars for arrays without axes
+    AnyArray = jax.Array | np.ndarray | np.generic
+
+
+SeqLen = ArrayLike | Sequence[int] | None
+"""Text lengths in tokens: whole numbers on the host, or traced."""
 
 
 class Frequencies(NamedTuple):
@@ -21,28 +33,30 @@ class Frequencies(NamedTuple):
     attention_factor:   [...], m, which multiplies cos and sin, and so the logits by m².
     """
 
-    inv_freq: Array
-    inv_freq_remainder: Array
-    attention_factor: Array
+    inv_freq: AnyArray
+    inv_freq_remainder: AnyArray
+    attention_factor: AnyArray
 
     @classmethod
-    def from_float64(cls, inv_freq: np.ndarray, attention_factor: Any = 1.0) -> "Frequencies":
-        """Split host float64 frequencies [..., d/2], and m, one or [...], into float32 ones."""
+    def from_float64(
+        cls, inv_freq: Float64[np.ndarray, "... pairs"], attention_factor: ArrayLike = 1.0
+    ) -> "Frequencies":
+        """Split host float64 frequencies, and m, one or [...], into float32 ones."""
         high = inv_freq.astype(np.float32)
         low = (inv_freq - high.astype(np.float64)).astype(np.float32)
-        m = np.broadcast_to(np.float32(attention_factor), inv_freq.shape[:-1]).copy()
+        m = np.broadcast_to(np.asarray(attention_factor, np.float32), inv_freq.shape[:-1]).copy()
         return cls(high, low, m)
 
     @property
-    def exact(self) -> np.ndarray:
+    def exact(self) -> Float64[np.ndarray, "... pairs"]:
         """The frequencies on the host as float64, to about 48 bits."""
-        return self.inv_freq.astype(np.float64) + self.inv_freq_remainder
+        return np.asarray(self.inv_freq, np.float64) + np.asarray(self.inv_freq_remainder)
 
     def for_heads(self) -> "Frequencies":
         """Add an axis of heads, of size 1, to frequencies of layers and rows: [L, B, 1, …]."""
         return Frequencies(*(leaf[:, :, None] for leaf in self))
 
-    def with_inv_freq(self, inv_freq: Array) -> "Frequencies":
+    def with_inv_freq(self, inv_freq: AnyArray) -> "Frequencies":
         """Replace the frequencies, and set the remainder, which belonged to the old ones, to 0."""
         remainder = np.zeros(np.shape(inv_freq), np.float32)
         return self._replace(inv_freq=inv_freq, inv_freq_remainder=remainder)
@@ -63,9 +77,9 @@ class Rotary(NamedTuple):
     """
 
     frequencies: Frequencies
-    query_scale: Array
+    query_scale: AnyArray
     bands: tuple[Any, ...] = ()
-    bias: Array | None = None
+    bias: AnyArray | None = None
 
     @classmethod
     def unscaled_queries(cls, frequencies: Frequencies) -> "Rotary":
@@ -79,17 +93,22 @@ class Rotary(NamedTuple):
         return cls.unscaled_queries(Frequencies(*leaves))
 
 
-def as_float(x: Any, xp: Any) -> Any:
+def as_float(x: AnyArray, xp: ModuleType) -> Float[AnyArray, "..."]:
     """Return x as float64 on the host, where xp is numpy, and as float32 on a device."""
     return x.astype(np.float64 if xp is np else np.float32)
 
 
-def is_on_host(positions: Any) -> bool:
-    """Return whether positions are numpy or Python numbers, so that their values can be checked."""
-    return isinstance(positions, np.ndarray | np.generic | list | tuple | int | float)
+def is_on_host(*arrays: object) -> bool:
+    """Return whether all are numpy's or Python's numbers, whose values can be checked."""
+    return all(isinstance(x, np.ndarray | np.generic | list | tuple | int | float) for x in arrays)
 
 
-def host_positions(positions: Any) -> NDArray[np.int64]:
+def array_module(*arrays: object) -> ModuleType:
+    """Return numpy if all arrays are on the host, to keep results there; otherwise jax.numpy."""
+    return np if is_on_host(*arrays) else jnp
+
+
+def host_positions(positions: object) -> Int64[np.ndarray, "*batch T"]:
     """Return host positions [..., T] as int64; ValueError unless they are integers of 32 bits."""
     array = np.asarray(positions)
     if array.size:

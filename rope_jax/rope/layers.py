@@ -3,14 +3,13 @@
 Shapes: L layers, B batch, T length, d rotary dimension.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
-from typing import Any
 
 import numpy as np
+from jaxtyping import Float32
 
-from rope_jax.rope.frequencies import Frequencies, Rotary
+from rope_jax.rope.angles import Positions
+from rope_jax.rope.frequencies import AnyArray, Frequencies, Rotary, SeqLen, array_module
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.strategies import Scaling
 
@@ -41,29 +40,31 @@ class RotaryLayers:
 
     def for_layer(self, layer: int, scaling: Scaling) -> tuple[RotaryGeometry, Scaling]:
         """Return one layer's geometry and scaling: `scaling`, unless the layer overrides it."""
-        own = self.pattern[layer % len(self.pattern)]
-        geometry = self.geometry if own.base is None else replace(self.geometry, base=own.base)
-        return geometry, (own.scaling or scaling).for_layer(layer, self.count)
+        override = self.pattern[layer % len(self.pattern)]
+        geometry = self.geometry
+        if override.base is not None:
+            geometry = replace(geometry, base=override.base)
+        return geometry, (override.scaling or scaling).for_layer(layer, self.count)
 
     def per_layer(self, scaling: Scaling) -> list[tuple[RotaryGeometry, Scaling]]:
         """Return the geometry and scaling of all L layers, or a single one if all are alike."""
         layers = [self.for_layer(layer, scaling) for layer in range(self.count)]
         return layers[:1] if all(layer == layers[0] for layer in layers) else layers
 
-    def check(self, scaling: Scaling, seq_len: Any = None) -> None:
+    def check(self, scaling: Scaling, seq_len: SeqLen = None) -> None:
         """Check every layer as `Scaling.check` does; ValueError for the first that fails."""
-        for geometry, own in self.per_layer(scaling):
-            own.check(geometry, seq_len, self.head_dim)
-            own.query_scale_at(geometry, np.arange(1))
+        for geometry, layer_scaling in self.per_layer(scaling):
+            layer_scaling.check(geometry, seq_len, self.head_dim)
+            layer_scaling.query_scale_at(geometry, np.arange(1))
 
-    def frequencies(self, scaling: Scaling, seq_len: Any = None) -> Frequencies:
+    def frequencies(self, scaling: Scaling, seq_len: SeqLen = None) -> Frequencies:
         """Return frequencies with leading axes [L, B].
 
         L is 1 if all layers are alike, B is 1 unless seq_len holds one length per row.
         """
-        made = [own.frequencies(geometry, seq_len) for geometry, own in self.per_layer(scaling)]
+        made = [each.frequencies(geometry, seq_len) for geometry, each in self.per_layer(scaling)]
         inv_freqs, remainders, factors = leaves = [*zip(*made, strict=True)]
-        xp = _array_module([*inv_freqs, *remainders, *factors])
+        xp = array_module(*inv_freqs, *remainders, *factors)
         rows, pairs = max(map(np.size, factors)), self.geometry.rotary_dim // 2
         shapes = (rows, pairs), (rows, pairs), (rows,)
         by_layer = (
@@ -74,24 +75,17 @@ class RotaryLayers:
 
     def has_query_scale(self, scaling: Scaling) -> bool:
         """Return whether any layer scales its queries by position."""
-        return any(own.query_scale is not None for _, own in self.per_layer(scaling))
+        return any(each.query_scale is not None for _, each in self.per_layer(scaling))
 
-    def query_scale(self, scaling: Scaling, positions: Any) -> Any:
-        """Return the factors on queries at positions [B, T]: float32 [L, B, T]; L may be 1."""
+    def query_scale(
+        self, scaling: Scaling, positions: Positions
+    ) -> Float32[AnyArray, "#layers *batch T"]:
+        """Return the factors on queries at positions [B, T]."""
         scales = [
-            own.query_scale_at(geometry, positions) for geometry, own in self.per_layer(scaling)
+            each.query_scale_at(geometry, positions) for geometry, each in self.per_layer(scaling)
         ]
-        return _array_module([positions, *scales]).stack(scales)
+        return array_module(positions, *scales).stack(scales)
 
-    def rotary(self, scaling: Scaling, positions: Any, seq_len: Any = None) -> Rotary:
+    def rotary(self, scaling: Scaling, positions: Positions, seq_len: SeqLen = None) -> Rotary:
         """Return the model's argument, for positions [B, T], where B may be 1."""
         return Rotary(self.frequencies(scaling, seq_len), self.query_scale(scaling, positions))
-
-
-def _array_module(leaves: Sequence[Any]) -> ModuleType:
-    """Return numpy if all leaves are on the host, to keep them there; otherwise jax.numpy."""
-    if all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves):
-        return np
-    import jax.numpy as jnp
-
-    return jnp

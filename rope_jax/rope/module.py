@@ -3,7 +3,7 @@
 Shapes: B batch, T length, N heads, K key-value heads, H head dim, d rotary dimension.
 """
 
-from typing import Any, get_args
+from typing import get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from rope_jax.rope.angles import cos_sin
-from rope_jax.rope.frequencies import Frequencies
+from rope_jax.rope.frequencies import Frequencies, SeqLen
 from rope_jax.rope.geometry import Layout, RotaryGeometry
 from rope_jax.rope.rotation import rotate
 from rope_jax.rope.strategies import Scaling
@@ -45,7 +45,7 @@ class RotaryEmbedding(nnx.Module):
             self.inv_freq = RotaryNumbers(jnp.asarray(made.inv_freq))
             self.attention_factor = RotaryNumbers(jnp.asarray(made.attention_factor))
 
-    def frequencies(self, seq_len: Any = None) -> Frequencies:
+    def frequencies(self, seq_len: SeqLen = None) -> Frequencies:
         """Return the frequencies in use; seq_len as in `Scaling.frequencies`."""
         if self.scaling.length_dependent:
             return self.scaling.frequencies(self.geometry, seq_len)
@@ -59,7 +59,7 @@ class RotaryEmbedding(nnx.Module):
         q: Float[Array, "B T N H"],
         k: Float[Array, "B T K H"],
         positions: Int[Array | np.ndarray, "#B T"],
-        seq_len: Any = None,
+        seq_len: SeqLen = None,
     ) -> tuple[Float[Array, "B T N H"], Float[Array, "B T K H"]]:
         """Return q and k rotated, and q multiplied by the strategy's query scale, if it has one.
 

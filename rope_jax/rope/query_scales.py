@@ -5,12 +5,15 @@ A query scale multiplies every dimension of a query, and so its logits; a strate
 """
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from types import ModuleType
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from jaxtyping import Float, Float32, Int
 from pydantic import Field
 
-from rope_jax.rope.frequencies import as_float, host_positions, is_on_host
+from rope_jax.rope.angles import Positions
+from rope_jax.rope.frequencies import AnyArray, array_module, as_float, host_positions, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.settings import Settings, Whole
 
@@ -18,26 +21,28 @@ from rope_jax.rope.settings import Settings, Whole
 class QueryScale(Settings):
     """Settings of one query scale. A subclass's docstring is its entry in the docs' table."""
 
-    def at(self, geometry: RotaryGeometry, positions: Any) -> Any:
-        """Return the factor on queries at integer positions [..., T]: float32, the same shape.
+    def at(self, geometry: RotaryGeometry, positions: Positions) -> Float32[AnyArray, "*#batch T"]:
+        """Return the factor on queries at integer positions.
 
         It is computed in float64 for host positions, in float32 for traced ones; below 0 they count
         as 0.
 
         ValueError: host positions beyond 32 bits, or a geometry for which the formula is undefined.
         """
-        xp: Any = np
         if is_on_host(positions):
             positions = host_positions(positions)
-        else:
-            import jax.numpy as xp
+        xp = array_module(positions)
         return self._at(geometry, xp.maximum(positions, 0), xp).astype(np.float32)
 
-    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
+    def _at(
+        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
+    ) -> Float[AnyArray, "*batch T"]:
         """Compute the factor at positions of at least 0; xp is numpy or jax.numpy."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
-    def _log_ratio(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
+    def _log_ratio(
+        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
+    ) -> Float[AnyArray, "*batch T"]:
         """ln(p + 1) / ln L."""
         if geometry.train_length < 2:
             raise ValueError(f"train_length: {self.type} needs at least 2 (it divides by ln L)")
@@ -50,7 +55,9 @@ class LogN(QueryScale):
     source: ClassVar[str] = "Su, kexue.fm/archives/8823"
     type: Literal["logn"] = "logn"
 
-    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
+    def _at(
+        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
+    ) -> Float[AnyArray, "*batch T"]:
         return xp.maximum(1.0, self._log_ratio(geometry, positions, xp))
 
 
@@ -72,7 +79,9 @@ class PowerScale(QueryScale):
     # 31^16, for L = 2 and n = 2^31, is far inside float32's range
     p: float = Field(1.0, gt=0, le=16, description="p, the exponent of ln n / ln L")
 
-    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
+    def _at(
+        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
+    ) -> Float[AnyArray, "*batch T"]:
         return xp.maximum(1.0, self.s * self._log_ratio(geometry, positions, xp) ** self.p)
 
 
@@ -86,7 +95,9 @@ class Llama4Scale(QueryScale):
         8192, ge=1, lt=2**31, description="tokens per step of the staircase"
     )
 
-    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
+    def _at(
+        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
+    ) -> Float[AnyArray, "*batch T"]:
         # ⌊(p + 1)/f⌋ without computing p + 1, which overflows at the last position
         ends = positions % self.floor_scale == self.floor_scale - 1
         steps = positions // self.floor_scale + ends.astype(positions.dtype)
@@ -100,7 +111,9 @@ class MinistralScale(QueryScale):
     type: Literal["ministral"] = "ministral"
     beta: float = Field(0.1, gt=0, lt=1e6, description="coefficient of the logarithm")
 
-    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
+    def _at(
+        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
+    ) -> Float[AnyArray, "*batch T"]:
         steps = positions // geometry.train_length
         return 1 + self.beta * xp.log1p(as_float(steps, xp))
 
@@ -112,7 +125,9 @@ class ConstantScale(QueryScale):
     type: Literal["constant"] = "constant"
     s: float = Field(gt=0, lt=1e6, description="s, the factor on queries")
 
-    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any) -> Any:
+    def _at(
+        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
+    ) -> Float[AnyArray, "*batch T"]:
         return xp.full(positions.shape, self.s)
 
 

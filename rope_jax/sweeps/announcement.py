@@ -139,6 +139,7 @@ def describe_entry(
     map_ = entry.map_at(length, window, trained_map)
     lines = describe_scaling(training.rotary_layers, scaling, length, entry.label)
     if map_ is not None:
-        auto = entry.map is not None and entry.map.is_auto
-        lines[-1] += f"; {map_.description}{' (auto)' * auto}"
+        lines[-1] += f"; map {map_.type}: {map_.settings_text}"
+        if entry.map is not None and entry.map.is_auto:
+            lines[-1] += " (auto)"
     return lines

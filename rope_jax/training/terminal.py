@@ -65,7 +65,7 @@ def announce(
         if model.position.is_rotary:
             lines += describe_scaling(config.rotary_layers, scaling, stage.length)
         if map_ is not None:
-            lines.append(map_.description)
+            lines.append(f"map {map_.type}: {map_.settings_text}")
         if stage.positions.type != "plain":
             lines.append(f"{stage.positions.type} positions below {stage.length:,}")
         if (short := stage.mixed) is not None:

@@ -88,7 +88,7 @@ def test_power_is_finite_from_the_first_position_to_the_last(p, train_length):
 
 def test_positions_and_geometries_that_do_not_fit_are_refused():
     made = scaled_by("logn")
-    for positions in ([0, 2**31], (2**31,), 2**31, np.array([2**31])):
+    for positions in ([0, 2**31], (2**31,), np.array([2**31])):
         with pytest.raises(ValueError, match=r"^positions: reach 2147483648; the limit is 2\^31 −"):
             made.query_scale_at(GEOMETRY, positions)
     with pytest.raises(ValueError, match=r"^positions: are float64, not integers"):

@@ -4,20 +4,21 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int, Int64
 from pydantic import Field
 
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers, Scaling
+from rope_jax.rope.frequencies import AnyArray
 from rope_jax.rope.settings import Settings, Whole, single_error, validated
 
 # Of r(i, j): an automatic k is rounded to four digits, and r is the sum of two floats.
 _ROUNDING = 1e-6
 # The sum of any two settings must fit into 32 bits, as JAX's integers do.
-MOST_TOKENS = 10**9
+MAX_TOKENS = 10**9
 AutoTokens = Annotated[
-    Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_TOKENS), Whole],
-    single_error(f"should be auto or a whole number from 1 to {MOST_TOKENS}"),
+    Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_TOKENS), Whole],
+    single_error(f"should be auto or a whole number from 1 to {MAX_TOKENS}"),
 ]
 """The type of a setting in tokens: a whole number, or "auto"."""
 
@@ -34,8 +35,8 @@ class Places:
     offset: int = 0
     cap: int | None = None
 
-    def of(self, positions: Any) -> Any:
-        """Return the function's values at integer positions, numpy or jax, of the same dtype."""
+    def of(self, positions: Int[AnyArray, "*shape"]) -> Int[AnyArray, "*shape"]:
+        """Return the function's values, of the positions' dtype."""
         places = positions if self.chunk is None else positions % self.chunk
         if self.group > 1:
             places = places // self.group
@@ -187,11 +188,6 @@ class PositionMap(Settings):
     def settings_text(self) -> str:
         """All settings in words, such as "window 96, k 18.3"."""
         return ", ".join(f"{name} {value}" for name, value in self.shown_settings.items())
-
-    @property
-    def description(self) -> str:
-        """The type and all settings in words, such as "map leaky_rerope: window 96, k 18.3"."""
-        return f"map {self.type}: {self.settings_text}"
 
 
 def relative_positions(

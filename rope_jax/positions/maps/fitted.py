@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from rope_jax.positions.maps.base import MOST_TOKENS, MapBand, PositionMap
+from rope_jax.positions.maps.base import MAX_TOKENS, MapBand, PositionMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers
 from rope_jax.rope.settings import Positive, Whole
@@ -42,7 +42,7 @@ class FittedMap(PositionMap):
     written_by: ClassVar[str] = "rope-jax fit"
     type: Literal["fitted"] = "fitted"
     train_length: Annotated[int, Whole] = Field(
-        ge=2, le=MOST_TOKENS, description="L of the model that the numbers were fitted for"
+        ge=2, le=MAX_TOKENS, description="L of the model that the numbers were fitted for"
     )
     borders: Annotated[tuple[Annotated[int, Field(ge=1), Whole], ...], Field(strict=False)] = Field(
         (), description="distances at which the far bands begin, ascending"

@@ -4,11 +4,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rope_jax.positions.maps.base import MOST_TOKENS, AutoTokens, MapBand, Places, PositionMap
+from rope_jax.positions.maps.base import MAX_TOKENS, AutoTokens, MapBand, Places, PositionMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope.settings import Whole
 
-Sinks = Annotated[int, Field(ge=0, le=MOST_TOKENS), Whole]
+Sinks = Annotated[int, Field(ge=0, le=MAX_TOKENS), Whole]
 
 
 class Streaming(PositionMap):

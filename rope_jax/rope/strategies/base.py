@@ -6,15 +6,22 @@ Shapes: d rotary dimension, `*batch` the axes of the text lengths (none for a si
 import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Float32, Float64, Int, Int64
 from pydantic import Field
 
-from rope_jax.rope.frequencies import Frequencies, as_float, is_on_host
+from rope_jax.rope.angles import Positions
+from rope_jax.rope.frequencies import AnyArray, Frequencies, SeqLen, as_float, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.query_scales import AnyQueryScale
 from rope_jax.rope.settings import Factor, Settings, validated
+
+Lengths = Int[AnyArray, "*batch"]
+ByPair = Float[AnyArray, "... pairs"]
+ByLength = Float[AnyArray, "..."]
 
 
 class Scaling(Settings):
@@ -40,7 +47,7 @@ class Scaling(Settings):
         """Whether the formula only holds where rotary_dim is the head's whole width."""
         return False
 
-    def frequencies(self, geometry: RotaryGeometry, seq_len: Any = None) -> Frequencies:
+    def frequencies(self, geometry: RotaryGeometry, seq_len: SeqLen = None) -> Frequencies:
         """Return the scaled frequencies and m as float32 arrays.
 
         seq_len: the text's length in tokens, needed by length-dependent strategies and ignored by
@@ -56,8 +63,6 @@ class Scaling(Settings):
             return self._on_host(geometry, seq_len)
         if seq_len is None:
             raise ValueError(f"seq_len: {self.type} depends on the text's length; give it")
-        import jax.numpy as jnp
-
         traced = jnp.asarray(seq_len)
         if not jnp.issubdtype(traced.dtype, jnp.integer):
             raise ValueError(f"seq_len: has dtype {traced.dtype}; a length is a whole number")
@@ -65,13 +70,13 @@ class Scaling(Settings):
         m = jnp.broadcast_to(jnp.asarray(m, jnp.float32), inv_freq.shape[:-1])
         return Frequencies(inv_freq, jnp.zeros_like(inv_freq), m)
 
-    def _on_host(self, geometry: RotaryGeometry, seq_len: Any) -> Frequencies:
+    def _on_host(self, geometry: RotaryGeometry, seq_len: SeqLen) -> Frequencies:
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
                 if not self.length_dependent:
                     return Frequencies.from_float64(*self.scaled(geometry))
-                made = self.scaled_at(geometry, _host_lengths(seq_len), np)
-                return Frequencies.from_float64(*made)
+                inv_freq, m = self.scaled_at(geometry, _host_lengths(seq_len), np)
+                return Frequencies.from_float64(np.asarray(inv_freq), m)
         except (OverflowError, FloatingPointError):
             raise ValueError(
                 f"type: {self.type} with these settings and base {geometry.base:g} exceeds "
@@ -79,18 +84,23 @@ class Scaling(Settings):
             ) from None
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
-        """Compute inv_freq, float64 [d/2], and m on the host."""
+        """Compute inv_freq, float64 [pairs], and m on the host."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
-    def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
-        """Compute inv_freq [*batch, d/2] and m [*batch] at text lengths [*batch].
+    def scaled_at(
+        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
+    ) -> tuple[ByPair, ByLength | float]:
+        """Compute inv_freq and m at text lengths.
 
         The same code runs on host and device: xp is numpy (float64) or jax.numpy (float32, traced).
         """
         return self.scaled(geometry)
 
     def check(
-        self, geometry: RotaryGeometry, seq_len: Any = None, head_dim: int | None = None
+        self,
+        geometry: RotaryGeometry,
+        seq_len: SeqLen = None,
+        head_dim: int | None = None,
     ) -> None:
         """Check that the strategy fits a geometry, and that it changes something.
 
@@ -116,7 +126,9 @@ class Scaling(Settings):
                 f"check {self.type}'s other settings"
             )
 
-    def query_scale_at(self, geometry: RotaryGeometry, positions: Any) -> Any:
+    def query_scale_at(
+        self, geometry: RotaryGeometry, positions: Positions
+    ) -> Float32[AnyArray, "*#batch T"]:
         """Return the factor on queries at positions [..., T], as `QueryScale.at`; 1 without one."""
         if self.query_scale is None:
             return np.ones(np.shape(positions), np.float32)
@@ -159,8 +171,8 @@ class WithFactor(Scaling):
     factor: Factor
 
 
-def _host_lengths(seq_len: Any) -> np.ndarray:
-    """Text lengths as int64 [*batch]; ValueError unless they are whole and at least 1."""
+def _host_lengths(seq_len: SeqLen) -> Int64[np.ndarray, "*batch"]:
+    """Return text lengths; ValueError unless they are whole and at least 1."""
     lengths = np.asarray(seq_len)
     if lengths.dtype.kind not in "iu" or lengths.min(initial=1) < 1:
         raise ValueError(f"seq_len: {seq_len!r} is not a whole number of at least 1")
@@ -169,8 +181,10 @@ def _host_lengths(seq_len: Any) -> np.ndarray:
     return lengths.astype(np.int64)  # unsigned, n − L would wrap around for n < L
 
 
-def per_pair(values: Sequence[float], geometry: RotaryGeometry, field: str) -> np.ndarray:
-    """Return a list with one number per pair as float64 [d/2]; ValueError if its length differs."""
+def per_pair(
+    values: Sequence[float], geometry: RotaryGeometry, field: str
+) -> Float64[np.ndarray, " pairs"]:
+    """Return a list with one number per pair as an array; ValueError if its length differs."""
     pairs = geometry.rotary_dim // 2
     if len(values) != pairs:
         raise ValueError(
@@ -180,8 +194,10 @@ def per_pair(values: Sequence[float], geometry: RotaryGeometry, field: str) -> n
     return np.asarray(values, np.float64)
 
 
-def dynamic_factor(geometry: RotaryGeometry, length: Any, xp: ModuleType, rate: float = 1.0) -> Any:
-    """Return s = max(1, 1 + rate · (n − L)/L) at text lengths n: [*batch].
+def dynamic_factor(
+    geometry: RotaryGeometry, length: Lengths, xp: ModuleType, rate: float = 1.0
+) -> ByLength:
+    """Return s = max(1, 1 + rate · (n − L)/L) at text lengths n.
 
     With rate 1 it is max(1, n/L). In float32, rate·n/L − (rate − 1) would cancel.
     """
@@ -189,13 +205,15 @@ def dynamic_factor(geometry: RotaryGeometry, length: Any, xp: ModuleType, rate: 
     return 1 + excess * float(rate / geometry.train_length)
 
 
-def align_pairs(pairs: np.ndarray, lengths: Any) -> np.ndarray:
-    """Return host numbers [d/2] in the dtype of `lengths`, to broadcast with lengths[..., None]."""
+def align_pairs(
+    pairs: Float[np.ndarray, " pairs"], lengths: ByLength | ByPair
+) -> Float[np.ndarray, "*ones pairs"]:
+    """Return numbers by pair in the dtype of `lengths`, to broadcast with lengths[..., None]."""
     return pairs.astype(lengths.dtype).reshape((1,) * lengths.ndim + pairs.shape)
 
 
-def falling_power(x: Any, exponents: np.ndarray, xp: ModuleType) -> Any:
-    """Return x^(−e) for x [*batch] ≥ 1 and host exponents e [d/2] in [0, 2]: [*batch, d/2].
+def falling_power(x: ByLength, exponents: Float[np.ndarray, " pairs"], xp: ModuleType) -> ByPair:
+    """Return x^(−e) for x ≥ 1 and host exponents e in [0, 2].
 
     Within 3e-7 (relative) in float32, where exp(−e·ln x) is off by 1e-6: the power of two in x is
     split off, since its product with e is exact.

@@ -2,14 +2,22 @@
 
 import math
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.settings import AttentionFactor, Factor, Positive
-from rope_jax.rope.strategies.base import Scaling, WithFactor, align_pairs, dynamic_factor
+from rope_jax.rope.strategies.base import (
+    ByLength,
+    ByPair,
+    Lengths,
+    Scaling,
+    WithFactor,
+    align_pairs,
+    dynamic_factor,
+)
 
 
 class ByParts(Scaling):
@@ -89,8 +97,8 @@ class ByParts(Scaling):
             high += 0.001
         return _ramp(np.arange(geometry.rotary_dim // 2), low, high)
 
-    def _blend(self, geometry: RotaryGeometry, s: Any) -> Any:
-        """The frequencies [*batch, d/2] for factors s [*batch]."""
+    def _blend(self, geometry: RotaryGeometry, s: ByLength) -> ByPair:
+        """The frequencies for factors s."""
         theta, ramp = geometry.inv_freq(), self.share_interpolated(geometry)
         return align_pairs(theta * (1 - ramp), s) + align_pairs(theta * ramp, s) / s[..., None]
 
@@ -102,7 +110,7 @@ class NTKByPartsScaling(ByParts, WithFactor):
     type: Literal["ntk_by_parts"] = "ntk_by_parts"
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
-        return self._blend(geometry, np.array(self.factor)), 1.0
+        return np.asarray(self._blend(geometry, np.array(self.factor))), 1.0
 
 
 class YaRNScaling(ByParts, WithFactor):
@@ -150,7 +158,7 @@ class YaRNScaling(ByParts, WithFactor):
         return 0.1 * log + 1
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
-        return self._blend(geometry, np.array(self.factor)), self.m
+        return np.asarray(self._blend(geometry, np.array(self.factor))), self.m
 
 
 class DynamicYaRNScaling(ByParts):
@@ -161,7 +169,9 @@ class DynamicYaRNScaling(ByParts):
     type: Literal["dynamic_yarn"] = "dynamic_yarn"
     attention_factor: AttentionFactor | None = Field(None, description="m; null: computed from s")
 
-    def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
+    def scaled_at(
+        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
+    ) -> tuple[ByPair, ByLength | float]:
         s = dynamic_factor(geometry, length, xp)
         m = 0.1 * xp.log(s) + 1 if self.attention_factor is None else self.attention_factor
         return self._blend(geometry, s), m

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 import numpy as np
 from pydantic import Field, create_model, model_validator
 
-from rope_jax.rope.frequencies import as_float
+from rope_jax.rope.frequencies import SeqLen, as_float
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.settings import Factor, validated
-from rope_jax.rope.strategies.base import Scaling
+from rope_jax.rope.strategies.base import ByLength, ByPair, Lengths, Scaling
 from rope_jax.rope.strategies.pi import NoScaling
 from rope_jax.rope.strategies.registry import PLAIN
 
@@ -67,14 +67,19 @@ class ResonanceScaling(Scaling):
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
         inv_freq, m = self.inner.scaled(geometry)
-        return _whole_wavelengths(inv_freq, np), m
+        return np.asarray(_whole_wavelengths(inv_freq, np)), m
 
-    def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
+    def scaled_at(
+        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
+    ) -> tuple[ByPair, ByLength | float]:
         inv_freq, m = self.inner.scaled_at(geometry, length, xp)
         return _whole_wavelengths(inv_freq, xp), m
 
     def check(
-        self, geometry: RotaryGeometry, seq_len: Any = None, head_dim: int | None = None
+        self,
+        geometry: RotaryGeometry,
+        seq_len: SeqLen = None,
+        head_dim: int | None = None,
     ) -> None:
         self.inner.check(geometry, seq_len, head_dim)
         super().check(geometry, seq_len, head_dim)
@@ -83,8 +88,8 @@ class ResonanceScaling(Scaling):
         return self.model_copy(update={"inner": self.inner.for_layer(layer, layers)})
 
 
-def _whole_wavelengths(inv_freq: Any, xp: ModuleType) -> Any:
-    """The frequencies [*batch, d/2] whose wavelengths 2π/θ' are rounded to whole tokens."""
+def _whole_wavelengths(inv_freq: ByPair, xp: ModuleType) -> ByPair:
+    """Return the frequencies whose wavelengths 2π/θ' are rounded to whole tokens."""
     turn = inv_freq.dtype.type(2 * np.pi)
     turning = inv_freq > 0
     wavelengths = xp.round(turn / xp.where(turning, inv_freq, 1))
@@ -163,21 +168,28 @@ class BucketedScaling(Scaling):
     def needs_whole_head(self) -> bool:
         return any(self.with_inner_factor(factor).needs_whole_head for factor in self.factors)
 
-    def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
-        inv_freq = m = None
-        for factor in reversed(self.factors):  # the last one that covers a length is the smallest
-            own, own_m = self.with_inner_factor(factor).scaled_at(geometry, length, xp)
-            own = xp.broadcast_to(as_float(own, xp), (*length.shape, geometry.rotary_dim // 2))
-            own_m = xp.full(length.shape, own_m, own.dtype)
-            if inv_freq is not None:
-                covered = length <= _longest(factor, geometry, np.iinfo(length.dtype).max)
-                own = xp.where(covered[..., None], own, inv_freq)
-                own_m = xp.where(covered, own_m, m)
-            inv_freq, m = own, own_m
-        return inv_freq, m
+    def scaled_at(
+        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
+    ) -> tuple[ByPair, ByLength | float]:
+        pairs = geometry.rotary_dim // 2
+        by_factor: list[tuple[ByPair, ByLength]] = []
+        for factor in self.factors:
+            inv_freq, m = self.with_inner_factor(factor).scaled_at(geometry, length, xp)
+            inv_freq = xp.broadcast_to(as_float(inv_freq, xp), (*length.shape, pairs))
+            by_factor.append((inv_freq, xp.full(length.shape, m, inv_freq.dtype)))
+        chosen, chosen_m = by_factor.pop()
+        # the last one that covers a length is the smallest
+        for factor, (inv_freq, m) in [*zip(self.factors, by_factor, strict=False)][::-1]:
+            covered = length <= _longest(factor, geometry, np.iinfo(length.dtype).max)
+            chosen = xp.where(covered[..., None], inv_freq, chosen)
+            chosen_m = xp.where(covered, m, chosen_m)
+        return chosen, chosen_m
 
     def check(
-        self, geometry: RotaryGeometry, seq_len: Any = None, head_dim: int | None = None
+        self,
+        geometry: RotaryGeometry,
+        seq_len: SeqLen = None,
+        head_dim: int | None = None,
     ) -> None:
         for factor in self.factors:
             self.with_inner_factor(factor).check(geometry, seq_len, head_dim)

@@ -1,12 +1,20 @@
 """`none`, `pi`, `dynamic_pi`: the unscaled rotary embedding, and position interpolation."""
 
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.strategies.base import Scaling, WithFactor, align_pairs, dynamic_factor
+from rope_jax.rope.strategies.base import (
+    ByLength,
+    ByPair,
+    Lengths,
+    Scaling,
+    WithFactor,
+    align_pairs,
+    dynamic_factor,
+)
 
 
 class NoScaling(Scaling):
@@ -36,6 +44,8 @@ class DynamicPIScaling(Scaling):
     follows_length: ClassVar[str] = "yes"
     type: Literal["dynamic_pi"] = "dynamic_pi"
 
-    def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
+    def scaled_at(
+        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
+    ) -> tuple[ByPair, ByLength | float]:
         s = dynamic_factor(geometry, length, xp)
         return align_pairs(geometry.inv_freq(), s) / s[..., None], 1.0
