@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rope_jax.attention import AttentionName
-from rope_jax.config.model import ModelConfig
+from rope_jax.blocks.attention import AttentionSpan, LayerInputs, attend
+from rope_jax.blocks.base import DecoderSpec
 from rope_jax.devices.malloc import keep_freed_memory
-from rope_jax.model.layers import LayerContext, LayerInputs, LayerKind
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import ENCODINGS, Encoding, RoPE, Sizes
 from rope_jax.positions.mapping import with_map
@@ -68,10 +68,10 @@ def layer(
         pairs = rotary.frequencies.inv_freq.shape[-1]
         numbers = encoding.layer_params(parameters, positions, pairs)
         own = jax.tree.map(lambda leaf: leaf[0], (rotations(rotary, positions), numbers))
-        inputs = LayerInputs(own[0], jnp.ones((1, length), jnp.float32), own[1], None, None)
-        kind = LayerKind(masks=band_masks(rotary))
-        layer = LayerContext(ModelConfig(attention=attention), inputs, kind, encoding)
-        return layer.attend(q, k, v)
+        scale, masks = jnp.ones((1, length), jnp.float32), band_masks(rotary)
+        inputs = LayerInputs(own[0], scale, own[1], None, None, masks)
+        spec = DecoderSpec(attention=attention, encoding=encoding)
+        return attend(spec, AttentionSpan(), inputs, q, k, v)
 
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in qkv_shapes(length)]
     program = jax.jit(run).lower(rotary, parameters, *shapes).compile()

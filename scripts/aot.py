@@ -332,7 +332,6 @@ def compile_training(config: Any, case: Case) -> dict[str, Any]:
 
 def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     """Compile the program of a sweep's longest windows: with the model's map, if it has one."""
-    import jax
 
     from rope_jax.config.devices import check_mesh
     from rope_jax.config.load import validate
@@ -359,7 +358,8 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     placement = Placement(mesh, target.devices())
     check_backend(config.model, placement.platform)
     model = language_model(resolve_run(config), config.model.vocab_size)
-    like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
+    placement = placement.splitting(model.shardings)
+    like = placement.shard_state(model.abstract_params())
     available = device_bytes(placement.device)
     MemoryPlan(model.config, model.vocab_size, like, placement, available).check([READ])
     resolved = resolve_run_sweep(sweep, config, [config.last_step])

@@ -30,13 +30,13 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention import BACKENDS, AttentionName
+from rope_jax.collectives import CONTEXT, ROWS, TENSOR, Collectives
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
-from rope_jax.devices.collectives import CONTEXT, ROWS, TENSOR, Collectives
 from rope_jax.devices.hardware import device_line, peak_flops
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError

@@ -25,7 +25,6 @@ _CHUNK = 512  # tokens whose logits exist at a time
 
 def write(model: Path, text: str, lengths: list[int], out: Path, runs: Path) -> None:
     """Write the tokens of a text, and the NLL of the first ones for each length."""
-    import jax
     import jax.numpy as jnp
 
     from rope_jax.checkpoints.importing import import_checkpoint
@@ -43,7 +42,8 @@ def write(model: Path, text: str, lengths: list[int], out: Path, runs: Path) -> 
     tokenizer = run.open_tokenizer(config)
     decoder = language_model(resolve_run(config), tokenizer.vocab_size)
     placement = Placement(config.mesh)
-    like = placement.shard_state(jax.eval_shape(lambda: decoder.init(0)))
+    placement = placement.splitting(decoder.shardings)
+    like = placement.shard_state(decoder.abstract_params())
     params = params_at(run.checkpoints, 0, like)
     of_last = nll_of_last(decoder, placement)
     start = tokenizer.bos_ids

@@ -12,14 +12,14 @@ import yaml
 from flax import linen
 
 from docs import plain_math
+from rope_jax.blocks.attention import AttentionSpan, LayerInputs, attend
+from rope_jax.blocks.base import DecoderSpec
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.inspection import KNOWN_MODELS, MapsConfig
 from rope_jax.config.load import load
-from rope_jax.config.model import ModelConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.inspection.maps import shown_maps, write_map_rows
-from rope_jax.model.layers import LayerContext, LayerInputs, LayerKind
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, relative_positions
@@ -186,9 +186,9 @@ def test_the_attention_of_a_model_of_your_own_is_ours(map_):
     @jax.jit
     def both(v):
         every = jax.tree.map(lambda leaf: leaf[0], rotations(rotary, jnp.asarray(positions)))
-        inputs = LayerInputs(every, jnp.ones((1, 40), jnp.float32), {}, None, None)
-        kind = LayerKind(masks=band_masks(rotary))
-        wanted = LayerContext(ModelConfig(attention="xla"), inputs, kind).attend(q, k, v)
+        scale, masks = jnp.ones((1, 40), jnp.float32), band_masks(rotary)
+        inputs = LayerInputs(every, scale, {}, None, None, masks)
+        wanted = attend(DecoderSpec(), AttentionSpan(), inputs, q, k, v)
         found, pull = jax.vjp(
             lambda v: page["attention"](q, k, v, rotary, jnp.asarray(positions))[0, -1], v
         )

@@ -105,20 +105,20 @@ def test_the_protocols_windows_are_what_the_page_says() -> None:
 
 
 def test_the_feed_forwards_auxiliary_loss_is_that_of_a_balanced_router_at_first() -> None:
-    block = run_code(BLOCK.code)["SoftMixture"](balance=0.5)
+    block = run_code(BLOCK.code)["SoftMixture"].Config(balance=0.5)
     sizes = {"hidden_size": 8, "intermediate_size": 6, "num_hidden_layers": 3}
     config = ModelConfig(**sizes, num_attention_heads=2, attention="xla")
     rotary, tokens = Rotary.shared(Frequencies.from_float64(np.ones(2))), np.zeros((1, 5), np.int32)
     for layers in ("unrolled", "scanned"):
         made = config.model_copy(update={"feed_forward": block, "layers": layers})
         model = LanguageModel(resolve_model(made), 4)
-        shapes = jax.eval_shape(lambda model=model: model.init(0))
+        shapes = model.abstract_params()
         params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         given = tokens, tokens, jnp.arange(5)[None], None, rotary
         nll, auxiliary = jax.jit(model.nll_and_auxiliary)(params, *given)
         assert nll.shape == (1, 5)
         assert float(auxiliary) == pytest.approx(3 * 0.5)
-    assert block.flops_per_token(made) == 2 * (8 * 2 + 4 * 8 * 6)
+    assert block.flops_per_token(made.spec()) == 2 * (8 * 2 + 2 * 3 * 8 * 6)
 
 
 # In a copy

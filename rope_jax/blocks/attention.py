@@ -1,71 +1,304 @@
-"""`grouped_query`: attention whose query heads share fewer heads of keys and values."""
+"""Self-attention: what all kinds share, `attend`, and `grouped_query`.
 
-from typing import Any, ClassVar, Literal
+Shapes: B batch, S tokens per window, T of them computed, D model, N heads, K key-value heads,
+H head dim of queries and keys, R after they are rotated, V that of values, L layers, C distances;
+tokens: B·S, the windows laid end to end; computed: B·T, the last T tokens of every window. An axis
+marked # may have size 1. Where a mesh splits windows or heads, S, T, N and K are this device's own,
+and segment_ids has all tokens of a window.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
 
 from rope_jax.blocks.base import (
-    TENSOR,
-    Norm,
-    Parameters,
-    SelfAttention,
-    Sharding,
-    column_parallel,
-    linear,
+    COLUMN_PARALLEL,
+    ROW_PARALLEL,
+    BlockConfig,
+    DecoderSpec,
+    Linear,
+    parameter,
 )
+from rope_jax.blocks.norms import norm, without_weights
+from rope_jax.collectives import TENSOR, Sharding
+from rope_jax.positions.bands import Rotation
+from rope_jax.positions.interaction import Interaction, capped, plus_by_distance
+from rope_jax.positions.mask import BandMask
+
+__all__ = ["AttentionSpan", "GroupedQueryAttention", "LayerInputs", "SelfAttention", "attend"]
+
+QKV = tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"]]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LayerInputs:
+    """The inputs of the layers besides the residual stream.
+
+    Every array has a leading axis of size L, or of size 1 if all layers share it. `at` removes it.
+
+    rotations:   how far queries and keys are rotated, one for each band of a position map.
+    query_scale: multiplies the whole query, rotated or not; float32.
+    encoding:    what the encoding needs inside attention; float32.
+    segment_ids: which document a token belongs to; None if each window is one document.
+    bias:        added to the logits by head and distance.
+    masks:       which keys each band of a position map holds; static.
+    last:        compute only this many tokens at the end of each window; None: all; static.
+    """
+
+    rotations: tuple[Rotation, ...]
+    query_scale: Float[Array, "*layers #B #S"]
+    encoding: dict[str, Array]
+    segment_ids: Int[Array, "*layers B S"] | None
+    bias: Float[Array, "*layers #B N C"] | None
+    masks: tuple[BandMask, ...] = field(default=(BandMask(),), metadata={"static": True})
+    last: int | None = field(default=None, metadata={"static": True})
+
+    def at(self, layer: int | Int[Array, ""]) -> "LayerInputs":
+        """Return the inputs of one layer, without the leading axis."""
+        return jax.tree.map(lambda leaf: leaf[0] if leaf.shape[0] == 1 else leaf[layer], self)
+
+    @property
+    def length(self) -> int:
+        return self.rotations[0].key_cos.shape[-3]
+
+    def computed(self, x: Float[Array, "tokens D"]) -> Float[Array, "computed D"]:
+        """Return the tokens that the layer computes, of every window its last ones."""
+        if self.last is None:
+            return x
+        windows = x.reshape(-1, self.length, x.shape[1])
+        return windows[:, -self.last :].reshape(-1, x.shape[1])
+
+
+@dataclass(frozen=True)
+class AttentionSpan:
+    """Which keys a layer sees, and whether it rotates: how the layers of a model differ.
+
+    sliding_window:  how many keys a query sees, including its own; None: all up to its own.
+    attention_chunk: tokens per chunk, of which a query sees its own up to itself; None: all.
+    rotates:         whether queries and keys are rotated.
+    """
+
+    sliding_window: int | None = None
+    attention_chunk: int | None = None
+    rotates: bool = True
+
+
+EVERY_KEY = AttentionSpan()
+
+
+class SelfAttention(nnx.Module):
+    """How the tokens of a window read each other."""
+
+    class Config(BlockConfig):
+        """Settings of an attention. The docstring is its entry in the documentation."""
+
+        def build(
+            self, spec: DecoderSpec, rngs: nnx.Rngs, span: AttentionSpan = EVERY_KEY
+        ) -> "SelfAttention":
+            raise NotImplementedError
+
+        def head_dim(self, spec: DecoderSpec) -> int:
+            """Return H, the width of a head's queries and keys."""
+            raise NotImplementedError
+
+        def value_dim(self, spec: DecoderSpec) -> int:
+            """Return V, the width of a head's values."""
+            return self.head_dim(spec)
+
+        def rotary_dim(self, spec: DecoderSpec) -> int:
+            """Return how many dimensions of a head may be rotated, the first ones."""
+            return self.head_dim(spec)
+
+        def flops_per_pair(self, spec: DecoderSpec) -> int:
+            """FLOPs of each pair of a query and a key: products of width H and V in each head.
+
+            None if sums replace the pairs.
+            """
+            widths = self.head_dim(spec) + self.value_dim(spec)
+            return 2 * spec.num_attention_heads * widths if spec.backend.is_softmax else 0
+
+    def __init__(self, spec: DecoderSpec, span: AttentionSpan) -> None:
+        self.spec, self.span = spec, span
+
+    def _build_outputs(self, value_dim: int, rngs: nnx.Rngs) -> None:
+        """Make the parameters after the softmax, and in it."""
+        spec, heads = self.spec, self.spec.num_attention_heads
+        width = heads * value_dim
+        self.o_proj = Linear(
+            spec, width, spec.hidden_size, rngs, axes=ROW_PARALLEL, bias=spec.o_bias
+        )
+        self.sinks: nnx.Param[Array] | None = nnx.data(None)
+        if spec.attention_sinks:
+            self.sinks = parameter(spec, (heads,), rngs, sharding=Sharding((TENSOR,)))
+
+    def __call__(
+        self, x: Float[Array, "tokens D"], inputs: LayerInputs
+    ) -> Float[Array, "computed D"]:
+        """Attend from the computed tokens to all tokens of their windows."""
+        q, k, v = self.heads(x, inputs)
+        sinks = None if self.sinks is None else self.sinks[...]
+        out = attend(self.spec, self.span, inputs, q, k, v, sinks)
+        return self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
+
+    def heads(self, x: Float[Array, "tokens D"], inputs: LayerInputs) -> QKV:
+        """Return queries, keys and values, not rotated."""
+        raise NotImplementedError
 
 
 class GroupedQueryAttention(SelfAttention):
-    """Grouped-query attention. QK-norm comes before the rotation, or after it without weights."""
+    """Attention whose query heads share fewer heads of keys and values."""
 
-    sharding: ClassVar[dict[str, Sharding]] = {
-        **SelfAttention.sharding,
-        **column_parallel("q_proj", "k_proj", "v_proj"),
-        **dict.fromkeys(("q_norms.scale", "k_norms.scale"), Sharding((TENSOR, None))),
-    }
-    type: Literal["grouped_query"] = "grouped_query"
+    class Config(SelfAttention.Config):
+        """Heads of queries share heads of keys; QK-norm before the rotation, or after it."""
 
-    def check(self, model: Any) -> None:
-        if model.head_dim is None and model.hidden_size % model.num_attention_heads:
-            raise ValueError(
-                f"hidden_size {model.hidden_size} is not a multiple of num_attention_heads "
-                f"{model.num_attention_heads}; set head_dim or change one of them"
-            )
+        type: Literal["grouped_query"] = "grouped_query"
 
-    def head_dim(self, model: Any) -> int:
-        return int(model.head_dim or model.hidden_size // model.num_attention_heads)
+        def build(
+            self, spec: DecoderSpec, rngs: nnx.Rngs, span: AttentionSpan = EVERY_KEY
+        ) -> "GroupedQueryAttention":
+            return GroupedQueryAttention(spec, span, rngs)
 
-    def parameters(self, model: Any) -> Parameters:
-        d, width, bias = model.hidden_size, model.heads_width, model.qkv_bias
-        queries, keys = model.num_attention_heads * width, model.kv_heads * width
-        parameters: Parameters = {
-            "q_proj": linear(d, queries, bias),
-            "k_proj": linear(d, keys, bias),
-            "v_proj": linear(d, keys, bias),
-            **self.outputs(model),
-        }
-        if model.qk_norm == "by_head":
-            parameters["q_norms"] = Norm(width, model.num_attention_heads)
-            parameters["k_norms"] = Norm(width, model.kv_heads)
-        elif model.qk_norm in (True, "all_heads"):
-            together = model.qk_norm == "all_heads"
-            parameters["q_norm"] = Norm(queries if together else width)
-            parameters["k_norm"] = Norm(keys if together else width)
-        return parameters
+        def head_dim(self, spec: DecoderSpec) -> int:
+            return spec.head_dim
 
-    def heads(self, model: Any, params: Any, x: Any, layer: Any) -> tuple[Any, Any, Any]:
-        import jax.numpy as jnp
+    def __init__(self, spec: DecoderSpec, span: AttentionSpan, rngs: nnx.Rngs) -> None:
+        super().__init__(spec, span)
+        d, width = spec.hidden_size, spec.head_dim
+        queries, keys = spec.num_attention_heads * width, spec.kv_heads * width
+        self.q_proj = Linear(spec, d, queries, rngs, axes=COLUMN_PARALLEL, bias=spec.qkv_bias)
+        self.k_proj = Linear(spec, d, keys, rngs, axes=COLUMN_PARALLEL, bias=spec.qkv_bias)
+        self.v_proj = Linear(spec, d, keys, rngs, axes=COLUMN_PARALLEL, bias=spec.qkv_bias)
+        self._build_outputs(width, rngs)
+        if spec.qk_norm == "by_head":
+            self.q_norms = norm(spec, width, rngs, heads=spec.num_attention_heads)
+            self.k_norms = norm(spec, width, rngs, heads=spec.kv_heads)
+        elif spec.qk_norm in (True, "all_heads"):
+            together = spec.qk_norm == "all_heads"
+            self.q_norm = norm(spec, queries if together else width, rngs)
+            self.k_norm = norm(spec, keys if together else width, rngs)
 
-        width, length = model.heads_width, layer.inputs.length
-        q = layer.column_parallel(layer.computed(x), params["q_proj"])
-        k = layer.column_parallel(x, params["k_proj"])
-        v = layer.column_parallel(x, params["v_proj"])
-        if model.qk_norm == "all_heads":
-            q, k = params["q_norm"](q), params["k_norm"](k)
-        if (c := model.clip_qkv) is not None:
+    def heads(self, x: Float[Array, "tokens D"], inputs: LayerInputs) -> QKV:
+        spec, width = self.spec, self.spec.head_dim
+        q, k, v = self.q_proj(inputs.computed(x)), self.k_proj(x), self.v_proj(x)
+        if spec.qk_norm == "all_heads":
+            q, k = self.q_norm(q), self.k_norm(k)
+        if (c := spec.clip_qkv) is not None:
             q, k, v = (jnp.clip(y, -c, c) for y in (q, k, v))
-        batch = x.shape[0] // length
+        batch = x.shape[0] // inputs.length
         q, k, v = (y.reshape(batch, -1, y.shape[1] // width, width) for y in (q, k, v))
-        if model.qk_norm is True:
-            q, k = params["q_norm"](q), params["k_norm"](k)
-        elif model.qk_norm == "by_head":
-            q, k = params["q_norms"](q), params["k_norms"](k)
+        if spec.qk_norm is True:
+            q, k = self.q_norm(q), self.k_norm(k)
+        elif spec.qk_norm == "by_head":
+            q, k = self.q_norms(q), self.k_norms(k)
         return q, k, v
+
+
+def attend(
+    spec: DecoderSpec,
+    span: AttentionSpan,
+    inputs: LayerInputs,
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B S K H"],
+    v: Float[Array, "B S K V"],
+    sinks: Float[Array, " N"] | None = None,
+) -> Float[Array, "B T N V"]:
+    """Rotate queries and keys (linear attention: their features), and attend to visible keys.
+
+    The queries are the last T of the S tokens. Where devices share each window, q, k, v and inputs
+    are of the S tokens of this device, except segment_ids; keys and values of the other devices are
+    gathered.
+
+    inputs: without an axis of layers. sinks: one more logit of every query, without a value.
+    """
+    backend, mesh = spec.backend, spec.mesh
+    rotate_queries = functools.partial(_rotate_queries, spec, span, inputs)
+    rotate_keys = functools.partial(_rotate_keys, spec, span, inputs)
+    if not backend.is_softmax:
+        (rotation,) = inputs.rotations
+        of_queries = functools.partial(rotate_queries, rotation=rotation)
+        of_keys = functools.partial(rotate_keys, rotation=rotation)
+        return backend.attend_features(q, k, v, of_queries, of_keys, inputs.segment_ids)
+    queries = tuple(
+        _scaled(rotate_queries(q, rotation), rotation, inputs).astype(q.dtype)
+        for rotation in inputs.rotations
+    )
+    keys = tuple(mesh.all_tokens(rotate_keys(k, rotation), 1) for rotation in inputs.rotations)
+    arrays = queries, keys, mesh.all_tokens(v, 1)
+    interaction, params = _interaction(spec, span, inputs, sinks)
+    attend_bands: Callable[..., Float[Array, "B T N V"]] = backend.attend_bands
+    if spec.low_precision and backend.has_precision:
+        attend_bands = functools.partial(attend_bands, low_precision=True)
+    elif spec.product_dtype is not None:
+        arrays = jax.tree.map(lambda x: x.astype(spec.product_dtype), arrays)
+    out = attend_bands(*arrays, inputs.segment_ids, interaction, params, mesh.part)
+    return out.astype(v.dtype)
+
+
+def _rotate_queries(
+    spec: DecoderSpec,
+    span: AttentionSpan,
+    inputs: LayerInputs,
+    q: Float[Array, "B T N H"],
+    rotation: Rotation,
+) -> Float[Array, "B T N R"]:
+    length = q.shape[1]
+    cos, sin = rotation.query_cos[:, -length:], rotation.query_sin[:, -length:]
+    rotated = spec.encoding.rotate_queries(inputs.encoding, q, cos, sin, spec.layout)
+    return _normed(spec, span, rotated)
+
+
+def _rotate_keys(
+    spec: DecoderSpec,
+    span: AttentionSpan,
+    inputs: LayerInputs,
+    k: Float[Array, "B S K H"],
+    rotation: Rotation,
+) -> Float[Array, "B S K R"]:
+    cos, sin = rotation.key_cos, rotation.key_sin
+    rotated = spec.encoding.rotate_keys(inputs.encoding, k, cos, sin, spec.layout)
+    return _normed(spec, span, rotated)
+
+
+def _normed(
+    spec: DecoderSpec, span: AttentionSpan, x: Float[Array, "B T N R"]
+) -> Float[Array, "B T N R"]:
+    """Normalize what was rotated, if the model does so after and not before it (Llama 4)."""
+    if spec.qk_norm != "rotated" or not span.rotates:
+        return x
+    return without_weights(x, spec.rms_norm_eps)
+
+
+def _scaled(
+    q: Float[Array, "B T N R"], rotation: Rotation, inputs: LayerInputs
+) -> Float[Array, "B T N R"]:
+    """Multiply queries by their scale. In float32: bfloat16 would round the scale by up to 0.4%."""
+    length = q.shape[1]
+    scale = inputs.query_scale[:, -length:, None]
+    if rotation.query_scale is not None:
+        scale = scale * rotation.query_scale[:, -length:]
+    return q.astype(jnp.float32) * scale[..., None]
+
+
+def _interaction(
+    spec: DecoderSpec,
+    span: AttentionSpan,
+    inputs: LayerInputs,
+    sinks: Float[Array, " N"] | None,
+) -> tuple[Interaction, dict[str, Array]]:
+    """Return how queries and keys meet, and the arrays that this takes."""
+    scores, params = spec.encoding.scores, inputs.encoding
+    if inputs.bias is not None:  # only beside plain dot products, see `check_map`
+        scores, params = plus_by_distance, {"by_distance": inputs.bias}
+    if spec.attention_softcap is not None:
+        scores, params = capped(scores), params | {"softcap": jnp.float32(spec.attention_softcap)}
+    if sinks is not None:
+        params = params | {"sinks": sinks.astype(jnp.float32)}
+    interaction = Interaction(inputs.masks, scores, spec.encoding.values, sinks is not None)
+    return interaction.within(span.sliding_window, span.attention_chunk), params

@@ -1,195 +1,220 @@
-"""The base classes of a decoder layer's blocks. Imports no jax until a model is built.
+"""What the blocks of a decoder layer are made of: what they share, and linear maps.
 
-Shapes: tokens: B·T, the windows laid end to end; D model, F mlp. `model` is a `ModelConfig`.
+Shapes: tokens: B·T, the windows laid end to end; D model.
 """
 
-import math
-from typing import Any, ClassVar, Literal, NamedTuple
+import functools
+from dataclasses import dataclass
+from typing import Literal
 
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
 from pydantic import BaseModel, ConfigDict
 
+from rope_jax.attention import BACKENDS, Backend
+from rope_jax.collectives import (
+    EVERYWHERE,
+    FSDP,
+    SINGLE_DEVICE,
+    TENSOR,
+    Collectives,
+    Sharding,
+)
+from rope_jax.kernels.projections import project, projected
+from rope_jax.positions.encodings import Encoding, RoPE
+from rope_jax.rope.geometry import Layout
+
 __all__ = [
-    "Block",
+    "COLUMN_PARALLEL",
+    "ROW_PARALLEL",
+    "Auxiliary",
+    "BlockConfig",
+    "DecoderSpec",
     "FeedForward",
-    "Norm",
-    "Parameter",
-    "Parameters",
-    "SelfAttention",
-    "Sharding",
-    "column_parallel",
-    "linear",
-    "row_parallel",
+    "Linear",
+    "parameter",
 ]
 
-FSDP, TENSOR = "fsdp", "tensor"
-"""The mesh axes that split parameters: each copy of them, and heads or hidden layer."""
+#: What training adds to the mean loss; None if a feed-forward has no such term.
+Auxiliary = Float[Array, ""] | None
+
+COLUMN_PARALLEL, ROW_PARALLEL = (FSDP, TENSOR), (TENSOR, FSDP)
+"""The mesh axes that split the inputs and the outputs of a linear map."""
+
+_ROPE = RoPE()
+NormName = Literal[
+    "rms_norm",
+    "rms_norm_plus_one",
+    "layer_norm",
+    "layer_norm_plus_one",
+    "layer_norm_no_bias",
+    "layer_norm_plain",
+]
+NormPlacement = Literal["before", "after", "both", "shared"]
+ActivationName = Literal["silu", "gelu", "gelu_tanh", "relu_squared"]
+FloatName = Literal["float32", "bfloat16"]
 
 
-class Sharding(NamedTuple):
-    """How a parameter is split, without its axis of layers.
+@dataclass(frozen=True)
+class DecoderSpec:
+    """What all layers of a decoder share: sizes, numerics, encoding, attention and mesh.
 
-    axes:       the mesh axis that splits each of its axes, if any.
-    added_once: a bias that is added to a sum over "tensor", so only one device may add it.
+    The names are those of `ModelConfig`, which explains them; the defaults describe a Llama.
     """
 
-    axes: tuple[str | None, ...] = ()
-    added_once: bool = False
+    hidden_size: int = 128
+    intermediate_size: int = 352
+    num_attention_heads: int = 4
+    kv_heads: int = 4
+    head_dim: int = 32
+    norm: NormName = "rms_norm"
+    norm_placement: NormPlacement = "before"
+    rms_norm_eps: float = 1e-5
+    qk_norm: bool | Literal["all_heads", "by_head", "rotated"] = False
+    clip_qkv: float | None = None
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    activation: ActivationName = "silu"
+    gated_mlp: bool = True
+    parallel_residual: bool = False
+    residual_multiplier: float = 1.0
+    attention_softcap: float | None = None
+    attention_sinks: bool = False
+    initializer_range: float = 0.02
+    dtype: FloatName = "float32"
+    product_dtype: str | None = None
+    param_dtype: FloatName = "float32"
+    attention: str = "xla"
+    encoding: Encoding = _ROPE
+    layout: Layout = "half"
+    mesh: Collectives = SINGLE_DEVICE
 
-    def axis_over(self, mesh_axis: str) -> int | None:
-        """Return which of the parameter's axes is split over a mesh axis, if any."""
-        return self.axes.index(mesh_axis) if mesh_axis in self.axes else None
+    @property
+    def backend(self) -> Backend:
+        """What computes attention; for auto, that of CPUs, which it prefers."""
+        return BACKENDS["cpu" if self.attention == "auto" else self.attention]
 
+    @property
+    def low_precision(self) -> bool:
+        """Whether the factors of matrix products are rounded to bfloat16."""
+        return self.product_dtype == "bfloat16"
 
-class Parameter(NamedTuple):
-    """Shape of one parameter, and its initial value: normal with the model's initializer_range.
-
-    in_float32: whatever the type of the model's weights.
-    """
-
-    shape: tuple[int, ...]
-    initial: Literal["normal", "zeros", "ones"] = "normal"
-    in_float32: bool = False
-
-
-class Norm(NamedTuple):
-    """A norm of the model's kind over a last axis of `width`.
-
-    heads: how many heads, on the axis before, have weights of their own, but no biases; None: all
-        share them, and every device has all of them.
-    epsilon: None: the model's.
-    """
-
-    width: int
-    heads: int | None = None
-    epsilon: float | None = None
-
-
-#: The parameters of a block, or of a part of it, by name.
-Parameters = dict[str, Any]
-
-
-def linear(inputs: int, outputs: int, bias: bool = False) -> Parameters:
-    """Return the parameters of a linear map."""
-    kernel = {"kernel": Parameter((inputs, outputs))}
-    return kernel | ({"bias": Parameter((outputs,), "zeros")} if bias else {})
-
-
-def column_parallel(*names: str) -> dict[str, Sharding]:
-    """Return the sharding of linear maps whose outputs are split over "tensor"."""
-    kernels = {f"{name}.kernel": Sharding((FSDP, TENSOR)) for name in names}
-    return kernels | {f"{name}.bias": Sharding((TENSOR,)) for name in names}
+    @property
+    def factor_dtype(self) -> str:
+        """Type of activations in products with weights, and of weights as devices gather them."""
+        return "float32" if self.product_dtype == "float32" else self.dtype
 
 
-def row_parallel(*names: str) -> dict[str, Sharding]:
-    """Return the sharding of linear maps whose inputs are: each device has a share of the sums."""
-    kernels = {f"{name}.kernel": Sharding((TENSOR, FSDP)) for name in names}
-    return kernels | {f"{name}.bias": Sharding((None,), added_once=True) for name in names}
-
-
-class Block(BaseModel):
-    """A part of a decoder layer: its settings, its parameters, and what it computes.
-
-    The first line of a subclass's docstring is its entry in the documentation.
-    """
+class BlockConfig(BaseModel):
+    """Settings of a block, under the name `type`, nested in the module that they build."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
-    slot: ClassVar[str]
-    """Its name among a layer's parameters."""
-    sharding: ClassVar[dict[str, Sharding]] = {}
-    """How each parameter is split, by names joined with dots; one that is not here is not."""
-
-    def check(self, model: Any) -> None:
-        """ValueError, which begins with a key, if other fields of the model do not fit."""
-
-    def parameters(self, model: Any) -> Parameters:
-        """Return a tree of `Parameter` and `Norm`. The order decides the random numbers."""
-        raise NotImplementedError
-
-    def flops_per_token(self, model: Any) -> int:
-        """FLOPs of one token's forward pass, without pairs: by default, 2 for each matrix entry."""
-
-        def entries(parameters: Parameters) -> int:
-            kinds = parameters.values()
-            matrices = [x for x in kinds if isinstance(x, Parameter) and len(x.shape) > 1]
-            inner = sum(entries(x) for x in kinds if isinstance(x, dict))
-            return inner + sum(math.prod(x.shape) for x in matrices)
-
-        return 2 * entries(self.parameters(model))
-
-    def flops_per_pair(self, model: Any) -> int:
-        """FLOPs of the forward pass for each pair of a query and a key that it sees."""
-        return 0
-
-
-class SelfAttention(Block):
-    """How the tokens of a window read each other."""
-
-    slot: ClassVar[str] = "self_attn"
-    sharding: ClassVar[dict[str, Sharding]] = {
-        **row_parallel("o_proj"),
-        "sinks": Sharding((TENSOR,)),
-    }
-
     type: str
 
-    def head_dim(self, model: Any) -> int:
-        """Return H, the width of a head's queries and keys."""
+    def build(self, spec: DecoderSpec, rngs: nnx.Rngs) -> nnx.Module:
+        """Return the module with fresh parameters. Their order decides the random numbers."""
         raise NotImplementedError
 
-    def value_dim(self, model: Any) -> int:
-        """Return V, the width of a head's values."""
-        return self.head_dim(model)
-
-    def rotary_dim(self, model: Any) -> int:
-        """Return how many dimensions of a head may be rotated, the first ones."""
-        return self.head_dim(model)
-
-    def flops_per_pair(self, model: Any) -> int:
-        """The products of width H and V in each head; none if sums replace the pairs."""
-        widths = self.head_dim(model) + self.value_dim(model)
-        return 2 * model.num_attention_heads * widths if model.backend.is_softmax else 0
-
-    def outputs(self, model: Any) -> Parameters:
-        """Return the parameters after the softmax, and in it."""
-        heads = model.num_attention_heads
-        out = linear(heads * self.value_dim(model), model.hidden_size, model.o_bias)
-        return {"o_proj": out} | ({"sinks": Parameter((heads,))} if model.attention_sinks else {})
-
-    def apply(self, model: Any, params: Any, x: Any, layer: Any) -> Any:
-        """Attend from the computed tokens [tokens, D] to all tokens of their windows."""
-        q, k, v = self.heads(model, params, x, layer)
-        out = layer.attend(q, k, v, params["sinks"] if model.attention_sinks else None)
-        return layer.row_parallel(out.reshape(out.shape[0] * out.shape[1], -1), params["o_proj"])
-
-    def heads(self, model: Any, params: Any, x: Any, layer: Any) -> tuple[Any, Any, Any]:
-        """Return queries [B, T, N, H], keys [B, S, K, H] and values [B, S, K, V], not rotated."""
-        raise NotImplementedError
+    def flops_per_token(self, spec: DecoderSpec) -> int:
+        """FLOPs of one token's forward pass, without pairs: by default, 2 for each weight."""
+        return 2 * _weights(self, spec)
 
 
-class FeedForward(Block):
+@functools.lru_cache
+def _weights(config: BlockConfig, spec: DecoderSpec) -> int:
+    module = nnx.eval_shape(lambda: config.build(spec, nnx.Rngs(0)))
+    parameters = nnx.to_flat_state(nnx.state(module, nnx.Param))
+    return sum(x.get_value().size for path, x in parameters if path[-1] == "kernel")
+
+
+def parameter(
+    spec: DecoderSpec,
+    shape: tuple[int, ...],
+    rngs: nnx.Rngs,
+    *,
+    initial: float | None = None,
+    dtype: DTypeLike | None = None,
+    sharding: Sharding = EVERYWHERE,
+) -> nnx.Param[Array]:
+    """Return a fresh parameter, normal with the model's initializer_range, or `initial`.
+
+    dtype: None: the model's param_dtype.
+    """
+    draw = nnx.initializers.normal(spec.initializer_range)
+    if initial is not None:
+        draw = nnx.initializers.constant(initial)
+    return nnx.Param(draw(rngs.params(), shape, dtype or spec.param_dtype), split=sharding)
+
+
+class Linear(nnx.Module):
+    """x·kernel + bias, with the weights that this device has.
+
+    Where "tensor" splits the inputs, the devices' shares are summed, and one of them adds the bias.
+
+    axes:  the mesh axes that split inputs and outputs.
+    stack: how many such maps, one for each expert, are in front; `__call__` is for one alone.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        inputs: int,
+        outputs: int,
+        rngs: nnx.Rngs,
+        *,
+        axes: tuple[str | None, str | None] = (None, None),
+        bias: bool = False,
+        stack: int | None = None,
+    ) -> None:
+        self.spec, self.axes = spec, axes
+        front, unsplit = ((), ()) if stack is None else ((stack,), (None,))
+        self.kernel = parameter(
+            spec, (*front, inputs, outputs), rngs, sharding=Sharding((*unsplit, *axes))
+        )
+        self.bias: nnx.Param[Array] | None = nnx.data(None)
+        if bias:
+            over = TENSOR if axes[1] == TENSOR else None
+            sharding = Sharding((*unsplit, over), added_once=axes[0] == TENSOR)
+            self.bias = parameter(spec, (*front, outputs), rngs, initial=0, sharding=sharding)
+
+    def __call__(self, x: Float[Array, "tokens _"]) -> Float[Array, "tokens _"]:
+        spec = self.spec
+        y = project(x.astype(spec.factor_dtype), self.factor, spec.low_precision)
+        y = y.astype(spec.dtype)
+        if self.bias is not None:
+            y = y + self.bias[...].astype(spec.dtype)[None]
+        if self.axes[0] == TENSOR:
+            y = spec.mesh.sum_over_tensor(y)
+        return projected(y) if TENSOR in self.axes else y
+
+    @property
+    def factor(self) -> Float[Array, "..."]:
+        """The kernel as products take it; those of low precision round it themselves."""
+        return self.kernel[...].astype("float32" if self.spec.product_dtype else self.spec.dtype)
+
+
+class FeedForward(nnx.Module):
     """What a layer computes of each token by itself, between attention and the next layer."""
 
-    slot: ClassVar[str] = "mlp"
+    class Config(BlockConfig):
+        """Settings of a feed-forward. The docstring is its entry in the documentation."""
 
-    type: str
+        def build(self, spec: DecoderSpec, rngs: nnx.Rngs) -> "FeedForward":
+            raise NotImplementedError
 
-    def numbers_per_token(self, model: Any) -> int:
-        """Estimate how many numbers of a token exist at once besides input and output."""
-        return self.flops_per_token(model) // (2 * model.hidden_size)  # results of each product
+        def activation_floats_per_token(self, spec: DecoderSpec) -> int:
+            """Estimate how many numbers of a token exist at once besides input and output."""
+            return self.flops_per_token(spec) // (2 * spec.hidden_size)  # results of each product
 
-    def hidden_sizes(self, model: Any) -> dict[str, int]:
-        """Return what the mesh axis "tensor" has to divide, by its key in the model's config."""
-        return {"intermediate_size": model.intermediate_size}
+        def hidden_sizes(self, spec: DecoderSpec) -> dict[str, int]:
+            """Return what the mesh axis "tensor" has to divide, by its key in the config."""
+            return {"intermediate_size": spec.intermediate_size}
 
-    def apply(self, model: Any, params: Any, x: Any, layer: Any) -> tuple[Any, Any]:
-        """Return the output [tokens, D], and an auxiliary loss that training adds; None: none.
-
-        params: the declared tree; params["up_proj"]["kernel"] is an array, of which a mesh leaves
-            this device its shard, and params["norm"](x) applies a norm.
-        layer:  a `LayerContext`: `column_parallel(x, params["up_proj"])` and `row_parallel`
-            multiply by this device's shards; the latter sums over devices. `linear` is for
-            weights that are not split.
+    def __call__(self, x: Float[Array, "tokens D"]) -> tuple[Float[Array, "tokens D"], Auxiliary]:
+        """Return the output, and an auxiliary loss that training adds, or None.
 
         The auxiliary loss is the mean over these tokens of a float32 number, times its weight.
         """

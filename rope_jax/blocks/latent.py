@@ -1,18 +1,16 @@
 """`latent`: attention whose keys and values are made of one short vector for each token."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
 from pydantic import Field
 
-from rope_jax.blocks.base import (
-    FSDP,
-    Norm,
-    Parameters,
-    SelfAttention,
-    Sharding,
-    column_parallel,
-    linear,
-)
+from rope_jax.blocks.attention import EVERY_KEY, QKV, AttentionSpan, LayerInputs, SelfAttention
+from rope_jax.blocks.base import COLUMN_PARALLEL, DecoderSpec, Linear
+from rope_jax.blocks.norms import norm
+from rope_jax.collectives import FSDP
 
 # DeepSeek's code has it, whatever the epsilon of the other norms.
 _EPSILON = 1e-6
@@ -32,72 +30,67 @@ class LatentAttention(SelfAttention):
     Source: DeepSeek-V2, arXiv 2405.04434, §2.1. The latents are not split over "tensor".
     """
 
-    sharding: ClassVar[dict[str, Sharding]] = {
-        **SelfAttention.sharding,
-        **column_parallel("q_proj", "q_b_proj", "kv_b_proj"),
-        **{f"{name}.kernel": Sharding((FSDP, None)) for name in ("q_a_proj", "kv_a_proj")},
-    }
-    type: Literal["latent"] = "latent"
-    q_lora_rank: Size | None = Field(None, description="null: queries without a latent")
-    kv_lora_rank: Size = Field(64, description="numbers from which a token's k_nope and v are made")
-    qk_rope_head_dim: Size = Field(16, multiple_of=2, description="rotated numbers of a head")
-    qk_nope_head_dim: Size = Field(32, description="numbers of a head that are not rotated")
-    v_head_dim: Size = Field(32, description="width of a head's values")
+    class Config(SelfAttention.Config):
+        """Multi-head latent attention: k and v of all heads from a latent vector (DeepSeek)."""
 
-    def check(self, model: Any) -> None:
-        for key, given, wanted in (
-            ("head_dim", model.head_dim, None),
-            ("num_key_value_heads", model.num_key_value_heads, model.num_attention_heads),
-            ("qk_norm", model.qk_norm, False),
-            ("clip_qkv", model.clip_qkv, None),
-            ("position", model.position.type, "rope"),
-        ):
-            if given not in (None, wanted):
-                raise ValueError(
-                    f"{key}: is {given}, but with self_attention latent it can only be "
-                    f"{'null' if wanted is None else wanted}"
-                )
+        type: Literal["latent"] = "latent"
+        q_lora_rank: Size | None = Field(None, description="null: queries without a latent")
+        kv_lora_rank: Size = Field(
+            64, description="numbers from which a token's k_nope and v are made"
+        )
+        qk_rope_head_dim: Size = Field(16, multiple_of=2, description="rotated numbers of a head")
+        qk_nope_head_dim: Size = Field(32, description="numbers of a head that are not rotated")
+        v_head_dim: Size = Field(32, description="width of a head's values")
 
-    def head_dim(self, model: Any) -> int:
-        return self.qk_rope_head_dim + self.qk_nope_head_dim
+        def build(
+            self, spec: DecoderSpec, rngs: nnx.Rngs, span: AttentionSpan = EVERY_KEY
+        ) -> "LatentAttention":
+            return LatentAttention(self, spec, span, rngs)
 
-    def value_dim(self, model: Any) -> int:
-        return self.v_head_dim
+        def head_dim(self, spec: DecoderSpec) -> int:
+            return self.qk_rope_head_dim + self.qk_nope_head_dim
 
-    def rotary_dim(self, model: Any) -> int:
-        return self.qk_rope_head_dim
+        def value_dim(self, spec: DecoderSpec) -> int:
+            return self.v_head_dim
 
-    def parameters(self, model: Any) -> Parameters:
-        d, heads, bias = model.hidden_size, model.num_attention_heads, model.qkv_bias
-        queries, rank = heads * self.head_dim(model), self.kv_lora_rank
-        parameters: Parameters = {"q_proj": linear(d, queries)}
-        if self.q_lora_rank is not None:
-            parameters = {
-                "q_a_proj": linear(d, self.q_lora_rank, bias),
-                "q_a_layernorm": Norm(self.q_lora_rank, epsilon=_EPSILON),
-                "q_b_proj": linear(self.q_lora_rank, queries),
-            }
-        return parameters | {
-            "kv_a_proj": linear(d, rank + self.qk_rope_head_dim, bias),
-            "kv_a_layernorm": Norm(rank, epsilon=_EPSILON),
-            "kv_b_proj": linear(rank, heads * (self.qk_nope_head_dim + self.v_head_dim)),
-            **self.outputs(model),
-        }
+        def rotary_dim(self, spec: DecoderSpec) -> int:
+            return self.qk_rope_head_dim
 
-    def heads(self, model: Any, params: Any, x: Any, layer: Any) -> tuple[Any, Any, Any]:
-        import jax.numpy as jnp
+    def __init__(
+        self, config: Config, spec: DecoderSpec, span: AttentionSpan, rngs: nnx.Rngs
+    ) -> None:
+        super().__init__(spec, span)
+        self.config = config
+        d, heads, bias = spec.hidden_size, spec.num_attention_heads, spec.qkv_bias
+        queries, rank = heads * config.head_dim(spec), config.kv_lora_rank
+        keys_and_values = heads * (config.qk_nope_head_dim + config.v_head_dim)
+        if config.q_lora_rank is None:
+            self.q_proj = Linear(spec, d, queries, rngs, axes=COLUMN_PARALLEL)
+        else:
+            self.q_a_proj = Linear(spec, d, config.q_lora_rank, rngs, axes=(FSDP, None), bias=bias)
+            self.q_a_layernorm = norm(spec, config.q_lora_rank, rngs, epsilon=_EPSILON)
+            self.q_b_proj = Linear(spec, config.q_lora_rank, queries, rngs, axes=COLUMN_PARALLEL)
+        self.kv_a_proj = Linear(
+            spec, d, rank + config.qk_rope_head_dim, rngs, axes=(FSDP, None), bias=bias
+        )
+        self.kv_a_layernorm = norm(spec, rank, rngs, epsilon=_EPSILON)
+        self.kv_b_proj = Linear(spec, rank, keys_and_values, rngs, axes=COLUMN_PARALLEL)
+        self._build_outputs(config.v_head_dim, rngs)
 
-        rotated, plain, rank = self.qk_rope_head_dim, self.qk_nope_head_dim, self.kv_lora_rank
-        batch, width = x.shape[0] // layer.inputs.length, self.head_dim(model)
-        q, name = layer.computed(x), "q_proj"
-        if self.q_lora_rank is not None:
-            q, name = params["q_a_layernorm"](layer.linear(q, params["q_a_proj"])), "q_b_proj"
-        q = layer.column_parallel(q, params[name])
+    def heads(self, x: Float[Array, "tokens D"], inputs: LayerInputs) -> QKV:
+        config, rank = self.config, self.config.kv_lora_rank
+        rotated, plain = config.qk_rope_head_dim, config.qk_nope_head_dim
+        batch, width = x.shape[0] // inputs.length, rotated + plain
+        q = inputs.computed(x)
+        if config.q_lora_rank is None:
+            q = self.q_proj(q)
+        else:
+            q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(q)))
         q = q.reshape(batch, -1, q.shape[1] // width, width)
-        latent = layer.linear(x, params["kv_a_proj"])
+        latent = self.kv_a_proj(x)
         k_pe = latent[:, rank:].reshape(batch, -1, 1, rotated)
-        kv = layer.column_parallel(params["kv_a_layernorm"](latent[:, :rank]), params["kv_b_proj"])
-        kv = kv.reshape(batch, -1, q.shape[2], plain + self.v_head_dim)
+        kv = self.kv_b_proj(self.kv_a_layernorm(latent[:, :rank]))
+        kv = kv.reshape(batch, -1, q.shape[2], plain + config.v_head_dim)
         k_pe = jnp.broadcast_to(k_pe, (*kv.shape[:3], rotated))
         k = jnp.concatenate([k_pe, kv[..., :plain]], axis=-1)
         # in the weights, as published, the rotated numbers are the last ones

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from rope_jax.blocks import Block
+from rope_jax.blocks.base import BlockConfig
 from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.checkpoints.files import (
     ACCOMPANYING,
@@ -55,7 +55,8 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     tokenizer = run.open_tokenizer(training)
     model = language_model(resolve_run(training), tokenizer.vocab_size)
     placement = Placement(mesh_for(training))
-    abstract_params = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
+    placement = placement.splitting(model.shardings)
+    abstract_params = placement.shard_state(model.abstract_params())
     chosen = (config.step,) if config.step else None
     warn = functools.partial(print_warning, console)
     (step,), checkpoints = chosen_checkpoints(run, chosen, abstract_params, warn)
@@ -256,7 +257,7 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
     """Return fields of a model, with those of a block in its place, as in `feed_forward.type`."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():
-        own = type(value).model_fields if isinstance(value, Block) else None
+        own = type(value).model_fields if isinstance(value, BlockConfig) else None
         flat |= {name: value} if own is None else {f"{name}.{x}": getattr(value, x) for x in own}
     return flat
 
@@ -275,7 +276,7 @@ def _position_keys(
     keys = family.windows.written(windows)
     if training.rope.layout != family.layout:
         raise ValueError(f"no rope.layout {training.rope.layout}, only {family.layout}")
-    head_dim = training.model.self_attention.rotary_dim(training.model)
+    head_dim = training.model.self_attention.rotary_dim(training.model.spec())
     rotary_dim = training.geometry.rotary_dim
     if rotary_dim != head_dim and not family.partial:
         raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")

@@ -146,7 +146,8 @@ def _import(
     placement = Placement(training.mesh)
     model = language_model(resolve_run(training), tokenizer.vocab_size)
     placement.check_vocabulary(model.vocab_size)
-    abstract_params = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
+    placement = placement.splitting(model.shardings)
+    abstract_params = placement.shard_state(model.abstract_params())
     leaves = jax.tree.leaves(abstract_params)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     check_fits(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from pydantic import Field, model_validator
 
-from rope_jax.blocks.latent import LatentAttention
+from rope_jax.blocks import LatentAttention
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.types import Count, Frozen, NonNegativeInt, PositiveInt
 from rope_jax.positions.maps import PositionMap
@@ -47,13 +47,13 @@ class DistributedConfig(Frozen):
 def check_mesh(mesh: MeshConfig, model: ModelConfig, maps: Iterable[PositionMap | None]) -> None:
     """ValueError, which begins with a key, if devices cannot share a model's windows or heads."""
     _check_divides("fsdp", mesh.fsdp, "hidden_size", model.hidden_size)
-    if isinstance(latent := model.self_attention, LatentAttention):
+    if isinstance(latent := model.self_attention, LatentAttention.Config):
         for key in ("q_lora_rank", "kv_lora_rank"):
             _check_divides("fsdp", mesh.fsdp, f"self_attention.{key}", getattr(latent, key) or 0)
     _check_divides("tensor", mesh.tensor, "num_attention_heads", model.num_attention_heads)
     _check_divides("tensor", mesh.tensor, "num_key_value_heads", model.kv_heads)
     for feed_forward, _ in model.stacks.values():
-        for key, size in feed_forward.hidden_sizes(model).items():
+        for key, size in feed_forward.hidden_sizes(model.spec()).items():
             _check_divides("tensor", mesh.tensor, key, size)
     if mesh.context > 1 and not model.backend.splits_windows:
         raise ValueError(

@@ -1,5 +1,6 @@
 """Schemas of the decoder and its rotary embedding."""
 
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -9,9 +10,13 @@ from rope_jax.blocks import (
     MLP,
     AnyFeedForward,
     AnySelfAttention,
+    Experts,
     FeedForward,
     GroupedQueryAttention,
+    LatentAttention,
 )
+from rope_jax.blocks.base import ActivationName, DecoderSpec, FloatName, NormName, NormPlacement
+from rope_jax.collectives import SINGLE_DEVICE, Collectives
 from rope_jax.config.messages import alternatives
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import (
@@ -24,24 +29,13 @@ from rope_jax.config.types import (
     PositiveInt,
 )
 from rope_jax.errors import errors_in
-from rope_jax.positions.encodings import ENCODINGS, AnyEncoding, RoPE, Sizes
+from rope_jax.positions.encodings import ENCODINGS, AnyEncoding, Encoding, RoPE, Sizes
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.settings import Whole, single_error
 from rope_jax.rope.strategies import NoScaling
 
-NormName = Literal[
-    "rms_norm",
-    "rms_norm_plus_one",
-    "layer_norm",
-    "layer_norm_plus_one",
-    "layer_norm_no_bias",
-    "layer_norm_plain",
-]
-NormPlacement = Literal["before", "after", "both", "shared"]
-ActivationName = Literal["silu", "gelu", "gelu_tanh", "relu_squared"]
-FloatName = Literal["float32", "bfloat16"]
 ProductName = Literal["bfloat16", "auto"]
 RematName = Literal["none", "products", "attention", "layer"]
 # earlier versions had true and false, here and below
@@ -93,7 +87,7 @@ class ModelConfig(Frozen):
     )
     rms_norm_eps: Moderate = Field(1e-5, description="epsilon of norms; of latents: 1e-6")
     self_attention: AnySelfAttention = Field(
-        GroupedQueryAttention(), description="its type, with its own settings"
+        GroupedQueryAttention.Config(), description="its type, with its own settings"
     )
     parallel_residual: bool = Field(False, description="attention and MLP side by side (GPT-NeoX)")
     clip_qkv: PositiveFloat | None = Field(
@@ -105,7 +99,9 @@ class ModelConfig(Frozen):
     head_bias: bool = Field(False, description="add a bias to the output logits (Phi)")
     activation: ActivationName = Field("silu", description="of the MLP; gelu_tanh: fit of gelu")
     gated_mlp: bool = Field(True, description="down(act(gate(x)) * up(x)); false: down(act(up(x)))")
-    feed_forward: AnyFeedForward = Field(MLP(), description="its type, with its own settings")
+    feed_forward: AnyFeedForward = Field(
+        MLP.Config(), description="its type, with its own settings"
+    )
     dense_layers: NonNegativeInt = Field(
         0, description="the first so many layers have the type mlp instead"
     )
@@ -156,8 +152,7 @@ class ModelConfig(Frozen):
                 "query_pre_attn_scalar: scales the logits of a softmax, and attention "
                 f"{self.attention} has none"
             )
-        self.self_attention.check(self)
-        self.feed_forward.check(self)
+        self._check_blocks()
         for key, is_on in (
             ("attention_softcap", self.attention_softcap is not None),
             ("attention_sinks", self.attention_sinks),
@@ -187,6 +182,51 @@ class ModelConfig(Frozen):
             )
         return self
 
+    def _check_blocks(self) -> None:
+        """ValueError, which begins with a key, if a block does not fit the other fields."""
+        if isinstance(self.self_attention, LatentAttention.Config):
+            for key, given, wanted in (
+                ("head_dim", self.head_dim, None),
+                ("num_key_value_heads", self.num_key_value_heads, self.num_attention_heads),
+                ("qk_norm", self.qk_norm, False),
+                ("clip_qkv", self.clip_qkv, None),
+                ("position", self.position.type, "rope"),
+            ):
+                if given not in (None, wanted):
+                    raise ValueError(
+                        f"{key}: is {given}, but with self_attention latent it can only be "
+                        f"{'null' if wanted is None else wanted}"
+                    )
+        elif self.head_dim is None and self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
+                f"{self.num_attention_heads}; set head_dim or change one of them"
+            )
+        clamps = isinstance(self.feed_forward, Experts.Config) and self.feed_forward.swiglu_limit
+        if clamps and not (self.gated_mlp and self.activation == "silu"):
+            raise ValueError(
+                "feed_forward.swiglu_limit: is that of an activation of its own; leave gated_mlp "
+                "true and activation silu"
+            )
+
+    def spec(
+        self,
+        encoding: Encoding | None = None,
+        layout: Layout = "half",
+        mesh: Collectives = SINGLE_DEVICE,
+    ) -> DecoderSpec:
+        """Return what the blocks of the decoder share. encoding: None: that of `position`."""
+        alike = {
+            x.name: getattr(self, x.name) for x in fields(DecoderSpec) if hasattr(self, x.name)
+        }
+        computed: dict[str, Any] = {
+            "head_dim": self.head_dim or self.hidden_size // self.num_attention_heads,
+            "encoding": self.position if encoding is None else encoding,
+            "layout": layout,
+            "mesh": mesh,
+        }
+        return DecoderSpec(**alike | computed)
+
     @property
     def sizes(self) -> Sizes:
         """What the shapes of a position encoding's parameters depend on."""
@@ -199,10 +239,14 @@ class ModelConfig(Frozen):
         )
 
     @property
-    def stacks(self) -> dict[str, tuple[FeedForward, int]]:
+    def stacks(self) -> dict[str, tuple[FeedForward.Config, int]]:
         """The layers of each kind, by the name of their parameters: feed-forward, and number."""
         last = {"layers": (self.feed_forward, self.num_hidden_layers - self.dense_layers)}
-        return {"dense_layers": (MLP(), self.dense_layers), **last} if self.dense_layers else last
+        return (
+            {"dense_layers": (MLP.Config(), self.dense_layers), **last}
+            if self.dense_layers
+            else last
+        )
 
     @property
     def backend(self) -> Backend:
@@ -216,7 +260,7 @@ class ModelConfig(Frozen):
 
     @property
     def heads_width(self) -> int:
-        return self.self_attention.head_dim(self)
+        return self.self_attention.head_dim(self.spec())
 
     @property
     def kv_heads(self) -> int:

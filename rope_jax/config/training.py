@@ -98,7 +98,7 @@ class TrainingConfig(Frozen):
         if rotary_dim > self._rotary_dim:
             raise ValueError(
                 f"rope.rotary_dim: {rotary_dim} is larger than head_dim "
-                f"{self.model.self_attention.rotary_dim(self.model)}"
+                f"{self.model.self_attention.rotary_dim(self.model.spec())}"
             )
         self._check_pattern()
         for key, scaling, length, elements in self._uses():
@@ -270,7 +270,9 @@ class TrainingConfig(Frozen):
 
     @property
     def _rotary_dim(self) -> int:
-        return self.model.position.rotary_dim(self.model.self_attention.rotary_dim(self.model))
+        return self.model.position.rotary_dim(
+            self.model.self_attention.rotary_dim(self.model.spec())
+        )
 
     @property
     def geometry(self) -> RotaryGeometry:

@@ -14,9 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from rope_jax.config.devices import MeshConfig, check_vocabulary
-from rope_jax.config.sections import StageConfig
-from rope_jax.devices.collectives import (
+from rope_jax.collectives import (
     AXES,
     CONTEXT,
     DATA,
@@ -24,8 +22,11 @@ from rope_jax.devices.collectives import (
     ROWS,
     TENSOR,
     Collectives,
+    Shardings,
     spec_of,
 )
+from rope_jax.config.devices import MeshConfig, check_vocabulary
+from rope_jax.config.sections import StageConfig
 from rope_jax.errors import UserError, errors_in
 from rope_jax.rope import Rotary
 
@@ -54,6 +55,7 @@ class Placement:
                 f"{there_are}; make the product of its axes equal to that"
             )
         self._set(jax.make_mesh(tuple(sizes.values()), AXES, axis_types=_AUTO, devices=devices))
+        self.shardings: Shardings = {}
 
     def _set(self, mesh: Mesh) -> None:
         self.mesh, self.config = mesh, MeshConfig(**mesh.shape)
@@ -62,6 +64,12 @@ class Placement:
         self.row_shards = mesh.shape[DATA] * self.config.fsdp
         self.parameter_shards = self.config.fsdp * self.config.tensor
         self.replicated, self._rows = NamedSharding(mesh, _REPLICATED), NamedSharding(mesh, _ROWS)
+
+    def splitting(self, shardings: Shardings) -> "Placement":
+        """Return a placement that splits the parameters of a model as it asks for."""
+        other = copy.copy(self)
+        other.shardings = shardings
+        return other
 
     def sharing_windows(self, context: int) -> "Placement":
         """Return a placement in which `context` devices share each window, for the same parameters.
@@ -110,7 +118,7 @@ class Placement:
         """Add shardings to a tree of shapes and dtypes: parameters, optimizer state."""
 
         def shard(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
-            sharding = NamedSharding(self.mesh, spec_of(path, leaf))
+            sharding = NamedSharding(self.mesh, spec_of(path, leaf, self.shardings))
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
         return jax.tree_util.tree_map_with_path(shard, abstract)
@@ -150,9 +158,9 @@ class Placement:
                 return value / copies, sums
 
             gradient, sums = jax.grad(share, has_aux=True)(params)
-            return _summed(gradient), jax.lax.psum(sums, ROWS)
+            return self._summed(gradient), jax.lax.psum(sums, ROWS)
 
-        return self._on_all(on_each, lambda params: (_specs_of(params), _REPLICATED))
+        return self._on_all(on_each, lambda params: (self._specs_of(params), _REPLICATED))
 
     def sums(self, function: Callable[..., Tree]) -> Callable[..., Tree]:
         """Return function(params, rows, rotary, …), whose result is a tree of sums over rows."""
@@ -201,7 +209,7 @@ class Placement:
                 function,
                 mesh=self.mesh,
                 in_specs=(
-                    _specs_of(params),
+                    self._specs_of(params),
                     jax.tree.map(lambda _: _ROWS, rows),
                     jax.tree.map(_rotary_spec, rotary),
                     *(_REPLICATED,) * len(rest),
@@ -212,22 +220,22 @@ class Placement:
 
         return on_all
 
+    def _specs_of(self, params: Tree) -> Tree:
+        specs: Tree = jax.tree_util.tree_map_with_path(
+            functools.partial(spec_of, shardings=self.shardings), params
+        )
+        return specs
 
-def _specs_of(params: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(spec_of, params)
+    def _summed(self, gradient: Tree) -> Tree:
+        """Add up the shares of a gradient over devices that have the same part of a parameter."""
+
+        def summed(leaf: jax.Array, spec: PartitionSpec) -> jax.Array:
+            split_over = {axis for axes in spec if axes for axis in np.atleast_1d(axes).tolist()}
+            return jax.lax.psum(leaf, tuple(axis for axis in AXES if axis not in split_over))
+
+        return jax.tree.map(summed, gradient, self._specs_of(gradient))
 
 
 def _rotary_spec(leaf: Any) -> PartitionSpec:
     """Split the axis of rows, the second of every leaf, unless all rows share it."""
     return _REPLICATED if leaf.shape[1] == 1 else PartitionSpec(None, ROWS)
-
-
-def _summed(gradient: Any) -> Any:
-    """Add up the shares of a gradient over the devices that have the same part of a parameter."""
-
-    def summed(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
-        spec = spec_of(path, leaf)
-        split_over = {axis for axes in spec if axes for axis in np.atleast_1d(axes).tolist()}
-        return jax.lax.psum(leaf, tuple(axis for axis in AXES if axis not in split_over))
-
-    return jax.tree_util.tree_map_with_path(summed, gradient)

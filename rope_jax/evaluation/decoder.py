@@ -27,12 +27,12 @@ DecoderNLL = Callable[
 
 def nll_of_last(model: LanguageModel, placement: Placement) -> DecoderNLL:
     """Return the model's NLL of a window's last targets, with rows and windows split by devices."""
-    return _of_last(model.on(placement.collectives).nll, placement)
+    return _of_last(model.on(placement.collectives).nll, placement.splitting(model.shardings))
 
 
 def scores_of_last(model: LanguageModel, placement: Placement) -> LastNLLFunction:
     """Return the same as `Scores`, with whether each target is the model's first choice."""
-    return _of_last(model.on(placement.collectives).scores, placement)
+    return _of_last(model.on(placement.collectives).scores, placement.splitting(model.shardings))
 
 
 def _of_last(model: Callable[..., Any], placement: Placement) -> Callable[..., Any]:

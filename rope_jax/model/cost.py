@@ -31,8 +31,11 @@ def window_flops(model: ModelConfig, vocab_size: int, length: int, scored: int) 
 def _forward_flops(model: ModelConfig, vocab_size: int, seq_len: int) -> tuple[float, float]:
     """FLOPs of one token's forward pass: products with matrices, and attention."""
     attention = model.self_attention
-    layers = model.num_hidden_layers * attention.flops_per_token(model)
-    layers += sum(own.flops_per_token(model) * count for own, count in model.stacks.values())
+    layers = model.num_hidden_layers * attention.flops_per_token(model.spec())
+    layers += sum(
+        feed_forward.flops_per_token(model.spec()) * count
+        for feed_forward, count in model.stacks.values()
+    )
     head = 2 * model.hidden_size * (model.vocab_size or vocab_size)
     pairs = model.num_hidden_layers * seq_len / 2
-    return float(layers + head), pairs * attention.flops_per_pair(model)
+    return float(layers + head), pairs * attention.flops_per_pair(model.spec())

@@ -14,7 +14,7 @@ size 1.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,18 +25,21 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from rope_jax.attention.remat_names import with_remat
-from rope_jax.blocks.base import Norm, Parameter, Parameters, linear
-from rope_jax.config.model import ModelConfig
-from rope_jax.devices.collectives import SINGLE_DEVICE, Collectives
-from rope_jax.errors import UserError
-from rope_jax.model.layers import (
-    DecoderLayer,
-    LayerContext,
-    LayerInputs,
-    LayerKind,
-    Weights,
-    multiplied,
+from rope_jax.blocks import FeedForward
+from rope_jax.blocks.attention import AttentionSpan, LayerInputs
+from rope_jax.blocks.base import Auxiliary, DecoderSpec, parameter
+from rope_jax.blocks.norms import norm
+from rope_jax.collectives import (
+    FSDP,
+    SINGLE_DEVICE,
+    TENSOR,
+    Collectives,
+    Sharding,
+    Shardings,
 )
+from rope_jax.config.model import ModelConfig
+from rope_jax.errors import UserError
+from rope_jax.model.layers import DecoderLayer, multiplied
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.resolve import ResolvedModel, ResolvedRun
 from rope_jax.positions.bands import band_masks, of_tokens, rotations
@@ -45,38 +48,27 @@ from rope_jax.rope import Rotary
 from rope_jax.rope.geometry import Layout
 
 Params = dict[str, Any]
-# What training adds to the mean loss; None if no block of the model has such a term.
-Auxiliary = Float[Array, ""] | None
+#: The static settings in which a layer differs from the others.
+LayerKind = tuple[FeedForward.Config, AttentionSpan]
+Structure = tuple[nnx.GraphDef[nnx.Module], nnx.State]
 _ROPE = RoPE()
 
 
-class EmbeddingAndHead(Weights):
+class EmbeddingAndHead(nnx.Module):
     """The modules outside the layers: token embedding, final norm and output matrix."""
 
     def __init__(
-        self, config: ModelConfig, vocab_size: int, mesh: Collectives, rngs: nnx.Rngs
+        self, config: ResolvedModel, spec: DecoderSpec, vocab_size: int, rngs: nnx.Rngs
     ) -> None:
-        self.config, self.mesh, width = config, mesh, config.hidden_size
-        embedding = {"embedding": Parameter((vocab_size, width))}
-        declared: Parameters = {"embed_tokens": embedding, "norm": Norm(width)}
-        head = {} if config.tie_word_embeddings else linear(width, vocab_size)
-        if config.head_bias:
-            head["bias"] = Parameter((vocab_size,), "zeros")
-        if head:
-            declared["lm_head"] = head
-        super().__init__(declared, config, rngs)
+        self.config, self.spec = config, spec
+        self.embed_tokens = Embedding(spec, vocab_size, rngs)
+        self.norm = norm(spec, spec.hidden_size, rngs)
+        if config.head_bias or not config.tie_word_embeddings:
+            self.lm_head = Head(config, spec, vocab_size, rngs)
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
         """Return the tokens' embeddings, scaled; Gemma's root is rounded to their dtype."""
-        embedding = self["embed_tokens"]["embedding"].astype(self.config.dtype)
-        if self.mesh.tensor == 1:
-            x = jnp.take(embedding, tokens, axis=0)
-        else:
-            size = embedding.shape[0]
-            own = tokens - self.mesh.own_vocabulary(size)
-            x = jnp.take(embedding, jnp.clip(own, 0, size - 1), axis=0)
-            is_own = (own >= 0) & (own < size)
-            x = self.mesh.sum_over_tensor(x * is_own[:, None].astype(x.dtype))
+        x = self.embed_tokens(tokens)
         scale = self.config.scale_embeddings
         if scale == "sqrt_hidden_size":
             scale = float(np.asarray(self.config.hidden_size**0.5, x.dtype))
@@ -86,18 +78,54 @@ class EmbeddingAndHead(Weights):
         self, hidden: Float[Array, "computed D"]
     ) -> tuple[Float[Array, "computed E"], Float[Array, "E V"]]:
         """Return two matrices whose product is the logits; E is D, or D + 1 with a bias."""
-        tied, dtype = self.config.tie_word_embeddings, self.config.factor_dtype
-        kernel = self["embed_tokens"]["embedding"].T if tied else self["lm_head"]["kernel"]
+        dtype = self.spec.factor_dtype
+        if self.config.tie_word_embeddings:
+            kernel = self.embed_tokens.embedding[...].T
+        else:
+            kernel = self.lm_head.kernel[...]
         if self.config.head_bias:
             hidden = jnp.pad(hidden, ((0, 0), (0, 1)), constant_values=1)
-            kernel = jnp.concatenate([kernel, self["lm_head"]["bias"][None]])
+            kernel = jnp.concatenate([kernel, self.lm_head.bias[...][None]])
         return hidden.astype(dtype), kernel.astype(dtype)
+
+
+class Embedding(nnx.Module):
+    """The vector of each token; devices that share a vocabulary have the rows of some tokens."""
+
+    def __init__(self, spec: DecoderSpec, vocab_size: int, rngs: nnx.Rngs) -> None:
+        self.spec = spec
+        shape, sharding = (vocab_size, spec.hidden_size), Sharding((TENSOR, FSDP))
+        self.embedding = parameter(spec, shape, rngs, sharding=sharding)
+
+    def __call__(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
+        embedding, mesh = self.embedding[...].astype(self.spec.dtype), self.spec.mesh
+        if mesh.tensor == 1:
+            return jnp.take(embedding, tokens, axis=0)
+        size = embedding.shape[0]
+        row = tokens - mesh.own_vocabulary(size)
+        x = jnp.take(embedding, jnp.clip(row, 0, size - 1), axis=0)
+        is_here = (row >= 0) & (row < size)
+        return mesh.sum_over_tensor(x * is_here[:, None].astype(x.dtype))
+
+
+class Head(nnx.Module):
+    """The output matrix, unless it is the embedding's, and a bias of the logits."""
+
+    def __init__(
+        self, config: ResolvedModel, spec: DecoderSpec, vocab_size: int, rngs: nnx.Rngs
+    ) -> None:
+        if not config.tie_word_embeddings:
+            shape, sharding = (spec.hidden_size, vocab_size), Sharding((FSDP, TENSOR))
+            self.kernel = parameter(spec, shape, rngs, sharding=sharding)
+        if config.head_bias:
+            sharding = Sharding((TENSOR,))
+            self.bias = parameter(spec, (vocab_size,), rngs, initial=0, sharding=sharding)
 
 
 class LanguageModel:
     """The decoder as pure functions of its parameters.
 
-    pattern: how layers differ; layer i has element i mod its length.
+    pattern: which keys layers see; layer i has element i mod its length.
     mesh: what the model exchanges with other devices. Its methods take whole windows and return
         their losses on any mesh, but parameters are one device's shards.
     """
@@ -107,18 +135,19 @@ class LanguageModel:
         config: ResolvedModel,
         vocab_size: int,
         layout: Layout = "half",
-        pattern: Sequence[LayerKind] = (LayerKind(),),
+        pattern: Sequence[AttentionSpan] = (AttentionSpan(),),
         encoding: Encoding = _ROPE,
         mesh: Collectives = SINGLE_DEVICE,
     ) -> None:
         self.config, self.vocab_size, self.encoding, self.mesh = config, vocab_size, encoding, mesh
         self._layout, self._pattern = layout, pattern
+        self._spec = config.spec(encoding, layout, mesh)
         self._output: Any = {"softcap": config.logit_softcap, "mesh": mesh}
-        self._new_outer = lambda rngs: EmbeddingAndHead(config, vocab_size, mesh, rngs)
-        self._outer_graph = _graph(self._new_outer)
-        self._layer_graphs = {
-            own: _graph(functools.partial(DecoderLayer, config, own))
-            for own, _ in config.stacks.values()
+        self._outer_structure = _structure(self._new_outer)
+        self._layer_structures = {
+            (feed_forward, span): _structure(functools.partial(self._new_layer, feed_forward, span))
+            for feed_forward, _ in config.stacks.values()
+            for span in pattern
         }
         self._layer = with_remat(self._apply_layer, config.remat, mesh.fsdp)
 
@@ -126,6 +155,28 @@ class LanguageModel:
         """Return the same model as it runs on each device of a mesh."""
         how = self._layout, self._pattern, self.encoding
         return LanguageModel(self.config, self.vocab_size, *how, mesh)
+
+    def _new_outer(self, rngs: nnx.Rngs) -> EmbeddingAndHead:
+        return EmbeddingAndHead(self.config, self._spec, self.vocab_size, rngs)
+
+    def _new_layer(
+        self, feed_forward: FeedForward.Config, span: AttentionSpan, rngs: nnx.Rngs
+    ) -> DecoderLayer:
+        return DecoderLayer(self._spec, self.config.self_attention, feed_forward, span, rngs)
+
+    @functools.cached_property
+    def shardings(self) -> Shardings:
+        """How a mesh splits each parameter, by its path without the name of its stack."""
+        modules = [self._outer_structure, *self._layer_structures.values()]
+        return {
+            tuple(map(str, path)): parameter.split
+            for _, state in modules
+            for path, parameter in nnx.to_flat_state(state)
+        }
+
+    def abstract_params(self) -> Params:
+        """Return the shapes and dtypes of the parameters."""
+        return jax.eval_shape(lambda: self.init(0))
 
     def init(self, seed: int) -> Params:
         """Draw fresh parameters, of dtype `param_dtype`; those of the position encoding float32.
@@ -138,8 +189,8 @@ class LanguageModel:
             outer_key, layers_key = jax.random.split(key)
             keys = jax.random.split(layers_key, self.config.num_hidden_layers)
             layers, first = {}, 0
-            for name, (own, count) in self.config.stacks.items():
-                new = functools.partial(DecoderLayer, self.config, own)
+            for name, (feed_forward, count) in self.config.stacks.items():
+                new = functools.partial(self._new_layer, feed_forward, self._pattern[0])
                 one = functools.partial(_parameters, new)
                 layers[name] = jax.vmap(one)(keys[first : first + count])
                 first += count
@@ -172,19 +223,15 @@ class LanguageModel:
         x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
         x = self.encoding.embed(position, x, own_positions).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids)
-        pattern, masks, stacks = self._pattern, band_masks(rotary), self.config.stacks
-        of_layers = [own for own, count in stacks.values() for _ in range(count)]
-        kinds = [
-            replace(pattern[i % len(pattern)], masks=masks, feed_forward=own)
-            for i, own in enumerate(of_layers)
-        ]
-        kinds[-1] = replace(kinds[-1], last=last)
         layers = self._scanned if self.config.layers == "scanned" else self._unrolled
         auxiliary, first = None, 0
-        for name, (_, count) in stacks.items():
-            x, more = layers(x, params[name], inputs, kinds[first : first + count], first)
+        for name, (feed_forward, count) in self.config.stacks.items():
+            spans = (self._pattern[i % len(self._pattern)] for i in range(first, first + count))
+            kinds = [(feed_forward, span) for span in spans]
+            is_last = first + count == self.config.num_hidden_layers
+            x, more = layers(x, params[name], inputs, kinds, first, last if is_last else None)
             auxiliary, first = _plus(auxiliary, more), first + count
-        return multiplied(outer["norm"](x), self.config.logit_multiplier), auxiliary
+        return multiplied(outer.norm(x), self.config.logit_multiplier), auxiliary
 
     def nll(
         self,
@@ -251,8 +298,8 @@ class LanguageModel:
 
     def _outer(self, params: Params) -> EmbeddingAndHead:
         others = {"position", *self.config.stacks}
-        own = {name: tree for name, tree in params.items() if name not in others}
-        return nnx.merge(self._outer_graph, self.mesh.whole(own, self.config.factor_dtype))
+        outer = {name: tree for name, tree in params.items() if name not in others}
+        return self._merged(self._outer_structure, outer)
 
     def _layer_inputs(
         self,
@@ -269,7 +316,7 @@ class LanguageModel:
             ones = jnp.ones_like(rotary.frequencies.attention_factor)
             plain = rotary.frequencies._replace(attention_factor=ones)
             rotary = rotary._replace(frequencies=plain)
-        pairs = rotary.frequencies.inv_freq.shape[-1]
+        pairs, masks = rotary.frequencies.inv_freq.shape[-1], band_masks(rotary)
         rotary = of_tokens(rotary, lambda x: self.mesh.own_tokens(x, -1))
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
         rotated = rotations(rotary, self.mesh.own_tokens(positions, 1))
@@ -282,6 +329,7 @@ class LanguageModel:
             encoding=self.encoding.layer_params(position, positions, pairs),
             segment_ids=None if segment_ids is None else segment_ids[None],
             bias=None if rotary.bias is None else jnp.asarray(rotary.bias),
+            masks=masks,
         )
 
     def _unrolled(
@@ -291,14 +339,17 @@ class LanguageModel:
         inputs: LayerInputs,
         kinds: Sequence[LayerKind],
         first: int | Int[Array, ""] = 0,
+        last: int | None = None,
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
         """Apply consecutive layers, one per kind, from layer `first`; params: stacked, of these."""
-        # split, not indexing: its gradient is one concatenation instead of L padded sums
         auxiliary = None
-        slices = jax.tree.map(lambda leaf: jax.lax.split(leaf, [1] * len(kinds)), params)
-        for index, kind in enumerate(kinds):
-            own = jax.tree.map(lambda _, parts, i=index: parts[i][0], params, slices)
-            x, more = self._layer(x, own, inputs.at(first + index), kind)
+        for index, (kind, layer) in enumerate(
+            zip(kinds, _unstacked(params, len(kinds)), strict=True)
+        ):
+            of_layer = inputs.at(first + index)
+            if index == len(kinds) - 1:
+                of_layer = replace(of_layer, last=last)
+            x, more = self._layer(x, layer, of_layer, kind)
             auxiliary = _plus(auxiliary, more)
         return x, auxiliary
 
@@ -309,26 +360,26 @@ class LanguageModel:
         inputs: LayerInputs,
         kinds: Sequence[LayerKind],
         first: int = 0,
+        last: int | None = None,
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
         """Scan over repeats of the pattern, and unroll the layers within each.
 
         Layers after the last complete repeat are unrolled too, and a last one of fewer tokens.
         """
-        period, count, computes_all = len(self._pattern), len(kinds), kinds[-1].last is None
+        period, count, computes_all = len(self._pattern), len(kinds), last is None
         scanned = (count if computes_all else count - 1) // period * period
         if not scanned:
-            return self._unrolled(x, params, inputs, kinds, first)
-        pattern = [replace(kind, last=None) for kind in kinds[:period]]
+            return self._unrolled(x, params, inputs, kinds, first, last)
 
         def apply_pattern(
             x: Float[Array, "tokens D"], repeat: tuple[Params | None, Int[Array, ""]]
         ) -> tuple[Float[Array, "tokens D"], Auxiliary]:
-            own, start = repeat
-            if own is None:
-                own = jax.tree.map(
+            layers, start = repeat
+            if layers is None:
+                layers = jax.tree.map(
                     lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, period), params
                 )
-            return self._unrolled(x, own, inputs, pattern, first + start)
+            return self._unrolled(x, layers, inputs, kinds[:period], first + start)
 
         stacked = None
         # Without this, gradients of weights take time quadratic in the number of layers. Nobody
@@ -342,25 +393,37 @@ class LanguageModel:
         if scanned == count:
             return x, auxiliary
         rest = jax.tree.map(lambda leaf: leaf[scanned:], params)
-        x, more = self._unrolled(x, rest, inputs, kinds[scanned:], first + scanned)
+        x, more = self._unrolled(x, rest, inputs, kinds[scanned:], first + scanned, last)
         return x, _plus(auxiliary, more)
 
     def _apply_layer(
         self, x: Float[Array, "tokens D"], params: Params, inputs: LayerInputs, kind: LayerKind
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
-        graph = self._layer_graphs[kind.feed_forward]
-        layer = nnx.merge(graph, self.mesh.whole(params, self.config.factor_dtype))
-        how = self.encoding, self._layout, self.mesh
-        return layer(x, LayerContext(self.config, inputs, kind, *how))
+        layer: DecoderLayer = self._merged(self._layer_structures[kind], params)
+        return layer(x, inputs)
+
+    def _merged(self, structure: Structure, params: Params) -> Any:
+        """Return a module with parameters that are gathered over the devices that share them."""
+        whole = self.mesh.whole(params, self._spec.factor_dtype, self.shardings)
+        return nnx.merge(structure[0], whole)
 
 
 def _plus(total: Auxiliary, more: Auxiliary) -> Auxiliary:
     return more if total is None else total if more is None else total + more
 
 
-def _graph(new: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
-    """Return a module's structure without drawing parameters."""
-    return nnx.graphdef(nnx.eval_shape(lambda: new(nnx.Rngs(0))))
+def _unstacked(params: Params, count: int) -> Iterator[Params]:
+    """Yield the parameters of each layer."""
+    leaves, tree = jax.tree.flatten(params)
+    # split, not indexing: its gradient is one concatenation instead of L padded sums
+    slices = [jax.lax.split(leaf, [1] * count) for leaf in leaves]
+    for layer in zip(*slices, strict=True):
+        yield jax.tree.unflatten(tree, [leaf[0] for leaf in layer])
+
+
+def _structure(new: Callable[[nnx.Rngs], nnx.Module]) -> Structure:
+    """Return a module's structure, and its parameters without drawing them."""
+    return nnx.split(nnx.eval_shape(lambda: new(nnx.Rngs(0))))
 
 
 def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> Params:
@@ -370,7 +433,9 @@ def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> P
 def language_model(config: ResolvedRun, vocab_size: int) -> LanguageModel:
     """Return the model of a run. vocab_size: that of the tokenizer; UserError if too large."""
     own = vocabulary_size(config.model, vocab_size)
-    pattern = [LayerKind(x.sliding_window, x.attention_chunk, x.rotates) for x in config.pattern]
+    pattern = [
+        AttentionSpan(x.sliding_window, x.attention_chunk, x.rotates) for x in config.pattern
+    ]
     model = ResolvedModel(config.model)
     return LanguageModel(model, own, config.rope.layout, pattern, config.encoding)
 

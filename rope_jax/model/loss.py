@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from rope_jax.devices.collectives import SINGLE_DEVICE, Collectives
+from rope_jax.collectives import SINGLE_DEVICE, Collectives
 
 # 256 MiB in float32. Smaller chunks would read the kernel's D·V numbers too often.
 MOST_LOGITS = 2**26

@@ -29,7 +29,7 @@ _BATCH_ARRAYS = 5  # tokens, targets, segments, positions, weights: 4 bytes each
 
 def parameter_count(model: LanguageModel) -> int:
     """Return the number of parameters."""
-    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda: model.init(0))))
+    return sum(leaf.size for leaf in jax.tree.leaves(model.abstract_params()))
 
 
 def bytes_per_device(tree: Any) -> int:
@@ -69,7 +69,10 @@ def window_bytes(
     itemsize, own = _itemsize(model), -(-length // context)
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
-    feed_forward = max(own.numbers_per_token(model) for own, _ in model.stacks.values())
+    feed_forward = max(
+        feed_forward.activation_floats_per_token(model.spec())
+        for feed_forward, _ in model.stacks.values()
+    )
     wide = max(3 * heads + 3 * kv_heads, feed_forward)
     keys_and_values = itemsize * length * 2 * kv_heads // tensor
     # among the results, except where devices share the window: these gather, and then order them

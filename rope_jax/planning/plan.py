@@ -196,7 +196,8 @@ def plan_sweep(
     placement = Placement(mesh_for(training, count, whole_heads=whole_heads), devices)
     model = language_model(training, vocab_size)
     placement.check_vocabulary(model.vocab_size)
-    like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
+    placement = placement.splitting(model.shardings)
+    like = placement.shard_state(model.abstract_params())
     memory = MemoryPlan(
         model.config,
         model.vocab_size,

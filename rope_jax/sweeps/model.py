@@ -141,7 +141,8 @@ def load_model(
     processes.on_first(lambda: check_provenance(session.run, session.recorded, own))
     placement = Placement(mesh_for(training, whole_heads=whole_heads))
     model = language_model(training, session.tokenizer.vocab_size)
-    like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
+    placement = placement.splitting(model.shardings)
+    like = placement.shard_state(model.abstract_params())
     memory = MemoryPlan(
         model.config,
         model.vocab_size,

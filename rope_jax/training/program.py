@@ -34,8 +34,9 @@ class Program:
     """The model and optimizer of a config, placed on a mesh."""
 
     def __init__(self, config: ResolvedRun, vocab_size: int, placement: Placement) -> None:
-        self.config, self.placement = config, placement
+        self.config = config
         self.model = language_model(config, vocab_size).on(placement.collectives)
+        self.placement = placement.splitting(self.model.shardings)
         placement.check_vocabulary(self.model.vocab_size)
         self.vocab_size = self.model.vocab_size
         self.optimizer = optimizer(config)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rope_jax.blocks.attention import AttentionSpan
 from rope_jax.config.devices import MeshConfig, check_mesh
 from rope_jax.config.model import ModelConfig
 from rope_jax.data.batches import Batch
@@ -27,7 +28,6 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.decoder import nll_of_last, scores_of_last
 from rope_jax.model import loss
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.layers import LayerKind
 from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.encodings import ENCODINGS
 from rope_jax.positions.mapping import with_map
@@ -113,8 +113,8 @@ def measured(
     placement = Placement(MeshConfig(**mesh), devices)
     placement.check_vocabulary(VOCABULARY)
     alone = LanguageModel(resolve_model(config), VOCABULARY, "half", kinds_of(windows), position)
-    model = alone.on(placement.collectives)
-    rotary_dim = position.rotary_dim(config.self_attention.rotary_dim(config))
+    placement, model = placement.splitting(alone.shardings), alone.on(placement.collectives)
+    rotary_dim = position.rotary_dim(config.self_attention.rotary_dim(config.spec()))
     layers = RotaryLayers(RotaryGeometry(rotary_dim, 50.0, T // 2))
 
     def rotary_at(positions):
@@ -213,7 +213,7 @@ def models():
     own = {"self_attention": latent, "num_key_value_heads": None, "qkv_bias": True}
     yield "latent attention", lambda: case(own | {"attention_sinks": True}, MIXED)
     yield "sliding windows", lambda: case(BLOCKWISE, {"context": 8}, windows=(None, 10))
-    chunks = LayerKind(attention_chunk=10), LayerKind(rotates=False)
+    chunks = AttentionSpan(attention_chunk=10), AttentionSpan(rotates=False)
     llama4 = {"qk_norm": "rotated"} | BLOCKWISE
     yield "chunks", lambda: case(llama4, {"context": 4, "tensor": 2}, windows=chunks)
     mixed = EXPERTS | {"dense_layers": 1, "remat": "products", "layers": "scanned"}

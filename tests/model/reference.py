@@ -9,7 +9,7 @@ import math
 import jax
 import numpy as np
 
-from rope_jax.model.layers import LayerKind
+from rope_jax.blocks.attention import AttentionSpan
 
 SIZES = {
     "hidden_size": 32,
@@ -80,7 +80,7 @@ FAMILIES = {
     "gpt_neox": (NEOX, (None,)),
     "llama4": (
         {"qk_norm": "rotated"},
-        (LayerKind(attention_chunk=7), LayerKind(rotates=False)),
+        (AttentionSpan(attention_chunk=7), AttentionSpan(rotates=False)),
     ),
     "granite": (
         {"scale_embeddings": 3.0, "residual_multiplier": 0.3, "logit_multiplier": 1.5},
@@ -111,7 +111,7 @@ FAMILIES = {
 
 def kinds_of(windows):
     """Return the kinds of layers, given these or their sliding windows."""
-    return [own if isinstance(own, LayerKind) else LayerKind(own) for own in windows]
+    return [own if isinstance(own, AttentionSpan) else AttentionSpan(own) for own in windows]
 
 
 def normalized(x, weights, config, epsilon=None):
@@ -348,5 +348,5 @@ def loud_params(model):
         fan_in = leaf.shape[-1] if path[-1].key == "embedding" else leaf.shape[-2]
         return (rng.standard_normal(leaf.shape) * 1.5 / np.sqrt(fan_in)).astype(np.float32)
 
-    shapes = jax.eval_shape(lambda: model.init(0))
+    shapes = model.abstract_params()
     return jax.tree_util.tree_map_with_path(draw, shapes)

@@ -40,7 +40,7 @@ def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
 ):
     config = ModelConfig(attention=attention, **fields)
     model = LanguageModel(resolve_model(config), vocabulary)
-    params = jax.eval_shape(lambda: model.init(0))
+    params = model.abstract_params()
     rotary = Rotary.shared(Frequencies.from_float64(np.ones(config.heads_width // 2)))
     tokens = jax.ShapeDtypeStruct((1, length), np.int32)
 
@@ -171,7 +171,7 @@ def forward(seq_len, vocab_size=61, **fields):
     """Count the FLOPs of one token's forward pass."""
     model = LanguageModel(resolve_model(ModelConfig(**NARROW | fields)), vocab_size)
     text = np.zeros((1, seq_len), np.int32)
-    shapes = jax.eval_shape(lambda: model.init(0))
+    shapes = model.abstract_params()
     program = jax.make_jaxpr(model.nll)(shapes, text, text, text, None, ROTARY)
     return products(program.jaxpr) / seq_len
 

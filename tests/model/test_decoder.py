@@ -13,13 +13,13 @@ from flax import nnx
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.blocks.base import Norm
+from rope_jax.blocks.base import DecoderSpec
+from rope_jax.blocks.norms import norm
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.model.layers import multiplied
-from rope_jax.model.norms import norm
 from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
@@ -291,7 +291,7 @@ def test_far_keys_at_the_same_distances_change_nothing(name):
 
 def test_bfloat16_weights_give_the_losses_of_their_rounded_values():
     model = made("full", param_dtype="bfloat16")
-    fresh = jax.eval_shape(lambda: model.init(0))
+    fresh = model.abstract_params()
     assert {leaf.dtype for leaf in jax.tree.leaves(fresh)} == {jnp.dtype(jnp.bfloat16)}
     params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), loud_params(model))
     rounded = jax.tree.map(lambda x: x.astype(np.float32), params)
@@ -321,7 +321,7 @@ def test_a_multiplier_is_not_rounded_to_bfloat16():
 @pytest.mark.parametrize("heads", [None, 5])
 @pytest.mark.parametrize("kind", ["rms_norm", "rms_norm_plus_one", "layer_norm"])
 def test_norms_of_bfloat16_are_computed_in_float32(kind, heads):
-    module = norm(ModelConfig(norm=kind), Norm(64, heads), nnx.Rngs(0))
+    module = norm(DecoderSpec(norm=kind), 64, nnx.Rngs(0), heads=heads)
     x = np.random.default_rng(0).normal(3.0, 1.0, (5, 64)).astype(jnp.bfloat16)
     found = module(jnp.asarray(x))
     wanted = module(jnp.asarray(x.astype(np.float32)))
@@ -330,7 +330,7 @@ def test_norms_of_bfloat16_are_computed_in_float32(kind, heads):
 
 def test_the_scale_of_gemmas_norm_is_not_rounded_with_its_one():
     config = ModelConfig(norm="rms_norm_plus_one", rms_norm_eps=1e-6, param_dtype="bfloat16")
-    module = norm(config, Norm(4), nnx.Rngs(0))
+    module = norm(config.spec(), 4, nnx.Rngs(0))
     assert module.scale[...].dtype == jnp.bfloat16
     np.testing.assert_array_equal(module.scale[...], 0)
     module.scale[...] = jnp.full(4, 2**-12, jnp.bfloat16)
@@ -340,7 +340,7 @@ def test_the_scale_of_gemmas_norm_is_not_rounded_with_its_one():
 
 
 def test_layer_norm_is_exact_where_the_mean_is_large():
-    module = norm(ModelConfig(norm="layer_norm", rms_norm_eps=1e-9), Norm(256), nnx.Rngs(0))
+    module = norm(DecoderSpec(norm="layer_norm", rms_norm_eps=1e-9), 256, nnx.Rngs(0))
     x = (2000 + np.random.default_rng(0).standard_normal((3, 256))).astype(np.float32)
     exact = np.float64(x)
     wanted = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
@@ -354,7 +354,7 @@ def test_a_models_own_vocabulary_may_be_larger_than_the_tokenizers():
         settings = {"name": "x", "model": SIZES | fields, "stages": stages}
         return language_model(resolve_run(TrainingConfig.model_validate(settings)), 257)
 
-    shapes = jax.eval_shape(lambda: model(vocab_size=300).init(0))
+    shapes = model(vocab_size=300).abstract_params()
     assert shapes["embed_tokens"]["embedding"].shape == (300, 32)
     assert model().vocab_size == 257
     with pytest.raises(UserError, match=r"^model\.vocab_size: 200 is smaller than the tokenizer's"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rope_jax import attention
-from rope_jax.blocks.latent import LatentAttention
+from rope_jax.blocks import LatentAttention
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.model.decoder import LanguageModel, language_model
@@ -22,7 +22,7 @@ TOKENS = jax.ShapeDtypeStruct((B, T), np.int32)
 
 
 def shapes_of(model):
-    return jax.eval_shape(lambda: model.init(0))
+    return model.abstract_params()
 
 
 def rotary(width):
@@ -68,7 +68,7 @@ OTHERS = {
     "num_attention_heads": (8, False),  # narrower heads: the same shapes, a different program
     "num_key_value_heads": (2, True),
     "head_dim": (10, True),
-    "self_attention": (LatentAttention(), True),
+    "self_attention": (LatentAttention.Config(), True),
     "attention_sinks": (True, True),
     "tie_word_embeddings": (False, True),
     "norm": ("layer_norm", True),

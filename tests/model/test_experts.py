@@ -15,35 +15,32 @@ from rope_jax.blocks import Experts
 from rope_jax.config.model import ModelConfig
 from rope_jax.kernels import grouped
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.layers import LayerContext, LayerInputs, LayerKind, Weights
 from rope_jax.model.resolve import resolve_model
 from tests.model import reference
 
 SIZES = {"hidden_size": 16, "intermediate_size": 12, "num_attention_heads": 2}
 KINDS = {"grouped": reference.GROUPED, "clamped": reference.CLAMPED, "single": reference.SINGLE}
-EXPERTS = Experts(num_experts=4, num_experts_per_tok=2)
+EXPERTS = Experts.Config(num_experts=4, num_experts_per_tok=2)
 
 
 def draw(settings, tokens=40):
     """Return a model's config, tokens, and the parameters of its feed-forward."""
     config = ModelConfig(**SIZES, num_hidden_layers=1, feed_forward=settings)
     rng = np.random.default_rng(0)
-    declared = config.feed_forward.parameters(config)
-    params = jax.tree.map(
-        lambda p: rng.standard_normal(p.shape).astype(np.float32) / 2,
-        declared,
-        is_leaf=lambda p: hasattr(p, "initial"),
-    )
+    state = nnx.to_pure_dict(nnx.state(fresh(config)))
+    params = jax.tree.map(lambda p: rng.standard_normal(p.shape).astype(np.float32) / 2, state)
     return config, rng.standard_normal((tokens, 16)).astype(np.float32), params
 
 
 def applied(config, params, x):
     """Return the feed-forward's output and its auxiliary loss."""
-    declared = config.feed_forward.parameters(config)
-    graph = nnx.graphdef(nnx.eval_shape(lambda: Weights(declared, config, nnx.Rngs(0))))
-    inputs = LayerInputs((), jnp.ones((1, 1)), {}, None, None)
-    layer = LayerContext(resolve_model(config), inputs, LayerKind())
-    return config.feed_forward.apply(config, nnx.merge(graph, params), jnp.asarray(x), layer)
+    return nnx.merge(nnx.graphdef(fresh(config)), params)(jnp.asarray(x))
+
+
+def fresh(config):
+    """Return the model's feed-forward without numbers."""
+    spec = resolve_model(config).spec()
+    return nnx.eval_shape(lambda: config.feed_forward.build(spec, nnx.Rngs(0)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,17 +148,17 @@ def test_each_setting_changes_the_program(name):
 
 
 def test_every_setting_has_a_case():
-    assert {"type", *OTHERS} == set(Experts.model_fields)
+    assert {"type", *OTHERS} == set(Experts.Config.model_fields)
 
 
 def test_dense_layers_have_no_experts_and_cost_what_an_mlp_does():
     config = ModelConfig(**SIZES, num_hidden_layers=3, feed_forward=EXPERTS, dense_layers=2)
     model = LanguageModel(resolve_model(config), 61)
-    shapes = jax.eval_shape(lambda: model.init(0))
+    shapes = model.abstract_params()
     assert shapes["dense_layers"]["mlp"]["up_proj"]["kernel"].shape == (2, 16, 12)
     assert shapes["layers"]["mlp"]["experts"]["up_proj"]["kernel"].shape == (1, 4, 16, 12)
     # a router, and two of four experts
-    assert EXPERTS.flops_per_token(config) == 2 * (16 * 4 + 2 * 3 * 16 * 12)
+    assert EXPERTS.flops_per_token(config.spec()) == 2 * (16 * 4 + 2 * 3 * 16 * 12)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +166,7 @@ def test_dense_layers_have_no_experts_and_cost_what_an_mlp_does():
     [
         ({"dense_layers": 3}, "dense_layers: 3 is not below num_hidden_layers 3"),
         (
-            {"activation": "gelu", "feed_forward": Experts(swiglu_limit=7.0)},
+            {"activation": "gelu", "feed_forward": Experts.Config(swiglu_limit=7.0)},
             "feed_forward.swiglu_limit: is that of an activation of its own",
         ),
     ],
@@ -191,4 +188,4 @@ def test_models_whose_parts_do_not_fit(settings, message):
 )
 def test_choices_that_cannot_be_made(settings, message):
     with pytest.raises(ValidationError, match=message):
-        Experts(**settings)
+        Experts.Config(**settings)

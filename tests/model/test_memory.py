@@ -32,7 +32,8 @@ def plan(fields: dict, vocab_size: int = 128_256, fsdp: int = 1) -> MemoryPlan:
     config = ModelConfig(**{"attention": "blockwise", "layers": "scanned"} | fields)
     model = LanguageModel(resolve_model(config), vocab_size)
     placement = Placement(MeshConfig(fsdp=fsdp))
-    like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
+    placement = placement.splitting(model.shardings)
+    like = placement.shard_state(model.abstract_params())
     return MemoryPlan(config, vocab_size, like, placement)
 
 
@@ -77,7 +78,7 @@ def test_weights_are_divided_by_fsdp():
     one = plan(LLAMA_1B)
     # a sharding of four devices, of which this process need not have any
     mesh = jax.sharding.AbstractMesh((1, 4, 1, 1), ("data", "fsdp", "context", "tensor"))
-    placement = Placement(MeshConfig())
+    placement = copy.copy(one.placement)
     placement.mesh = mesh
     four = replace(one, like=placement.shard_state(one.like))
     # all but the norms, of which every device has all

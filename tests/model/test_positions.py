@@ -84,7 +84,7 @@ def model_and_params(method, attention, layers=1, order="unrolled"):
         values = 1 if path[-1].key == "scale" else rng.normal(0, 0.3, leaf.shape)
         return np.full(leaf.shape, values, np.float32)
 
-    shapes = jax.eval_shape(lambda: model.init(0))
+    shapes = model.abstract_params()
     params = jax.tree.map_with_path(draw, shapes)
     if "position" in params:
         initial = jax.jit(lambda key: encoding.initial(config.sizes, key))

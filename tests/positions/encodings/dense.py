@@ -13,8 +13,9 @@ import pytest
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.config.model import ModelConfig
-from rope_jax.model import layers
+from rope_jax.blocks.attention import AttentionSpan, LayerInputs
+from rope_jax.blocks.attention import attend as layer_attend
+from rope_jax.blocks.base import DecoderSpec
 from rope_jax.positions import bands
 from rope_jax.positions.encodings import ENCODINGS, Sizes
 from rope_jax.rope import Frequencies, RotaryGeometry, cos_sin
@@ -89,12 +90,12 @@ def attend(encoding, parameters, q, k, v, backend):
     params = encoding.layer_params(parameters, POSITIONS, cos.shape[-1])
     params = {name: jnp.asarray(x[0]) for name, x in params.items()}
     rotation = bands.Rotation(cos, sin, cos, sin)
-    inputs = layers.LayerInputs((rotation,), jnp.ones((1, S), jnp.float32), params, None, None)
+    inputs = LayerInputs((rotation,), jnp.ones((1, S), jnp.float32), params, None, None)
     in_blocks = functools.partial(banded_blockwise, block=7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BACKENDS["blockwise"], "attend_bands", in_blocks)
-        config, kind = ModelConfig(attention=backend), layers.LayerKind()
-        return layers.LayerContext(config, inputs, kind, encoding).attend(q, k, v)
+        spec = DecoderSpec(attention=backend, encoding=encoding)
+        return layer_attend(spec, AttentionSpan(), inputs, q, k, v)
 
 
 def slow_logits(q, k):

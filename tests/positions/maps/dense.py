@@ -13,8 +13,8 @@ import pytest
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.config.model import ModelConfig
-from rope_jax.model.layers import LayerContext, LayerInputs, LayerKind
+from rope_jax.blocks.attention import AttentionSpan, LayerInputs, attend
+from rope_jax.blocks.base import DecoderSpec
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.rope import RotaryGeometry
 
@@ -39,12 +39,12 @@ def layer_attention(rotary, backend, layer=0):
     positions, segments, q, k, v = map(jnp.asarray, (POSITIONS, SEGMENTS, Q, K, V))
     every = jax.tree.map(of_layer, rotations(rotary, positions))
     bias = None if rotary.bias is None else of_layer(rotary.bias)
-    inputs = LayerInputs(every, of_layer(rotary.query_scale), {}, segments, bias)
-    kind = LayerKind(masks=band_masks(rotary))
+    scale, masks = of_layer(rotary.query_scale), band_masks(rotary)
+    inputs = LayerInputs(every, scale, {}, segments, bias, masks)
     in_blocks = functools.partial(banded_blockwise, block=16)  # which no border coincides with
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BACKENDS["blockwise"], "attend_bands", in_blocks)
-        return LayerContext(ModelConfig(attention=backend), inputs, kind).attend(q, k, v)
+        return attend(DecoderSpec(attention=backend), AttentionSpan(), inputs, q, k, v)
 
 
 def dense_attention(angles, weight, scale, bias=0.0):

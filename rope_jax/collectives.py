@@ -8,44 +8,59 @@ transposes of collectives are right: that of an all-gather is a reduce-scatter, 
 """
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+from jax.tree_util import DictKey, KeyPath
 from jaxtyping import Array, Float
 
-from rope_jax.blocks import SHARDINGS
-from rope_jax.blocks.base import FSDP, TENSOR, Sharding
 from rope_jax.positions.zigzag import ZigZag, restored
 
-DATA, CONTEXT = "data", "context"
+DATA, CONTEXT, FSDP, TENSOR = "data", "context", "fsdp", "tensor"
 AXES = (DATA, CONTEXT, FSDP, TENSOR)
 """The axes of the mesh. Neighbouring devices differ in the last one, which exchanges the most. A
 sweep turns data into context; these are neighbours too, so that each device keeps its shards."""
 ROWS = (DATA, FSDP)
 """The axes over which the rows of a batch are split."""
 
-
-# Those outside the layers; what is neither here nor declared by a block, every device has whole.
-_RULES = SHARDINGS | {
-    ("embed_tokens", "embedding"): Sharding((TENSOR, FSDP)),
-    ("lm_head", "kernel"): Sharding((FSDP, TENSOR)),
-    ("lm_head", "bias"): Sharding((TENSOR,)),
-}
+Tree = TypeVar("Tree")
 
 
-def rule_of(path: tuple[Any, ...]) -> Sharding:
-    """Return the rule of a leaf of a parameter tree, or of a tree of the same names around it."""
-    names = tuple(key.key for key in path if isinstance(key, jax.tree_util.DictKey))
+class Sharding(NamedTuple):
+    """How a parameter is split, without its axis of layers.
+
+    axes:       the mesh axis that splits each of its axes, if any.
+    added_once: a bias that is added to a sum over "tensor", so only one device may add it.
+    """
+
+    axes: tuple[str | None, ...] = ()
+    added_once: bool = False
+
+    def axis_over(self, mesh_axis: str) -> int | None:
+        """Return which of the parameter's axes is split over a mesh axis, if any."""
+        return self.axes.index(mesh_axis) if mesh_axis in self.axes else None
+
+
+EVERYWHERE = Sharding()
+"""Every device has the whole parameter."""
+Shardings = Mapping[tuple[str, ...], Sharding]
+"""How each parameter of a model is split, by its path within a layer, or outside of them."""
+
+
+def sharding_of(path: KeyPath, shardings: Shardings) -> Sharding:
+    """Return that of a leaf of a parameter tree, or of a tree of the same names around it."""
+    names = tuple(key.key for key in path if isinstance(key, DictKey))
     ends = (names[start:] for start in range(len(names)))
-    return next((_RULES[end] for end in ends if end in _RULES), Sharding())
+    return next((shardings[end] for end in ends if end in shardings), EVERYWHERE)
 
 
-def spec_of(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
+def spec_of(path: KeyPath, leaf: Any, shardings: Shardings) -> PartitionSpec:
     """Return how a leaf of the training state is split; a stack of layers has an axis in front."""
-    axes = rule_of(path).axes
+    axes = sharding_of(path, shardings).axes
     if not any(axes):
         return PartitionSpec()
     return PartitionSpec(*(None,) * (len(leaf.shape) - len(axes)), *axes)
@@ -98,14 +113,14 @@ class Collectives:
         """Return the first token of this device's part of the vocabulary, `size` tokens."""
         return 0 if self.tensor == 1 else jax.lax.axis_index(TENSOR) * size
 
-    def whole(self, params: Any, dtype: str) -> Any:
+    def whole(self, params: Tree, dtype: str, shardings: Shardings) -> Tree:
         """Gather a layer's parameters, or those outside, over the devices that share each copy."""
 
-        def gather(path: Any, leaf: Any) -> Any:
-            rule = rule_of(path)
-            if rule.added_once and self.tensor > 1:
+        def gather(path: KeyPath, leaf: Array) -> Array:
+            sharding = sharding_of(path, shardings)
+            if sharding.added_once and self.tensor > 1:
                 leaf = jnp.where(jax.lax.axis_index(TENSOR) == 0, leaf, jnp.zeros_like(leaf))
-            axis = rule.axis_over(FSDP)
+            axis = sharding.axis_over(FSDP)
             return leaf if axis is None or self.fsdp == 1 else _gathered(FSDP, axis, dtype, leaf)
 
         return jax.tree_util.tree_map_with_path(gather, params)
