@@ -86,13 +86,6 @@ def check_seq_len(mesh: MeshConfig, seq_len: int) -> None:
             f"{seq_len:,} tokens cannot be split into {chunks} equal chunks, two for each of "
             f"mesh.context {mesh.context} devices; {_multiple(seq_len, chunks):,} can"
         )
-    chunk = seq_len // chunks
-    if mesh.context > 1 and chunk > 512 and not any(chunk % size == 0 for size in range(64, 513)):
-        raise ValueError(
-            f"{seq_len:,} tokens make chunks of {chunk:,}, two for each of mesh.context "
-            f"{mesh.context} devices, which attention would cut into blocks of a few tokens; "
-            f"{_multiple(seq_len, chunks * 64):,} is better"
-        )
 
 
 def differ_by_head(maps: Iterable[PositionMap | None]) -> bool:

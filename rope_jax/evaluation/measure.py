@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from rope_jax.devices.hardware import compiled
-from rope_jax.devices.memory import check_fits, host_bytes, least_available, program_bytes
+from rope_jax.devices.memory import check_fits, least_available, program_bytes
 from rope_jax.errors import UserError
 from rope_jax.evaluation.metrics import TaskMetric, exact_answers
 from rope_jax.evaluation.plan import EvalBatch, Job, SweepPlan
@@ -73,7 +73,6 @@ def measure(
     cost: of reading a window of n tokens, in any unit, for the progress (default: n).
     """
     jobs = plan.jobs()
-    _check_host_memory(jobs)
     programs = {} if programs is None else programs
     memory_gib = plan.sweep.config.memory_gib
     reader = Reader(nll_of_last, params, row_bytes, row_multiple, memory_gib, programs)
@@ -96,25 +95,6 @@ def measure(
         task_measurements=[m for m in made if isinstance(m, TaskMeasurement)],
         compilations=reader.compilations,
     )
-
-
-def _check_host_memory(jobs: Sequence[Job]) -> None:
-    available = host_bytes()
-    last: dict[tuple[int, str], int] = {}  # batches are read for the job that needs most of them
-    for job in jobs:
-        key = (job.batch.length, job.batch.structure)
-        last[key] = max(last.get(key, 0), job.last)
-    for job in jobs:
-        windows, length = job.batch.windows, job.batch.length
-        most = last[length, job.batch.structure]
-        # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
-        check_fits(
-            f"{job.metric.name}: {windows:,} windows of {length:,} tokens take",
-            4 * windows * (length + 2 * most),
-            available,
-            "raise stride, or lower max_blocks or max_documents",
-            where="of the host's memory",
-        )
 
 
 def _fill(

@@ -18,7 +18,7 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_message, print_wrapped
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import peak_flops, reached_flops
-from rope_jax.errors import GO_ON, UserError, file_errors
+from rope_jax.errors import GO_ON, file_errors
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.plan import ResolvedSweep
 from rope_jax.evaluation.results import document_rows, rows, summarize, task_tables
@@ -33,7 +33,7 @@ from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
 from rope_jax.results.files import SweepTables, write_results
 from rope_jax.results.rows import Origin
 from rope_jax.runs.directory import RUN_CONFIG, RunDirectory
-from rope_jax.sealed import read_limited, replacing_folder, seal, write_text
+from rope_jax.sealed import replacing_folder, seal, write_text
 from rope_jax.session import open_run
 from rope_jax.sweeps.announcement import announce
 from rope_jax.sweeps.journal import FileJournal, journal_identity
@@ -45,7 +45,6 @@ from rope_jax.sweeps.resolve import (
 )
 
 Result = tuple[SweepResult, Origin]
-_MOST_OF_JOURNAL = 2**30  # bytes; a measurement takes about 20 per document
 
 
 def sweep_run(
@@ -139,21 +138,11 @@ def _open_journal(loaded: EvalModel, config: SweepConfig, step: int) -> FileJour
     """Open this checkpoint's journal, with what an interrupted sweep of this name measured."""
     session = loaded.session
     path = session.run.sweep_journal(config.name, step)
-    text = ""
 
-    def read() -> None:
-        nonlocal text
-        try:
-            if path.exists():
-                text = read_limited(path, _MOST_OF_JOURNAL).decode(errors="replace")
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot be read ({error.strerror}); delete it, or choose another name "
-                "with name="
-            ) from None
+    def read() -> str:
+        return path.read_text("utf-8", errors="replace") if path.exists() else ""
 
-    processes.on_first(read)
-    text = processes.broadcast_from_host0(lambda: text)
+    text = processes.broadcast_from_host0(read)
     identity = processes.broadcast_from_host0(
         lambda: journal_identity(session.run, session.config, loaded.corpus, config.split, step)
     )

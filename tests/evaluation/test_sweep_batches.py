@@ -118,20 +118,12 @@ def test_equal_readings_run_once(entries, protocol, curves):
     [
         ({}, r"lengths: \d+ × 64 tokens at a time take at least .* only 6e-08; lower memory_gib"),
         ({"memory_gib": 1e-9}, r"lengths: 1 × 64 .*; leave out the longest length"),
-        (
-            {"protocols": ["sliding"], "stride": 1, "max_blocks": 100},
-            r"sliding: .* of the host's memory.*; raise stride, or lower max_blocks or max_docum.*",
-        ),
-        # whose windows are read for all 64 targets, as those of per_position are
-        ({"protocols": ["per_position", "same_tokens"]}, r"same_tokens: 38 windows of 64 .*"),
     ],
 )
 def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
     monkeypatch, settings, says
 ):
     monkeypatch.setattr("rope_jax.evaluation.measure.least_available", lambda: 64)
-    if "protocols" in settings:
-        monkeypatch.setattr("rope_jax.evaluation.measure.host_bytes", lambda: 20_000)
     with pytest.raises(UserError, match=f"^{says}$"):
         run(lengths=[8, 64], programs={}, journal=Interrupting(0), **settings)
 

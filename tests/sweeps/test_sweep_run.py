@@ -10,11 +10,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, plain_console
-from rope_jax.errors import UserError, printable
+from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.sweeps.journal import FileJournal, journal_identity
@@ -88,15 +87,6 @@ def test_equal_texts_under_two_names_are_warned_of(run, tmp_path):
     assert "same text" not in said
 
 
-def test_measurements_of_other_code_are_not_reused(run, monkeypatch):
-    one = {"name": "edited", "lengths": [16], "scalings": ["trained"]}
-    swept(run, **one)
-    monkeypatch.setattr("rope_jax.sweeps.journal.code_hash", lambda: "another")
-    _, said = swept(run, **one)
-    assert "resuming" not in said
-    assert "edited.2.journal: 1 measurement was dropped, because the checkpoint, the corpus" in said
-
-
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -137,18 +127,6 @@ def test_a_full_disk_is_one_line_and_the_same_command_continues(run, monkeypatch
     _, said = swept(run, name="full")
     assert "nothing to measure: all 3 measurements were made before" in said
     assert {path.name for path in evals.glob("*full*")} == {"full", ".full.2.journal"}
-
-
-def test_a_journal_that_is_a_folder_and_a_sweep_that_is_a_file_are_refused(run):
-    evals = run[0].evals
-    (evals / ".odd.2.journal").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"\.odd\.2\.journal: cannot be read \(Is a directory\)"):
-        swept(run, name="odd")
-    (evals / ".odd.2.journal").rmdir()
-    (evals / "odd").write_text("mine")
-    with pytest.raises(UserError, match=r"evals/odd: is a file; choose another name with name="):
-        swept(run, name="odd")
-    assert (evals / "odd").read_text() == "mine"
 
 
 def test_a_journal_is_for_one_checkpoint_corpus_split_backend_and_code(run, monkeypatch):
@@ -272,36 +250,6 @@ def test_the_time_of_the_defaults_and_of_what_is_chosen_is_at_one_speed(run, mon
     assert f"time: {chosen}, compiling not counted" in said
 
 
-def test_tensorboard_has_every_checkpoint_and_the_training_steps(staged):
-    folder, _ = swept(staged, name="events", steps=[2, 6])
-    found = {(row["name"], row["step"], row["length"]): row for row in rows(folder)}
-
-    def scalars(place: str, tag: str) -> dict[int, float]:
-        events = EventAccumulator(str(folder / place), size_guidance={"scalars": 0}).Reload()
-        return {event.step: event.value for event in events.Scalars(tag)}
-
-    for name in ("trained", "dynamic_ntk"):
-        for length, nll in scalars(name, "unit_nats_per_token/same_tokens").items():
-            assert nll == pytest.approx(found[name, 6, length]["nll"])
-        for step, tag in ((2, "same_tokens_at_step_2"), (6, "same_tokens")):
-            for length, ppl in scalars(name, f"perplexity/{tag}").items():
-                assert ppl == pytest.approx(found[name, step, length]["ppl"])
-        by_step = scalars(name, "perplexity_by_step/same_tokens/64")
-        assert by_step == pytest.approx({s: found[name, s, 64]["ppl"] for s in (2, 6)})
-
-
-def test_a_path_is_printed_as_it_is(run, tmp_path):
-    directory, config = run
-    # a closing tag without an opening one, [/], and a terminal's title
-    odd = tmp_path / "[red]x" / "[" / "]\x1b]0;x\x07\n\u202e"
-    copy = RunDirectory(Path(shutil.copytree(directory.path, odd)))
-    _, said = swept((copy, config), name="markup", lengths=[16])
-    assert all(line.isprintable() for line in said.split("\n"))
-    place = printable(str(odd))
-    assert f"{place}, step 2" in said
-    assert f"figure: {place}/evals/markup/curve.png" in said
-
-
 def test_a_damaged_checkpoint_is_skipped_among_all_but_refused_by_number(staged, tmp_path):
     run, config = staged
     copy = RunDirectory(Path(shutil.copytree(run.path, tmp_path / "copy")))
@@ -329,17 +277,3 @@ def test_an_older_checkpoint_that_replaces_a_damaged_one_is_swept_at_its_own_win
     first, _, then = said.partition("the checkpoint of step 6 is damaged")
     assert "step 6; window 16 tokens" in first
     assert "step 4; window 8 tokens" in then
-
-
-@pytest.mark.slow
-def test_a_sweep_of_checkpoints_resumes_at_the_one_it_had_reached(staged):
-    whole, _ = swept(staged, name="whole", steps="all")
-    cut_off(staged, len(rows(whole)) // 3 + 2, name="cut", steps="all")  # within the second
-    cut, said = swept(staged, name="cut", steps="all")
-    # all of the first checkpoint, and those of the second made before the interruption
-    assert re.findall(r"all \d measurements|\d of \d measurements", said) == [
-        "all 4 measurements",
-        "2 of 4 measurements",
-    ]
-    assert rows(cut) == rows(whole)
-    assert len(list(cut.parent.glob(".cut.*.journal"))) == 3

@@ -14,10 +14,9 @@ from rope_jax.config.inherit import load_training
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tokenizer import START_TOKEN, FileTokenizerConfig
-from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
-from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer, train_bpe
+from rope_jax.data.tokenizers import train_bpe
 from rope_jax.errors import UserError
 from rope_jax.inspection.costs import costs_of
 from rope_jax.protocols.same_tokens import SameTokens
@@ -216,24 +215,3 @@ def test_a_changed_copy_of_the_tokenizer_is_refused(bpe, tmp_path):
         moved.open_tokenizer(config)
     moved.tokenizer_file.unlink()  # then it is made again, from the same texts
     assert moved.open_tokenizer(config).name == run.open_tokenizer(config).name
-
-
-def test_texts_without_a_train_split_are_not_for_training(bpe, tmp_path):
-    raw = bpe[1].model_dump(mode="json") | {"name": "x", "runs_dir": str(tmp_path)}
-    raw["data"] |= {"files": {"test": raw["data"]["files"]}}
-    config = TrainingConfig.model_validate(raw)
-    with pytest.raises(UserError, match=r"^data\.files: there are no files for train, only for t"):
-        train(config, plain_console(quiet=True))
-
-
-def test_bytes_are_the_default_and_leave_no_file(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    config = TrainingConfig.model_validate(
-        {"name": "run", "stages": [{"steps": 200, "seq_len": 16, "batch_size": 1}]}
-    )
-    with run.prepared(config, ByteTokenizer()):
-        pass
-    assert not run.tokenizer_file.exists()
-    assert run.open_tokenizer(config).name == "bytes"
-    same = JsonTokenizer(ByteTokenizer().json(), START_TOKEN, "")
-    assert same.name != "bytes"  # a corpus of bytes keeps its fingerprint
