@@ -44,7 +44,6 @@ from rope_jax.sweeps.model import chosen_checkpoints, mesh_for
 # Fields of `model` that say how it is computed or initialized, or that every family shares.
 _WITHOUT_KEY = {"attention", "dtype", "feed_forward.balance", "initializer_range", "layers",
                 "param_dtype", "position", "product_dtype", "remat"}  # fmt: skip
-_WINDOWS = ("sliding_window", "attention_chunk")
 
 
 def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Console) -> None:
@@ -75,8 +74,8 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     trained += [stage.length for _, source in sources[1:] for stage in source.stages]
     declared = original.get(CONFIG, {}).get("max_position_embeddings") or 0
     length = max(fitted, declared, *trained)
-    own = original.get(CONFIG, {}).get("model_type")
-    family, keys = describe(training, scaling, length, model.vocab_size, config.family, own)
+    model_type = config.family or original.get(CONFIG, {}).get("model_type")
+    family, keys = describe(training, scaling, length, model.vocab_size, model_type)
     _, params = next(iter(checkpoints))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     print_overview(
@@ -175,39 +174,40 @@ def describe(
     scaling: Scaling,
     length: int,
     vocab_size: int,
-    family: str | None = None,
-    preferred: str | None = None,
+    model_type: str | None = None,
 ) -> tuple[Family, dict[str, Any]]:
     """Return the config.json of a run's model with a scaling, and the family that it is of.
 
-    length: the longest text that the model is meant for. family: a model_type; None: the first
-        that can express the model, beginning with the `preferred` one.
+    length: the longest text that the model is meant for. model_type: of the family; None: the first
+        that can express the model.
 
     UserError: no family can, or not the one that was asked for. The message says what those lack
     that come closest.
     """
     model = training.model.model_copy(update={"vocab_size": vocab_size})
-    if family is not None and family not in FAMILIES:
-        raise UserError(f"family: {family!r} is not one of {', '.join(FAMILIES)}")
-    for key, value, is_known in (
-        ("position", model.position.type, model.position.type == "rope"),
-        ("attention", model.attention, model.backend.is_softmax),
-    ):
-        if not is_known:
-            raise UserError(f"model.{key}: {value} is in no family of transformers")
-    of_model: dict[str, str] = {}  # the first family that lacks something, by what that is
-    of_positions: dict[str, str] = {}
-    candidates = sorted(FAMILIES.values(), key=lambda each: each.model_type != preferred)
-    for candidate in candidates if family is None else [FAMILIES[family]]:
-        reasons = of_model
+    if model_type is not None and model_type not in FAMILIES:
+        raise UserError(f"family: {model_type!r} is not one of {', '.join(FAMILIES)}")
+    if model.position.type != "rope":
+        raise UserError(f"model.position: {model.position.type} is in no family of transformers")
+    if not model.backend.is_softmax:
+        raise UserError(f"model.attention: {model.attention} is in no family of transformers")
+    lacks_model: dict[str, str] = {}  # the first family that lacks something, by what that is
+    lacks_positions: dict[str, str] = {}
+    for family in FAMILIES.values() if model_type is None else [FAMILIES[model_type]]:
+        reasons = lacks_model
         try:
-            keys = _model_keys(model, candidate)
-            reasons = of_positions
-            return candidate, keys | _position_keys(training, scaling, length, candidate)
+            keys = _model_keys(model, family)
+            reasons = lacks_positions
+            return family, keys | _position_keys(training, scaling, length, family)
         except ValueError as error:
-            reasons.setdefault(str(error), candidate.model_type)
+            reasons.setdefault(str(error), family.model_type)
+    if model_type is not None:
+        (why,) = lacks_positions or lacks_model
+        raise UserError(f"family: {model_type} cannot express this model ({why}); name another")
     # a family that has the architecture says best what is missing
-    closest = sorted((of_positions or of_model).items(), key=lambda each: each[0].count(", no "))
+    closest = sorted(
+        (lacks_positions or lacks_model).items(), key=lambda each: each[0].count(", no ")
+    )
     why = "; ".join(f"{name}: {reason}" for reason, name in closest[:3])
     raise UserError(f"family: none can express this model ({why})")
 
@@ -267,11 +267,11 @@ def _position_keys(
 ) -> dict[str, Any]:
     """Return the keys about rotation and sliding windows. ValueError: the family lacks some."""
     count = training.model.num_hidden_layers
-    kinds = [training.pattern[i % len(training.pattern)] for i in range(count)]
-    own = family.windows.setting
-    if other := [n for n in _WINDOWS if n != own and any(getattr(kind, n) for kind in kinds)]:
-        raise ValueError(f"no {other[0]}")
-    windows = [getattr(kind, own) for kind in kinds]
+    settings = [training.pattern[i % len(training.pattern)] for i in range(count)]
+    for name in {"sliding_window", "attention_chunk"} - {family.windows.setting}:
+        if any(getattr(layer, name) for layer in settings):
+            raise ValueError(f"no {name}")
+    windows = [getattr(layer, family.windows.setting) for layer in settings]
     layers = [training.rotary_layers.for_layer(i, scaling) for i in range(count)]
     keys = family.windows.written(windows)
     if training.rope.layout != family.layout:
@@ -281,13 +281,13 @@ def _position_keys(
     if rotary_dim != head_dim and not family.partial:
         raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")
     rotates = [own.type != "drope" for _, own in layers]
-    tempers = {own.query_scale for _, own in layers if own.type == "drope"}
+    query_scales = {own.query_scale for _, own in layers if own.type == "drope"}
     if family.model_type in UNROTATED_QUERIES_SCALED:
-        keys |= _temperature(tempers)
-    elif tempers - {None}:
+        keys |= _temperature(query_scales)
+    elif query_scales - {None}:
         raise ValueError("no query_scale in layers without rotation")
     if family.lists_unrotated:
-        keys["no_rope_layers"] = [int(own) for own in rotates]
+        keys["no_rope_layers"] = [int(rotated) for rotated in rotates]
     elif family.global_unrotated:
         if rotates != [window is not None or not any(windows) for window in windows]:
             raise ValueError("other layers without rotation than those without a sliding window")
@@ -341,20 +341,20 @@ def _rope_keys(
         model_type=family.model_type,
     )
     rope = {"rope_type": "default", **(written["rope_scaling"] or {})}
-    kind = rope["rope_type"]
-    if family.rope_types is not None and kind not in family.rope_types:
-        raise ValueError(f"no rope_type {kind}, only {' and '.join(family.rope_types)}")
+    rope_type = rope["rope_type"]
+    if family.rope_types is not None and rope_type not in family.rope_types:
+        raise ValueError(f"no rope_type {rope_type}, only {' and '.join(family.rope_types)}")
     keys = {"max_position_embeddings": written["max_position_embeddings"]}
-    own = {"rope_theta": written["rope_theta"]}
+    in_either = {"rope_theta": written["rope_theta"]}  # form
     if family.partial:
         # proportional has it among its own settings
         share = written.get("partial_rotary_factor", 1.0)
-        own["partial_rotary_factor"] = rope.get("partial_rotary_factor", share)
+        in_either["partial_rotary_factor"] = rope.get("partial_rotary_factor", share)
     if "llama_4_scaling_beta" in rope and family.model_type not in QUERIES_SCALED:
         raise ValueError("no Ministral's query scale")
-    keys["rope_parameters"] = rope | own
-    if kind in ("longrope", "yarn", "llama3") or LENGTH in family.defaults:
+    keys["rope_parameters"] = rope | in_either
+    if rope_type in ("longrope", "yarn", "llama3") or LENGTH in family.defaults:
         # at the top level it counts for every version, and Phi-3 has a default of its own there
         keys[LENGTH] = geometry.train_length
-    keys |= {family.aliases.get(name, name): value for name, value in own.items()}
+    keys |= {family.aliases.get(name, name): value for name, value in in_either.items()}
     return keys | {"rope_scaling": written["rope_scaling"]}

@@ -45,5 +45,5 @@ class ExportConfig(Frozen):
 
     step: NonNegativeInt | None = Field(None, description="training step; null: the newest")
     strategy: str | None = Field(None, description="rope-jax fit's file; null: as trained")
-    family: str | None = Field(None, description="model_type to write; null: the first that fits")
+    family: str | None = Field(None, description="model_type; null: the import's, or what fits")
     lossy: bool = Field(False, description="leave out what transformers lacks: map, query scale")

@@ -322,24 +322,26 @@ MINISTRAL = {"type": "yarn", "factor": 2.0, "query_scale": {"type": "ministral",
          [NONE, "llama: no layers without rotation", "smollm3: no model in which no layer "]),
         ({}, {"scaling": {"type": "cope"}},
          [NONE, "llama: type: cope has no form in Hugging Face's config"]),
-        ({"rope": {"rotary_dim": 4}}, {"scaling": {"type": "pi", "factor": 2.0}, "family": "phi3"},
-         [NONE, "phi3: no rope_type linear, only default and longrope"]),
+        ({"rope": {"rotary_dim": 4}},
+         {"scaling": {"type": "pi", "factor": 2.0}, "model_type": "phi3"},
+         ["family: phi3 cannot express this model (no rope_type linear, only default and"]),
         ({"model": {"position": {"type": "alibi"}}}, {},
          ["model.position: alibi is in no family of transformers"]),
         ({"model": {"attention": "linear"}}, {},
          ["model.attention: linear is in no family of transformers"]),
-        ({"rope": {"layout": "interleaved"}}, {"family": "llama"},
-         [NONE, "llama: no rope.layout interleaved, only half"]),
+        ({"rope": {"layout": "interleaved"}}, {"model_type": "llama"},
+         ["family: llama cannot express this model (no rope.layout interleaved, only half)"]),
         ({"model": {"scale_embeddings": True}}, {},
          [NONE, "llama: no scale_embeddings sqrt_hidden_size", "gemma: no norm rms_norm"]),
         ({"model": {"norm": "layer_norm_no_bias"}}, {},
          [NONE, "llama: no norm layer_norm_no_bias", "cohere: no norm_placement before"]),
         ({"model": {"qk_norm": True, "qkv_bias": True}}, {},
          [f"{NONE}qwen3: no qkv_bias True and o_bias False; qwen2: no qk_norm True; "]),
-        ({}, {"scaling": MINISTRAL, "family": "llama"},
-         [NONE, "llama: no Ministral's query scale"]),
-        ({}, {"family": "qwen3"}, [f"{NONE}qwen3: no qk_norm False)"]),
-        ({}, {"family": "bert"}, ["family: 'bert' is not one of llama, "]),
+        ({}, {"scaling": MINISTRAL, "model_type": "llama"},
+         ["family: llama cannot express this model (no Ministral's query scale)"]),
+        ({}, {"model_type": "qwen3"},
+         ["family: qwen3 cannot express this model (no qk_norm False); name another"]),
+        ({}, {"model_type": "bert"}, ["family: 'bert' is not one of llama, "]),
     ],
 )  # fmt: skip
 def test_a_model_that_no_family_can_express(
@@ -360,7 +362,7 @@ def test_a_model_that_no_family_can_express(
 def test_transformers_4_is_told_of_layer_types(family: str, wanted: dict[str, float]) -> None:
     """Its code scales the global layers alone, and Gemma 3's others have a base of their own."""
     read = read_description(json.loads(golden_case(family, "yarn").config), "config.json")
-    keys = keys_of(config_of(read), read.rope["scaling"], 64, family=family)
+    keys = keys_of(config_of(read), read.rope["scaling"], 64, model_type=family)
     parts = keys["rope_parameters"]
     local = wanted.get("rope_local_base_freq", wanted["rope_theta"])
     assert parts["sliding_attention"] == {"rope_type": "default", "rope_theta": local}
@@ -389,5 +391,5 @@ def test_the_first_family_that_can_express_a_model(
 ) -> None:
     config = changed(tmp_path, model={"num_hidden_layers": 2} | model, rope=rope)
     assert keys_of(config)["model_type"] == family
-    assert keys_of(changed(tmp_path), family="mistral")["sliding_window"] is None
+    assert keys_of(changed(tmp_path), model_type="mistral")["sliding_window"] is None
     assert keys_of(changed(tmp_path), MINISTRAL)["model_type"] == "ministral3"

@@ -7,7 +7,7 @@ for all. Read from the configuration_*.py and modeling_*.py of transformers 5.24
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +26,7 @@ ANY = object()
 """In the values of a key: a field that another key sets."""
 
 PATTERN = "sliding_window_pattern"
-SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
+SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 class Form(NamedTuple):
@@ -115,19 +115,22 @@ class ModelSizes(Protocol):
     def norm_placement(self) -> str: ...
 
 
+IsLocal = Callable[[Mapping[str, Any], int], list[bool]]
+"""Which of `count` layers see a part of the text, given a config."""
+
+
 class Windows(NamedTuple):
     """How a family's config says which layers see a part of the text.
 
-    default: transformers' window if its key is absent.
-    types:   the types of `count` layers if layer_types is absent; None: there are no types, and the
-             window is that of all layers.
-    switch:  whether use_sliding_window has to be true.
-    exist:   whether the family's code has such windows at all.
-    chunked: whether they are chunks of the text (Llama 4), and do not slide.
+    default:  transformers' window if its key is absent.
+    is_local: which layers have it if layer_types is absent; None: all, and there are no types.
+    switch:   whether use_sliding_window has to be true.
+    exist:    whether the family's code has such windows at all.
+    chunked:  whether they are chunks of the text (Llama 4), and do not slide.
     """
 
     default: int | None = None
-    types: Callable[[Mapping[str, Any], int], list[str]] | None = None
+    is_local: IsLocal | None = None
     switch: bool = False
     exist: bool = True
     chunked: bool = False
@@ -144,7 +147,7 @@ class Windows(NamedTuple):
 
     @property
     def _local(self) -> str:
-        return CHUNKED if self.chunked else SLIDING
+        return "chunked_attention" if self.chunked else SLIDING
 
     def read(self, config: Mapping[str, Any], count: int) -> list[int | None]:
         """Return every layer's number of visible keys; None: all."""
@@ -153,22 +156,22 @@ class Windows(NamedTuple):
         if window is None or off:
             return [None] * count
         window = positive_int({self.key: window}, self.key)
-        if self.types is None:
+        if self.is_local is None:
             return [window] * count
-        return [window if kind != FULL else None for kind in self.layer_types(config, count)]
+        return [None if kind == FULL else window for kind in self.layer_types(config, count)]
 
     def layer_types(self, config: Mapping[str, Any], count: int) -> list[str]:
         """Return the type of every layer."""
-        if self.types is None:
+        if self.is_local is None:
             return [FULL] * count
-        found = config.get("layer_types")
-        if found is None:
-            return self.types(config, count)
-        if len(found) != count:
+        types: list[str] | None = config.get("layer_types")
+        if types is None:
+            return [self._local if local else FULL for local in self.is_local(config, count)]
+        if len(types) != count:
             raise ValueError(f"layer_types: should be a list of {count} types, one for each layer")
-        if unknown := [kind for kind in found if kind not in (self._local, FULL)]:
+        if unknown := [kind for kind in types if kind not in (self._local, FULL)]:
             raise ValueError(f"layer_types: {unknown[0]!r} is not one of {FULL}, {self._local}")
-        return found
+        return types
 
     def written(self, windows: Sequence[int | None]) -> dict[str, Any]:
         """Return the keys for these layers. ValueError: the family has no such pattern."""
@@ -176,22 +179,23 @@ class Windows(NamedTuple):
         if len(sizes) > 1:
             raise ValueError(f"sliding windows of {' and '.join(map(str, sizes))} tokens differ")
         window = sizes[0] if sizes else None
-        switch = {"use_sliding_window": window is not None} if self.switch else {}
-        if self.types is every_layer and len(set(windows)) == 1:
+        if self.is_local is every_layer and len(set(windows)) == 1:
             return {"sliding_window": window}  # with layer_types it would be another model type
-        one_for_all = self.types is None
-        if window is not None and (not self.exist or (one_for_all and None in windows)):
+        if window is not None and (not self.exist or (self.is_local is None and None in windows)):
             raise ValueError("layers with a sliding window")
-        if one_for_all:
-            return {"sliding_window": window, **switch} if self.exist else {}
-        kinds = [FULL if own is None else self._local for own in windows]
-        keys: dict[str, Any] = {self.key: window, "layer_types": kinds}
-        return keys | switch
+        if not self.exist and self.is_local is None:
+            return {}
+        keys: dict[str, Any] = {self.key: window}
+        if self.is_local is not None:
+            keys["layer_types"] = [FULL if size is None else self._local for size in windows]
+        if self.switch:
+            keys["use_sliding_window"] = window is not None
+        return keys
 
 
-def every_layer(config: Mapping[str, Any], count: int) -> list[str]:
+def every_layer(config: Mapping[str, Any], count: int) -> list[bool]:
     """Mistral: all layers slide, unless layer_types says otherwise (Ministral)."""
-    return [SLIDING] * count
+    return [True] * count
 
 
 def module_rows(modules: Mapping[str, Sequence[str]], groups: int = 1) -> tuple[Row, ...]:
@@ -220,10 +224,7 @@ _LAYER_MODULES = (
 
 
 def llama_rows(
-    model: ModelSizes,
-    fused: Mapping[str, Sequence[str]] = {},
-    final_norm: str = "norm",
-    groups: int = 1,
+    fused: Mapping[str, Sequence[str]], final_norm: str = "norm", groups: int = 1
 ) -> tuple[Row, ...]:
     """Return the rows of a family whose code is structured like Llama's.
 
@@ -250,7 +251,9 @@ class Family:
     """A model type of transformers.
 
     keys:       of config.json, that set fields of the model.
-    rows:       its tensors, given the model.
+    fused:      see `llama_rows`.
+    more_rows:  of tensors that Llama's code has not.
+    other_rows: its tensors, given the model, where its code is not structured like Llama's.
     fixed:      fields of the model that no key sets, where they differ from the defaults.
     defaults:   transformers' values of keys about positions, if they are absent.
     aliases:    its own names for keys about positions, outside of rope_parameters.
@@ -264,7 +267,9 @@ class Family:
     model_type: str
     architecture: str
     keys: tuple[Key, ...]
-    rows: Callable[[ModelSizes], tuple[Row, ...]] = llama_rows
+    fused: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    more_rows: tuple[Row, ...] = ()
+    other_rows: Callable[[ModelSizes], tuple[Row, ...]] | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     windows: Windows = field(default_factory=lambda: Windows(exist=False))
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -274,6 +279,12 @@ class Family:
     layout: Layout = "half"
     upgrade: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
     multimodal: tuple[str, ...] = ()
+
+    def rows(self, model: ModelSizes) -> tuple[Row, ...]:
+        """Return the tensors of a model of the family."""
+        if self.other_rows is not None:
+            return self.other_rows(model)
+        return (*llama_rows(self.fused), *self.more_rows)
 
     @property
     def partial(self) -> bool:
@@ -289,3 +300,119 @@ class Family:
     def global_unrotated(self) -> bool:
         """Whether layers without a sliding window do not rotate."""
         return self.model_type in GLOBAL_LAYERS_UNROTATED
+
+
+ACTIVATIONS = {
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(
+        ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_python_tanh"),
+        "gelu_tanh",
+    ),
+    "relu2": "relu_squared",
+}
+
+
+def every(period: int, *, from_config: bool = False) -> IsLocal:
+    """Return a function for layers of which every `period`-th is global.
+
+    from_config: whether sliding_window_pattern may say another period.
+    """
+
+    def is_local(config: Mapping[str, Any], count: int) -> list[bool]:
+        every = (config.get(PATTERN) if from_config else None) or period
+        return [(layer + 1) % every != 0 for layer in range(count)]
+
+    return is_local
+
+
+SIZES = tuple(
+    Key(name, (name,))
+    for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+)
+
+
+def llama_keys(
+    *,
+    heads: int | object = REQUIRED,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    activation: tuple[str, str] = ("hidden_act", "silu"),
+    eps: float = 1e-6,
+    norm_eps: str = "rms_norm_eps",
+    initializer_range: float = 0.02,
+    tied: bool = False,
+    attention_bias: bool | None = None,
+    mlp_bias: bool | None = None,
+    without: Collection[str] = (),
+) -> tuple[Key, ...]:
+    """Return the keys that most families have, with a family's defaults.
+
+    activation: the key of the activation, and its default. without: the keys that it lacks.
+    attention_bias, mlp_bias: the defaults of those keys; None: it lacks them.
+    """
+    keys = [
+        *SIZES,
+        Key("num_attention_heads", ("num_attention_heads",), heads),
+        Key("num_key_value_heads", ("num_key_value_heads",), kv_heads),
+        Key("head_dim", ("head_dim",), head_dim),
+        Key(activation[0], ("activation",), activation[1], ACTIVATIONS),
+        Key(norm_eps, ("rms_norm_eps",), eps),
+        Key("initializer_range", ("initializer_range",), initializer_range),
+        Key("tie_word_embeddings", ("tie_word_embeddings",), tied),
+    ]
+    if attention_bias is not None:
+        keys.append(Key("attention_bias", ("qkv_bias", "o_bias"), attention_bias))
+    if mlp_bias is not None:
+        keys.append(Key("mlp_bias", ("mlp_bias",), mlp_bias))
+    return tuple(key for key in keys if key.name not in without)
+
+
+def layer_norm_keys(activation: str, **changes: Any) -> tuple[Key, ...]:
+    """Return the keys of most families with a LayerNorm."""
+    of_act = ("hidden_act", activation)
+    return llama_keys(activation=of_act, eps=1e-5, norm_eps="layer_norm_eps", **changes)
+
+
+def expert_keys(name: str, experts: int, chosen: int) -> tuple[Key, ...]:
+    """Return the keys about a router, with a family's defaults. name: that of the first one."""
+    return (
+        Key(name, ("feed_forward.num_experts",), experts),
+        Key("num_experts_per_tok", ("feed_forward.num_experts_per_tok",), chosen),
+    )
+
+
+def block_keys(slot: str, **defaults: Any) -> tuple[Key, ...]:
+    """Return keys that are called as the fields of a block that they set."""
+    return tuple(Key(name, (f"{slot}.{name}",), default) for name, default in defaults.items())
+
+
+def renamed(**names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that gives keys of a config other names."""
+    return lambda config: {names.get(key, key): value for key, value in config.items()}
+
+
+def mlp_modules(theirs: str, ours: str) -> dict[str, list[str]]:
+    """Return the modules of a gated feed-forward, whose parts have the same names here."""
+    return {
+        f"{theirs}.{part}": [f"{ours}.{part}"] for part in ("gate_proj", "up_proj", "down_proj")
+    }
+
+
+def both_norms(after_attention: str, after_mlp: str) -> dict[str, list[str]]:
+    """Return the modules of norms before and after, of which those before are called as Llama's."""
+    return {
+        after_attention: ["post_attention_layernorm"],
+        "post_attention_layernorm": ["pre_feedforward_layernorm"],
+        after_mlp: ["post_feedforward_layernorm"],
+    }
+
+
+GATE_UP = {"mlp.gate_up_proj": ["mlp.gate_proj", "mlp.up_proj"]}
+ROUTED = {"mlp.gate": ["mlp.router"], **mlp_modules("mlp.experts.{}", "mlp.experts")}
+EXPERTS = {"feed_forward.type": "experts"}
+"""Fields of a model with experts."""
+ALL_BIASES = {"norm": "layer_norm", "gated_mlp": False} | dict.fromkeys(
+    ("qkv_bias", "o_bias", "mlp_bias"), True
+)
+"""Fields of a model with LayerNorm, without gates and with all biases."""

@@ -1,14 +1,16 @@
 """Command R of Cohere."""
 
-import functools
-
-from rope_jax.checkpoints.families.base import PATTERN, Family, Key, Windows, llama_rows
-from rope_jax.checkpoints.families.parts import ATTENTION_BIAS, BY_HEAD, every, layer_norm_keys
+from rope_jax.checkpoints.families.base import (
+    Family,
+    Key,
+    Windows,
+    every,
+    layer_norm_keys,
+)
 
 _COHERE = {"norm": "layer_norm_no_bias", "norm_placement": "shared"}
 _COHERE_KEYS = (
-    *layer_norm_keys("silu", tied=True),
-    ATTENTION_BIAS,
+    *layer_norm_keys("silu", tied=True, attention_bias=False),
     Key("logit_scale", ("logit_multiplier",), 0.0625),
 )
 
@@ -17,11 +19,8 @@ COHERE = (
     Family(
         "cohere",
         "CohereForCausalLM",
-        (*_COHERE_KEYS, Key("use_qk_norm", ("qk_norm",), False, BY_HEAD)),
-        rows=functools.partial(
-            llama_rows,
-            fused={f"self_attn.{name}_norm": [f"self_attn.{name}_norms"] for name in "qk"},
-        ),
+        (*_COHERE_KEYS, Key("use_qk_norm", ("qk_norm",), False, {False: False, True: "by_head"})),
+        fused={f"self_attn.{name}_norm": [f"self_attn.{name}_norms"] for name in "qk"},
         fixed=_COHERE,
         layout="interleaved",
     ),
@@ -30,7 +29,7 @@ COHERE = (
         "Cohere2ForCausalLM",
         _COHERE_KEYS,
         fixed=_COHERE,
-        windows=Windows(default=4096, types=every(4, PATTERN)),
+        windows=Windows(default=4096, is_local=every(4, from_config=True)),
         layout="interleaved",
     ),
 )

@@ -1,26 +1,19 @@
 """DeepSeek: latent attention, and experts that are chosen in groups."""
 
-import functools
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     ANY,
+    EXPERTS,
     REQUIRED,
+    ROUTED,
     Family,
     Form,
     Key,
-    ModelSizes,
     Windows,
-    llama_rows,
-)
-from rope_jax.checkpoints.families.parts import (
-    ATTENTION_BIAS,
-    EXPERTS,
-    MLP,
-    ROUTED,
     block_keys,
     llama_keys,
+    mlp_modules,
     renamed,
 )
 from rope_jax.checkpoints.families.qwen import upper_layers
@@ -50,73 +43,54 @@ def deepseek_keys(
     )  # fmt: skip
 
 
-def deepseek_rows(model: ModelSizes, others: Mapping[str, Sequence[str]] = {}) -> tuple[Row, ...]:
-    """Return the rows of DeepSeek's experts, and of a Llama. others: see `llama_rows`, `fused`."""
-    bias = "model.layers.{}.mlp.gate.e_score_correction_bias", ("layers/mlp/router/choice_bias",)
-    shared = {f"mlp.shared_experts.{part}": [f"mlp.shared_expert.{part}"] for part in MLP}
-    return (*llama_rows(model, fused=ROUTED | shared | {**others}), Row(*bias))
+def _latent_keys(**of_experts: Any) -> tuple[Key, ...]:
+    """Return the keys of latent attention and of experts."""
+    return (
+        *llama_keys(attention_bias=False, without=("head_dim",)),
+        *block_keys("self_attention", q_lora_rank=1536, kv_lora_rank=512),
+        *block_keys("self_attention", qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
+        Key("moe_layer_freq", (), 1, {1: ()}),
+        *deepseek_keys(**of_experts),
+    )
 
 
-# transformers 5 may write other names
-published_names = renamed(num_experts="n_routed_experts", num_local_experts="n_routed_experts")
+DEEPSEEK_EXPERTS = ROUTED | mlp_modules("mlp.shared_experts", "mlp.shared_expert")
+CHOICE_BIAS = Row(
+    "model.layers.{}.mlp.gate.e_score_correction_bias", ("layers/mlp/router/choice_bias",)
+)
 CHOSEN_IN_GROUPS = {
+    **EXPERTS,
     "feed_forward.scores": "sigmoid",
     "feed_forward.choice_bias": True,
     "feed_forward.group_score": "best_two",
 }
-
-
-_ATTENTION = {
+# transformers 5 may write other names
+published_names = renamed(num_experts="n_routed_experts", num_local_experts="n_routed_experts")
+_LATENT = {
+    **DEEPSEEK_EXPERTS,
     **{
         f"self_attn.{name}": [f"self_attn.{name}"]
         for name in ("q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_layernorm", "kv_b_proj")
     },
     "self_attn.kv_a_proj_with_mqa": ["self_attn.kv_a_proj"],
 }
-
-
-def _keys(**of_experts: Any) -> tuple[Key, ...]:
-    """Return the keys that both families have."""
-    return (
-        *llama_keys(without=("head_dim",)),
-        Key("attention_bias", ("qkv_bias", "o_bias"), False),
-        *block_keys(
-            "self_attention",
-            q_lora_rank=1536,
-            kv_lora_rank=512,
-            qk_nope_head_dim=128,
-            qk_rope_head_dim=64,
-            v_head_dim=128,
-        ),
-        Key("moe_layer_freq", (), 1, {1: ()}),
-        *deepseek_keys(**of_experts),
-    )
-
-
-_ROWS = functools.partial(deepseek_rows, others=_ATTENTION)
-_FIXED = {"feed_forward.type": "experts", "self_attention.type": "latent"}
-
-
 DEEPSEEK = (
     Family(
         "deepseek_v2",
         "DeepseekV2ForCausalLM",
         (
-            *_keys(dense=0, experts=64, chosen=REQUIRED, width=1407, shared=2, groups=None),
+            *_latent_keys(dense=0, experts=64, chosen=REQUIRED, width=1407, shared=2, groups=None),
             Key("mlp_bias", ("mlp_bias",), False),
             *block_keys("feed_forward", routed_scaling_factor=1.0),
             # transformers' code never divides by their sum
             Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), False, {False: False}),
             Key("scoring_func", ("feed_forward.scores",), "softmax", {"softmax": "softmax"}),
-            Key(
-                "topk_method",
-                ("feed_forward.n_group", "feed_forward.topk_group"),
-                "greedy",
-                {"greedy": (1, 1), "group_limited_greedy": (ANY, ANY)},
-            ),
+            Key("topk_method", ("feed_forward.n_group", "feed_forward.topk_group"), "greedy",
+                {"greedy": (1, 1), "group_limited_greedy": (ANY, ANY)}),
         ),
-        rows=_ROWS,
-        fixed=_FIXED,
+        fused=_LATENT,
+        more_rows=(CHOICE_BIAS,),
+        fixed=EXPERTS | {"self_attention.type": "latent"},
         layout="interleaved",
         upgrade=published_names,
     ),
@@ -124,14 +98,15 @@ DEEPSEEK = (
         "deepseek_v3",
         "DeepseekV3ForCausalLM",
         (
-            *_keys(dense=3, experts=256, chosen=8, width=2048, shared=1, groups=8),
+            *_latent_keys(dense=3, experts=256, chosen=8, width=2048, shared=1, groups=8),
             *block_keys("feed_forward", routed_scaling_factor=2.5, norm_topk_prob=True),
             Key("scoring_func", ("feed_forward.scores",), "sigmoid", {"sigmoid": "sigmoid"}),
             Key("topk_method", (), "noaux_tc", {"noaux_tc": ()}),
             Key("rope_interleave", (), True, {True: ()}),
         ),
-        rows=_ROWS,
-        fixed=_FIXED | CHOSEN_IN_GROUPS,
+        fused=_LATENT,
+        more_rows=(CHOICE_BIAS,),
+        fixed=CHOSEN_IN_GROUPS | {"self_attention.type": "latent"},
         layout="interleaved",
         upgrade=published_names,
         multimodal=("kimi_k2",),
@@ -140,14 +115,16 @@ DEEPSEEK = (
         "dots1",
         "Dots1ForCausalLM",
         (
-            *llama_keys(heads=32, kv_heads=32),
-            ATTENTION_BIAS,
+            *llama_keys(heads=32, kv_heads=32, attention_bias=False),
             *deepseek_keys(0, REQUIRED, REQUIRED, width=1408, shared=REQUIRED, groups=1),
             *block_keys("feed_forward", routed_scaling_factor=1.0, norm_topk_prob=False),
         ),
-        rows=deepseek_rows,
-        fixed=EXPERTS | CHOSEN_IN_GROUPS | {"qk_norm": True},
-        windows=Windows(default=4096, types=functools.partial(upper_layers, first=62)),
+        fused=DEEPSEEK_EXPERTS,
+        more_rows=(CHOICE_BIAS,),
+        fixed=CHOSEN_IN_GROUPS | {"qk_norm": True},
+        windows=Windows(
+            default=4096, is_local=lambda config, count: upper_layers(config, count, first=62)
+        ),
         upgrade=published_names,
     ),
-)
+)  # fmt: skip

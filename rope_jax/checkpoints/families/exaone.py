@@ -2,13 +2,21 @@
 
 from typing import Any
 
-from rope_jax.checkpoints.families.base import PATTERN, Family, ModelSizes, Windows, module_rows
-from rope_jax.checkpoints.families.parts import ATTENTION_BIAS, MLP_BIAS, every, llama_keys, renamed
+from rope_jax.checkpoints.families.base import (
+    PATTERN,
+    Family,
+    ModelSizes,
+    Windows,
+    every,
+    llama_keys,
+    module_rows,
+    renamed,
+)
 from rope_jax.checkpoints.tensors import Row
 
 
 def _exaone_rows(model: ModelSizes) -> tuple[Row, ...]:
-    layer, mlp = "transformer.h.{}.", ("gate_proj", "up_proj", "down_proj")
+    layer = "transformer.h.{}."
     modules = {
         "transformer.wte": ["embed_tokens"],
         "transformer.ln_f": ["norm"],
@@ -16,10 +24,9 @@ def _exaone_rows(model: ModelSizes) -> tuple[Row, ...]:
         f"{layer}ln_2": ["layers/post_attention_layernorm"],
         **{f"{layer}attn.attention.{x}_proj": [f"layers/self_attn/{x}_proj"] for x in "qkv"},
         f"{layer}attn.attention.out_proj": ["layers/self_attn/o_proj"],
-        **{
-            f"{layer}mlp.{theirs}": [f"layers/mlp/{ours}"]
-            for theirs, ours in zip(("c_fc_0", "c_fc_1", "c_proj"), mlp, strict=True)
-        },
+        f"{layer}mlp.c_fc_0": ["layers/mlp/gate_proj"],
+        f"{layer}mlp.c_fc_1": ["layers/mlp/up_proj"],
+        f"{layer}mlp.c_proj": ["layers/mlp/down_proj"],
         "lm_head": ["lm_head"],
     }
     return module_rows(modules)
@@ -36,8 +43,8 @@ EXAONE = (
     Family(
         "exaone",
         "ExaoneForCausalLM",
-        (*llama_keys(kv_heads=8, eps=1e-5), ATTENTION_BIAS, MLP_BIAS),
-        rows=_exaone_rows,
+        llama_keys(kv_heads=8, eps=1e-5, attention_bias=False, mlp_bias=False),
+        other_rows=_exaone_rows,
         upgrade=renamed(
             num_layers="num_hidden_layers",
             layer_norm_epsilon="rms_norm_eps",
@@ -49,7 +56,7 @@ EXAONE = (
         "Exaone4ForCausalLM",
         llama_keys(kv_heads=32, eps=1e-5),
         fixed={"norm_placement": "after", "qk_norm": True},
-        windows=Windows(default=4096, types=every(4, PATTERN)),
+        windows=Windows(default=4096, is_local=every(4, from_config=True)),
         upgrade=_pattern_of_letters,
     ),
 )

@@ -4,26 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
-    FULL,
-    SLIDING,
+    EXPERTS,
     Family,
     Key,
     ModelSizes,
     Windows,
-    llama_rows,
-)
-from rope_jax.checkpoints.families.parts import (
-    ATTENTION_BIAS,
-    EXPERTS,
     expert_keys,
     llama_keys,
+    llama_rows,
 )
 from rope_jax.checkpoints.tensors import Row
 
 
-def _every_second(config: Mapping[str, Any], count: int) -> list[str]:
+def _every_second(config: Mapping[str, Any], count: int) -> list[bool]:
     """gpt-oss: every second layer slides, the first one as well."""
-    return [FULL if layer % 2 else SLIDING for layer in range(count)]
+    return [layer % 2 == 0 for layer in range(count)]
 
 
 def _gpt_oss_rows(model: ModelSizes) -> tuple[Row, ...]:
@@ -36,7 +31,7 @@ def _gpt_oss_rows(model: ModelSizes) -> tuple[Row, ...]:
         rows.append(Row(name, pair, model.intermediate_size, inputs_first=True))
         name = f"{layer}mlp.experts.down_proj{suffix}"
         rows.append(Row(name, (f"{ours}down_proj/{leaf}",), inputs_first=True))
-    return (*llama_rows(model, fused={"mlp.router": ["mlp.router"]}), *rows)
+    return (*llama_rows({"mlp.router": ["mlp.router"]}), *rows)
 
 
 GPT_OSS = (
@@ -44,17 +39,16 @@ GPT_OSS = (
         "gpt_oss",
         "GptOssForCausalLM",
         (
-            *llama_keys(heads=64, kv_heads=8, head_dim=64, eps=1e-5),
-            ATTENTION_BIAS._replace(default=True),
+            *llama_keys(heads=64, kv_heads=8, head_dim=64, eps=1e-5, attention_bias=True),
             *expert_keys("num_local_experts", 128, 4),
             Key("swiglu_limit", ("feed_forward.swiglu_limit",), 7.0),
             Key("swiglu_alpha", (), 1.702, {1.702: ()}),
         ),
-        rows=_gpt_oss_rows,
+        other_rows=_gpt_oss_rows,
         fixed=EXPERTS
         | {"feed_forward.router_bias": True, "feed_forward.expert_bias": True}
         | {"attention_sinks": True},
-        windows=Windows(default=128, types=_every_second),
+        windows=Windows(default=128, is_local=_every_second),
         defaults={
             "rope_scaling": {
                 "rope_type": "yarn",

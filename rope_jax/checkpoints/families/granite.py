@@ -1,94 +1,98 @@
 """Granite, and HyperCLOVA X, which has its multipliers."""
 
-import functools
 from typing import Any
 
-from rope_jax.checkpoints.families.base import FULL, Family, Key, Windows, llama_rows
-from rope_jax.checkpoints.families.parts import (
-    ATTENTION_BIAS,
+from rope_jax.checkpoints.families.base import (
     EXPERTS,
-    MLP_BIAS,
+    FULL,
+    Family,
+    Form,
+    Key,
+    Windows,
     both_norms,
     expert_keys,
     llama_keys,
-    power_of,
 )
 
 
-def granite_keys(logit_power: int, attention: float | None) -> tuple[Key, ...]:
+def _power_of(exponent: int) -> Form:
+    """Return the form in which our value is that of the key, a number above 0, to some power."""
+
+    def read(value: Any) -> float | None:
+        if value is not None and not (isinstance(value, int | float) and 1e-99 < value < 1e99):
+            raise ValueError(f"should be a number above 0, not {value!r}")
+        return None if value is None else float(value) ** exponent
+
+    def written(value: Any) -> Any:
+        return float(value) ** (1 / exponent) if isinstance(value, int | float) else value
+
+    return Form(read, written)
+
+
+def _multipliers(logit_power: int = -1, attention: float | None = 1.0) -> tuple[Key, ...]:
     """Return Granite's multipliers. attention: the default of that of attention's logits."""
     return (
-        Key("embedding_multiplier", ("scale_embeddings",), 1.0, form=power_of(1)),
-        Key("residual_multiplier", ("residual_multiplier",), 1.0, form=power_of(1)),
-        Key("attention_multiplier", ("query_pre_attn_scalar",), attention, form=power_of(-2)),
-        Key("logits_scaling", ("logit_multiplier",), 1.0, form=power_of(logit_power)),
+        Key("embedding_multiplier", ("scale_embeddings",), 1.0, form=_power_of(1)),
+        Key("residual_multiplier", ("residual_multiplier",), 1.0, form=_power_of(1)),
+        Key("attention_multiplier", ("query_pre_attn_scalar",), attention, form=_power_of(-2)),
+        Key("logits_scaling", ("logit_multiplier",), 1.0, form=_power_of(logit_power)),
     )
 
 
 def _called_full_attention(config: dict[str, Any]) -> dict[str, Any]:
     """Granite 4: what is full_attention in later configs is attention in its own."""
-    found = config.get("layer_types")
-    if not isinstance(found, list):
+    types = config.get("layer_types")
+    if not isinstance(types, list):
         return config
-    return config | {"layer_types": [FULL if kind == "attention" else kind for kind in found]}
-
-
-_GRANITE = {
-    "block_sparse_moe.router.layer": ["mlp.router"],
-    "block_sparse_moe.input_linear": ["mlp.experts.gate_proj", "mlp.experts.up_proj"],
-    "block_sparse_moe.output_linear": ["mlp.experts.down_proj"],
-}
+    return config | {"layer_types": [FULL if kind == "attention" else kind for kind in types]}
 
 
 GRANITE = (
     Family(
         "granite",
         "GraniteForCausalLM",
-        (*llama_keys(), ATTENTION_BIAS, MLP_BIAS, *granite_keys(-1, 1.0)),
+        (*llama_keys(attention_bias=False, mlp_bias=False), *_multipliers()),
     ),
     Family(
         "granitemoehybrid",
         "GraniteMoeHybridForCausalLM",
         (
-            *llama_keys(without=("intermediate_size",)),
+            *llama_keys(attention_bias=False, without=("intermediate_size",)),
             Key("shared_intermediate_size", ("intermediate_size",), 1024),
-            ATTENTION_BIAS,
-            *granite_keys(-1, 1.0),
+            *_multipliers(),
             Key("num_local_experts", (), values={0: ()}),
             Key("position_embedding_type", (), None, {"rope": ()}),
         ),
-        rows=functools.partial(
-            llama_rows,
-            fused={
-                "shared_mlp.input_linear": ("mlp.gate_proj", "mlp.up_proj"),
-                "shared_mlp.output_linear": ("mlp.down_proj",),
-            },
-        ),
-        windows=Windows(types=lambda _, count: [FULL] * count, exist=False),
+        fused={
+            "shared_mlp.input_linear": ["mlp.gate_proj", "mlp.up_proj"],
+            "shared_mlp.output_linear": ["mlp.down_proj"],
+        },
+        windows=Windows(is_local=lambda _, count: [False] * count, exist=False),
         upgrade=_called_full_attention,
     ),
     Family(
         "granitemoe",
         "GraniteMoeForCausalLM",
         (
-            *llama_keys(),
-            ATTENTION_BIAS,
-            *granite_keys(-1, 1.0),
+            *llama_keys(attention_bias=False),
+            *_multipliers(),
             *expert_keys("num_local_experts", 8, 2),
         ),
-        rows=functools.partial(llama_rows, fused=_GRANITE),
+        fused={
+            "block_sparse_moe.router.layer": ["mlp.router"],
+            "block_sparse_moe.input_linear": ["mlp.experts.gate_proj", "mlp.experts.up_proj"],
+            "block_sparse_moe.output_linear": ["mlp.experts.down_proj"],
+        },
         fixed=EXPERTS,
     ),
     Family(
         "hyperclovax",
         "HyperCLOVAXForCausalLM",
         (
-            *llama_keys(),
-            ATTENTION_BIAS,
-            MLP_BIAS,
-            *granite_keys(1, None),
+            *llama_keys(attention_bias=False, mlp_bias=False),
+            *_multipliers(1, None),
             Key("use_post_norm", ("norm_placement",), True, {True: "both"}),
         ),
-        rows=functools.partial(llama_rows, fused=both_norms("post_norm1", "post_norm2")),
+        fused=both_norms("post_norm1", "post_norm2"),
     ),
 )

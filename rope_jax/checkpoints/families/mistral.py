@@ -1,31 +1,27 @@
 """Mistral and Mixtral."""
 
-import functools
-
-from rope_jax.checkpoints.families.base import Family, Windows, every_layer, llama_rows
-from rope_jax.checkpoints.families.parts import EXPERTS, expert_keys, llama_keys
-
-_MIXTRAL = {
-    "block_sparse_moe.gate": ["mlp.router"],
-    "block_sparse_moe.experts.{}.w1": ["mlp.experts.gate_proj"],
-    "block_sparse_moe.experts.{}.w3": ["mlp.experts.up_proj"],
-    "block_sparse_moe.experts.{}.w2": ["mlp.experts.down_proj"],
-}
-
+from rope_jax.checkpoints.families.base import (
+    EXPERTS,
+    Family,
+    Windows,
+    every_layer,
+    expert_keys,
+    llama_keys,
+)
 
 MISTRAL = (
     Family(
         "mistral",
         "MistralForCausalLM",
         llama_keys(kv_heads=8),
-        windows=Windows(default=4096, types=every_layer),
+        windows=Windows(default=4096, is_local=every_layer),
         multimodal=("mistral3",),
     ),
     Family(
         "ministral",
         "MinistralForCausalLM",
         llama_keys(kv_heads=8),
-        windows=Windows(default=4096, types=every_layer),
+        windows=Windows(default=4096, is_local=every_layer),
     ),
     Family(
         "ministral3",
@@ -46,7 +42,12 @@ MISTRAL = (
         "mixtral",
         "MixtralForCausalLM",
         (*llama_keys(kv_heads=8, eps=1e-5), *expert_keys("num_local_experts", 8, 2)),
-        rows=functools.partial(llama_rows, fused=_MIXTRAL),
+        fused={
+            "block_sparse_moe.gate": ["mlp.router"],
+            "block_sparse_moe.experts.{}.w1": ["mlp.experts.gate_proj"],
+            "block_sparse_moe.experts.{}.w3": ["mlp.experts.up_proj"],
+            "block_sparse_moe.experts.{}.w2": ["mlp.experts.down_proj"],
+        },
         fixed=EXPERTS,
         windows=Windows(),
     ),

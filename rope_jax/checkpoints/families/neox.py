@@ -1,25 +1,19 @@
 """GPT-NeoX, and others with LayerNorm and fused projections."""
 
-import functools
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
+    ACTIVATIONS,
+    ALL_BIASES,
+    SIZES,
     Family,
     Key,
     ModelSizes,
     Windows,
-    llama_rows,
-    module_rows,
-)
-from rope_jax.checkpoints.families.parts import (
-    ACTIVATIONS,
-    ATTENTION_BIAS,
-    BIASES,
-    BY_HEAD,
-    MLP_BIAS,
-    SIZES,
     layer_norm_keys,
     llama_keys,
+    llama_rows,
+    module_rows,
 )
 from rope_jax.checkpoints.tensors import Row
 
@@ -77,7 +71,7 @@ def _persimmon_rows(model: ModelSizes) -> tuple[Row, ...]:
         "mlp.dense_h_to_4h": ["mlp.up_proj"],
         "mlp.dense_4h_to_h": ["mlp.down_proj"],
     }
-    return llama_rows(model, named, "final_layernorm", model.num_attention_heads)
+    return llama_rows(named, "final_layernorm", model.num_attention_heads)
 
 
 NEOX = (
@@ -85,11 +79,12 @@ NEOX = (
         "gpt_neox",
         "GPTNeoXForCausalLM",
         (
-            *layer_norm_keys("gelu", without=("num_key_value_heads", "head_dim")),
+            *layer_norm_keys(
+                "gelu", attention_bias=True, without=("num_key_value_heads", "head_dim")
+            ),
             Key("use_parallel_residual", ("parallel_residual",), True),
-            Key("attention_bias", ("qkv_bias", "o_bias"), True),
         ),
-        rows=_gpt_neox_rows,
+        other_rows=_gpt_neox_rows,
         fixed={"norm": "layer_norm", "gated_mlp": False, "mlp_bias": True},
         defaults={"rope_theta": 10_000.0, "partial_rotary_factor": 0.25},
         aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
@@ -116,7 +111,7 @@ NEOX = (
             Key("parallel_attn", (), True, {True: ()}),
             Key("alibi", (), False, {False: ()}),
         ),
-        rows=_falcon_rows,
+        other_rows=_falcon_rows,
         fixed={"norm": "layer_norm", "gated_mlp": False},
         defaults={"max_position_embeddings": 2048},
         upgrade=_falcon_40b,
@@ -128,8 +123,8 @@ NEOX = (
             *layer_norm_keys("relu2", without=("num_key_value_heads", "head_dim")),
             Key("qk_layernorm", ("qk_norm",), True),
         ),
-        rows=_persimmon_rows,
-        fixed=BIASES,
+        other_rows=_persimmon_rows,
+        fixed=ALL_BIASES,
         defaults={"partial_rotary_factor": 0.5},
     ),
     Family(
@@ -138,21 +133,13 @@ NEOX = (
         (
             *layer_norm_keys("silu", kv_heads=32, without=("head_dim",)),
             Key("use_qkv_bias", ("qkv_bias",), False),
-            Key(
-                "use_parallel_residual",
-                ("norm_placement",),
-                False,
-                {False: "before", True: "shared"},
-            ),
-            Key("qk_layernorm", ("qk_norm",), False, BY_HEAD),
+            Key("use_parallel_residual", ("norm_placement",), False,
+                {False: "before", True: "shared"}),
+            Key("qk_layernorm", ("qk_norm",), False, {False: False, True: "by_head"}),
         ),
-        rows=functools.partial(
-            llama_rows,
-            fused={
-                f"self_attn.{name}_layernorm.norms.{{}}": [f"self_attn.{name}_norms"]
-                for name in "qk"
-            },
-        ),
+        fused={
+            f"self_attn.{name}_layernorm.norms.{{}}": [f"self_attn.{name}_norms"] for name in "qk"
+        },
         fixed={"norm": "layer_norm"},
         defaults={"partial_rotary_factor": 0.25},
     ),
@@ -170,24 +157,20 @@ NEOX = (
             ),
             Key("use_bias", ("qkv_bias", "o_bias", "mlp_bias"), True),
         ),
-        rows=functools.partial(
-            llama_rows, fused={"mlp.c_fc": ("mlp.up_proj",), "mlp.c_proj": ("mlp.down_proj",)}
-        ),
+        fused={"mlp.c_fc": ["mlp.up_proj"], "mlp.c_proj": ["mlp.down_proj"]},
         fixed={"norm": "layer_norm", "gated_mlp": False},
         windows=Windows(),
     ),
     Family(
         "nemotron",
         "NemotronForCausalLM",
-        (
-            *llama_keys(
-                activation=("hidden_act", "relu2"),
-                eps=1e-5,
-                norm_eps="norm_eps",
-                initializer_range=0.0134,
-            ),
-            ATTENTION_BIAS,
-            MLP_BIAS,
+        llama_keys(
+            activation=("hidden_act", "relu2"),
+            eps=1e-5,
+            norm_eps="norm_eps",
+            initializer_range=0.0134,
+            attention_bias=False,
+            mlp_bias=False,
         ),
         fixed={"norm": "layer_norm_plus_one", "gated_mlp": False},
         defaults={"partial_rotary_factor": 0.5},
@@ -195,11 +178,7 @@ NEOX = (
     Family(
         "jais2",
         "Jais2ForCausalLM",
-        (
-            *layer_norm_keys("relu2"),
-            ATTENTION_BIAS._replace(default=True),
-            MLP_BIAS._replace(default=True),
-        ),
+        layer_norm_keys("relu2", attention_bias=True, mlp_bias=True),
         fixed={"norm": "layer_norm", "gated_mlp": False},
     ),
-)
+)  # fmt: skip

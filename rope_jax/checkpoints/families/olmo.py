@@ -1,12 +1,10 @@
 """OLMo."""
 
-import functools
-
-from rope_jax.checkpoints.families.base import Family, Key, Windows, llama_rows
-from rope_jax.checkpoints.families.parts import (
-    ATTENTION_BIAS,
+from rope_jax.checkpoints.families.base import (
     EXPERTS,
-    NORMALIZED,
+    Family,
+    Key,
+    Windows,
     every,
     expert_keys,
     llama_keys,
@@ -18,23 +16,22 @@ OLMO = (
     Family(
         "olmo2",
         "Olmo2ForCausalLM",
-        (*llama_keys(eps=1e-5), ATTENTION_BIAS),
+        llama_keys(eps=1e-5, attention_bias=False),
         fixed={"norm_placement": "after", "qk_norm": "all_heads"},
     ),
     Family(
         "olmo3",
         "Olmo3ForCausalLM",
-        (*llama_keys(eps=1e-5), ATTENTION_BIAS),
+        llama_keys(eps=1e-5, attention_bias=False),
         fixed={"norm_placement": "after", "qk_norm": "all_heads"},
-        windows=Windows(default=4096, types=every(4)),
+        windows=Windows(default=4096, is_local=every(4)),
         local=True,
     ),
     Family(
         "olmo",
         "OlmoForCausalLM",
         (
-            *llama_keys(without=("rms_norm_eps",)),  # it is 1e-5
-            ATTENTION_BIAS,
+            *llama_keys(attention_bias=False, without=("rms_norm_eps",)),  # it is 1e-5
             Key("clip_qkv", ("clip_qkv",), None),
         ),
         fixed={"norm": "layer_norm_plain"},
@@ -43,13 +40,12 @@ OLMO = (
         "olmoe",
         "OlmoeForCausalLM",
         (
-            *llama_keys(eps=1e-5, without=("head_dim",)),
-            ATTENTION_BIAS,
+            *llama_keys(eps=1e-5, attention_bias=False, without=("head_dim",)),
             Key("clip_qkv", ("clip_qkv",), None),
             *expert_keys("num_experts", 64, 8),
-            NORMALIZED,
+            Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), False),
         ),
-        rows=functools.partial(llama_rows, fused=QWEN_EXPERTS),
+        fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"qk_norm": "all_heads"},
         upgrade=renamed(num_local_experts="num_experts"),
     ),

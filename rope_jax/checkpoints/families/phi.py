@@ -1,20 +1,28 @@
 """Phi."""
 
-import functools
+from rope_jax.checkpoints.families.base import (
+    ALL_BIASES,
+    GATE_UP,
+    Family,
+    Key,
+    ModelSizes,
+    Windows,
+    layer_norm_keys,
+    llama_keys,
+    llama_rows,
+)
+from rope_jax.checkpoints.tensors import Row
 
-from rope_jax.checkpoints.families.base import Family, Key, Windows, llama_rows
-from rope_jax.checkpoints.families.parts import BIASES, GATE_UP, layer_norm_keys, llama_keys
 
-_PHI3_FUSED = GATE_UP | {
-    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-}
-_PHI = {
-    "self_attn.dense": ["self_attn.o_proj"],
-    "self_attn.q_layernorm": ["self_attn.q_norm"],
-    "self_attn.k_layernorm": ["self_attn.k_norm"],
-    "mlp.fc1": ["mlp.up_proj"],
-    "mlp.fc2": ["mlp.down_proj"],
-}
+def _phi_rows(model: ModelSizes) -> tuple[Row, ...]:
+    modules = {
+        "self_attn.dense": ["self_attn.o_proj"],
+        "self_attn.q_layernorm": ["self_attn.q_norm"],
+        "self_attn.k_layernorm": ["self_attn.k_norm"],
+        "mlp.fc1": ["mlp.up_proj"],
+        "mlp.fc2": ["mlp.down_proj"],
+    }
+    return llama_rows(modules, "final_layernorm")
 
 
 PHI = (
@@ -22,7 +30,7 @@ PHI = (
         "phi3",
         "Phi3ForCausalLM",
         llama_keys(eps=1e-5),
-        rows=functools.partial(llama_rows, fused=_PHI3_FUSED),
+        fused=GATE_UP | {"self_attn.qkv_proj": [f"self_attn.{x}_proj" for x in "qkv"]},
         windows=Windows(),
         # at the top level, where alone it counts, whatever is in rope_parameters
         defaults={"original_max_position_embeddings": 4096},
@@ -32,8 +40,8 @@ PHI = (
         "phi",
         "PhiForCausalLM",
         (*layer_norm_keys("gelu_new"), Key("qk_layernorm", ("qk_norm",), False)),
-        rows=functools.partial(llama_rows, fused=_PHI, final_norm="final_layernorm"),
-        fixed=BIASES | {"norm_placement": "shared", "head_bias": True},
+        other_rows=_phi_rows,
+        fixed=ALL_BIASES | {"norm_placement": "shared", "head_bias": True},
         defaults={"partial_rotary_factor": 0.5},
     ),
 )

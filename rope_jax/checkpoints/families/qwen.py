@@ -1,72 +1,79 @@
 """Qwen."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
-from rope_jax.checkpoints.families.base import FULL, SLIDING, Family, Key, Windows, llama_rows
-from rope_jax.checkpoints.families.parts import (
-    ATTENTION_BIAS,
+from rope_jax.checkpoints.families.base import (
     EXPERTS,
-    FIRST_LAYERS,
-    MLP,
-    NORMALIZED,
     ROUTED,
+    Family,
+    Form,
+    Key,
+    Windows,
+    block_keys,
     expert_keys,
     llama_keys,
+    mlp_modules,
     renamed,
 )
+from rope_jax.config.messages import show_value
 
 
-def upper_layers(config: Mapping[str, Any], count: int, first: int = 28) -> list[str]:
+def upper_layers(config: Mapping[str, Any], count: int, first: int = 28) -> list[bool]:
     """Qwen: the layers from max_window_layers on slide. first: its default."""
     first = config.get("max_window_layers", first)
-    return [SLIDING if layer >= first else FULL for layer in range(count)]
+    return [layer >= first for layer in range(count)]
 
 
-def _lower_layers(config: Mapping[str, Any], count: int) -> list[str]:
+def _lower_layers(config: Mapping[str, Any], count: int) -> list[bool]:
     """Qwen2-MoE: every second one of the first max_window_layers slides."""
     last = config.get("max_window_layers", 28)
-    return [FULL if layer % 2 or layer >= last else SLIDING for layer in range(count)]
+    return [layer % 2 == 0 and layer < last for layer in range(count)]
 
 
-def _qwen_keys(experts: int, chosen: int, width: int) -> tuple[Key, ...]:
+def _count(numbers: Any) -> int:
+    """Return how many layers are listed. ValueError: they are not the first ones."""
+    numbers = [] if numbers is None else numbers
+    if not isinstance(numbers, list) or numbers != [*range(len(numbers))]:
+        raise ValueError(f"{show_value(numbers)} are not the first layers")
+    return len(numbers)
+
+
+def _expert_keys(experts: int, chosen: int, width: int) -> tuple[Key, ...]:
     return (
         *expert_keys("num_experts", experts, chosen),
         Key("moe_intermediate_size", ("feed_forward.moe_intermediate_size",), width),
-        NORMALIZED,
-        Key("mlp_only_layers", ("dense_layers",), None, form=FIRST_LAYERS),
+        Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), False),
+        Key("mlp_only_layers", ("dense_layers",), None, form=Form(_count, lambda n: [*range(n)])),
         Key("decoder_sparse_step", (), 1, {1: ()}),
     )
 
 
 QWEN_EXPERTS = {
     **ROUTED,
-    **{f"mlp.shared_expert.{part}": [f"mlp.shared_expert.{part}"] for part in MLP},
+    **mlp_modules("mlp.shared_expert", "mlp.shared_expert"),
     "mlp.shared_expert_gate": ["mlp.shared_expert_gate"],
 }
-
-
 QWEN = (
     Family(
         "qwen3",
         "Qwen3ForCausalLM",
-        (*llama_keys(kv_heads=32, head_dim=128), ATTENTION_BIAS),
+        llama_keys(kv_heads=32, head_dim=128, attention_bias=False),
         fixed={"qk_norm": True},
-        windows=Windows(default=4096, types=upper_layers, switch=True),
+        windows=Windows(default=4096, is_local=upper_layers, switch=True),
     ),
     Family(
         "qwen2",
         "Qwen2ForCausalLM",
         llama_keys(kv_heads=32),
         fixed={"qkv_bias": True},
-        windows=Windows(default=4096, types=upper_layers, switch=True),
+        windows=Windows(default=4096, is_local=upper_layers, switch=True),
     ),
     Family(
         "qwen3_moe",
         "Qwen3MoeForCausalLM",
-        (*llama_keys(heads=32, kv_heads=4), ATTENTION_BIAS, *_qwen_keys(128, 8, 768)),
-        rows=functools.partial(llama_rows, fused=QWEN_EXPERTS),
+        (*llama_keys(heads=32, kv_heads=4, attention_bias=False), *_expert_keys(128, 8, 768)),
+        fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"qk_norm": True},
         windows=Windows(default=4096, switch=True),
         upgrade=renamed(num_local_experts="num_experts"),
@@ -76,16 +83,12 @@ QWEN = (
         "Qwen2MoeForCausalLM",
         (
             *llama_keys(heads=16, kv_heads=16),
-            *_qwen_keys(60, 4, 1408),
-            Key(
-                "shared_expert_intermediate_size",
-                ("feed_forward.shared_expert_intermediate_size",),
-                5632,
-            ),
+            *_expert_keys(60, 4, 1408),
+            *block_keys("feed_forward", shared_expert_intermediate_size=5632),
             Key("qkv_bias", ("qkv_bias",), True),
         ),
-        rows=functools.partial(llama_rows, fused=QWEN_EXPERTS),
+        fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"feed_forward.shared_expert_gate": True},
-        windows=Windows(default=4096, types=_lower_layers, switch=True),
+        windows=Windows(default=4096, is_local=_lower_layers, switch=True),
     ),
 )
