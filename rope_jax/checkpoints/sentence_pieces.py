@@ -5,14 +5,13 @@ Needs the library `sentencepiece`, an optional extra.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 
 from rope_jax.errors import UserError, errors_in, file_errors
 from rope_jax.extras import needs_extra
 from rope_jax.sealed import read_limited
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Library
 
 _SPACE = "▁"
 _MOST_BYTES = 2**26
@@ -61,13 +60,11 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
     return library.to_str()
 
 
-def add_prefix(library: "Library", is_added: bool, before: Sequence[Any] = ()) -> None:
+def add_prefix(library: Tokenizer, is_added: bool, before: Sequence[Any] = ()) -> None:
     """Let a tokenizer read and write spaces as "▁", and one more before a text if it is added.
 
     before: steps of normalization that come first.
     """
-    from tokenizers import decoders, normalizers
-
     prefix = [normalizers.Prepend(_SPACE)] if is_added else []
     library.normalizer = normalizers.Sequence([*before, *prefix, normalizers.Replace(" ", _SPACE)])
     library.decoder = decoders.Sequence(
@@ -78,13 +75,11 @@ def add_prefix(library: "Library", is_added: bool, before: Sequence[Any] = ()) -
     )
 
 
-def add_pieces(library: "Library", pieces: Sequence[Any], bos_id: int | None) -> None:
+def add_pieces(library: Tokenizer, pieces: Sequence[Any], bos_id: int | None) -> None:
     """Let a tokenizer find the control and the user-defined pieces in a text.
 
     bos_id: the piece that it puts before a text.
     """
-    from tokenizers import AddedToken, processors
-
     control = [piece for piece in pieces if piece.type == _CONTROL]
     defined = [p for p in pieces if p.type == _USER_DEFINED and not _is_spaces(p)]
     library.add_special_tokens([AddedToken(piece.piece, normalized=False) for piece in control])
@@ -96,7 +91,7 @@ def add_pieces(library: "Library", pieces: Sequence[Any], bos_id: int | None) ->
         )
 
 
-def _check(library: "Library", model: Any, path: Path) -> None:
+def _check(library: Tokenizer, model: Any, path: Path) -> None:
     from sentencepiece import SentencePieceProcessor
 
     theirs = SentencePieceProcessor(model_proto=model.SerializeToString())
@@ -114,13 +109,11 @@ def _is_spaces(piece: Any) -> bool:
     return piece.type == _USER_DEFINED and not piece.piece.strip(_SPACE)
 
 
-def score_bpe(pieces: Sequence[Any], unk_id: int, byte_fallback: bool) -> "Library":
+def score_bpe(pieces: Sequence[Any], unk_id: int, byte_fallback: bool) -> Tokenizer:
     """Return a BPE that always merges the two neighbours which give the piece of highest score.
 
     Text that spells a control piece or a byte, such as "<s>", is not merged to it.
     """
-    import tokenizers
-
     ids = {piece.piece: number for number, piece in enumerate(pieces)}
     merges = []
     for piece in pieces:
@@ -134,27 +127,23 @@ def score_bpe(pieces: Sequence[Any], unk_id: int, byte_fallback: bool) -> "Libra
             if left in ids and right in ids
         ]
     merges.sort(key=lambda merge: (-merge[0], merge[1], merge[2]))
-    bpe = tokenizers.models.BPE(
+    bpe = models.BPE(
         ids,
         [(left, right) for *_, left, right in merges],
         unk_token=pieces[unk_id].piece,
         fuse_unk=True,
         byte_fallback=byte_fallback,
     )
-    return tokenizers.Tokenizer(bpe)
+    return Tokenizer(bpe)
 
 
-def _unigram(pieces: Sequence[Any], unk_id: int, byte_fallback: bool) -> "Library":
+def _unigram(pieces: Sequence[Any], unk_id: int, byte_fallback: bool) -> Tokenizer:
     """Return a unigram model. Text that spells a control piece, such as "<s>", stays text."""
-    import tokenizers
-
     scores = [(p.piece, p.score if p.type == _NORMAL or _is_spaces(p) else _NEVER) for p in pieces]
-    return tokenizers.Tokenizer(tokenizers.models.Unigram(scores, unk_id, byte_fallback))
+    return Tokenizer(models.Unigram(scores, unk_id, byte_fallback))
 
 
 def _normalizer(charsmap: bytes, no_extra_spaces: bool) -> list[Any]:
-    from tokenizers import Regex, normalizers
-
     steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
     if no_extra_spaces:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]

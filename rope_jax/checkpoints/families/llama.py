@@ -32,14 +32,14 @@ def _unrotated_layers(config: Mapping[str, Any], count: int) -> list[bool]:
 
 def _all_experts(config: dict[str, Any]) -> dict[str, Any]:
     """Llama 4: the layers with experts have to be all of them."""
-    every, count = config.pop("interleave_moe_layer_step", 1), config.get("num_hidden_layers")
-    layers = config.pop("moe_layers", None)
-    key, value = "", None
-    if layers is None and every != 1:
-        key, value = "interleave_moe_layer_step", every
-    elif layers is not None and (not isinstance(count, int) or layers != [*range(count)]):
+    layers, every = config.pop("moe_layers", None), config.pop("interleave_moe_layer_step", 1)
+    if layers is None:
+        key, value, is_right = "interleave_moe_layer_step", every, every == 1
+    else:
         key, value = "moe_layers", layers
-    if key:
+        is_all = isinstance(layers, list) and layers == [*range(len(layers))]
+        is_right = is_all and len(layers) == config.get("num_hidden_layers")
+    if not is_right:
         raise ValueError(
             f"{key}: {show_value(value)} leaves layers without experts between those with them, "
             "which the decoder here does not have"
