@@ -112,15 +112,12 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
             value == x and type(value) is type(x) for x in plain
         ):
             raise UserError(f"{path}: {key}: is {show_value(value)}, and {_ADVICE}")
-    try:  # as PEFT matches them: the end of a module's name
-        given = (config.get("alpha_pattern") or {}).items()
-        patterns = {re.compile(rf"(.*\.)?({key})$"): alpha for key, alpha in given}
-    except (AttributeError, re.error) as error:
-        raise UserError(f"{path}: alpha_pattern: is not readable ({error})") from None
-    named = {f"alpha_pattern: {key}": alpha for key, alpha in given}
-    for key, alpha in {"lora_alpha": config.get("lora_alpha"), **named}.items():
-        if type(alpha) not in (int, float) or not math.isfinite(alpha):
-            raise UserError(f"{path}: {key}: should be a number, not {show_value(alpha)}")
+    # as PEFT matches them: the end of a module's name
+    given = config.get("alpha_pattern") or {}
+    patterns = {re.compile(rf"(.*\.)?({key})$"): alpha for key, alpha in given.items()}
+    alpha = config.get("lora_alpha")
+    if type(alpha) not in (int, float):
+        raise UserError(f"{path}: lora_alpha: should be a number, not {show_value(alpha)}")
     changes = _changes(folder / WEIGHTS, config, patterns)
     if base is not None:
         return Adapter(folder, base, None, changes)

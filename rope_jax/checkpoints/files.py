@@ -34,7 +34,7 @@ ACCOMPANYING = (
     *("chat_template.jinja", "chat_template.json"),
 )
 """Small files that an import keeps, for an export to give back."""
-_MOST_BYTES = 2**24  # of one of them
+_MAX_BYTES = 2**24  # of one of them
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -186,7 +186,7 @@ class CheckpointFiles:
     def accompanying(self) -> dict[str, bytes]:
         """Return the small files that an import keeps, by name."""
         paths = [self.folder / name for name in ACCOMPANYING]
-        return {path.name: read_limited(path, _MOST_BYTES) for path in paths if path.is_file()}
+        return {path.name: read_limited(path, _MAX_BYTES) for path in paths if path.is_file()}
 
     def named(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return a family's rows with the names that its tensors have in these files."""

@@ -122,9 +122,7 @@ def test_other_adapters_are_refused(folder: Path, key: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("lora_alpha", float("nan"), "should be a number, not nan"),
-        ("alpha_pattern", {"q_proj": "4"}, "q_proj: should be a number, not '4'"),
-        ("alpha_pattern", {"q_proj(": 4}, "is not readable (missing ), unterminated subpattern"),
+        ("lora_alpha", None, "should be a number, not null"),
         ("base_model_name_or_path", None, "should name the base model, not null"),
         ("base_model_name_or_path", "gone", "gone: is neither a folder with a config.json nor the"),
         ("base_model_name_or_path", "/mnt/m", "/mnt/m: is neither a folder with a config.json nor "

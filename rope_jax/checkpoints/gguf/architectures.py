@@ -14,7 +14,6 @@ import yaml
 from numpy.typing import NDArray
 
 from rope_jax.checkpoints.families import FAMILIES, Family
-from rope_jax.checkpoints.gguf.header import check_kinds
 from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, parse_scaling
@@ -111,7 +110,6 @@ def config_of(
         for key, value in metadata.items()
         if key.startswith(f"{name}.")
     }
-    check_kinds(metadata, f"{name}.", file)
     for key in _TABLE["required"]:
         if not given.get(key):
             wrong = show_value(given[key]) if key in given else "missing"

@@ -70,17 +70,16 @@ class GgufFiles(CheckpointFiles):
         factors = {
             name: _floats(self._stored.pop(name)) for name in ROPE_FACTORS if name in self._stored
         }
-        for name, divisors in factors.items():
-            if divisors.ndim != 1 or not divisors.size:
-                raise UserError(
-                    f"{path}: {name} has shape {list(divisors.shape)}; it should have one axis, "
-                    "with a divisor for each pair that rotates"
-                )
         self.warnings = warnings_of(header.metadata, str(path))
-        self.config = config_of(
-            *(header.metadata, self._stored, factors, embedding.shape[0], str(path)),
-            self.warnings.append,
-        )
+        try:
+            self.config = config_of(
+                *(header.metadata, self._stored, factors, embedding.shape[0], str(path)),
+                self.warnings.append,
+            )
+        except (TypeError, AttributeError) as error:
+            raise UserError(
+                f"{path}: has metadata of a wrong kind ({error}); convert the model again"
+            ) from None
         self.tensors = {
             name: TensorInfo(stored.file, name, stored.shape, _dtype(stored))
             for name, stored in self._stored.items()

@@ -10,10 +10,7 @@ numbers are little-endian:
     data:         from the next multiple of general.alignment (32); offsets count from there
 """
 
-import itertools
-import math
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +18,6 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError, file_errors
 
 _VERSIONS = (2, 3)
@@ -33,31 +29,8 @@ _NUMBERS = {
         *((7, "?"), (10, "<u8"), (11, "<i8"), (12, "<f8")),
     )
 }
-_MOST_AXES = 4
+_MAX_AXES = 4
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
-
-# What the value of a key that is read has to be. A bool is no number: its type is not int.
-_KINDS = [
-    (re.compile(pattern), wanted, is_right)
-    for wanted, is_right, pattern in (
-        ("text", lambda x: isinstance(x, str),
-         r"general\.(architecture|type)|tokenizer\.(chat_template|ggml\.(model|pre))"
-         r"|.+\.rope\.scaling\.type"),
-        ("true or false", lambda x: isinstance(x, bool),
-         r"tokenizer\.ggml\.add_(bos_token|space_prefix)"),
-        ("a list of texts", lambda x: isinstance(x, list) and {*map(type, x)} <= {str},
-         r"tokenizer\.ggml\.(tokens|merges)"),
-        ("a list of numbers", lambda x: isinstance(x, list) and {*map(type, x)} <= {int, float},
-         r"tokenizer\.ggml\.(scores|token_type)"),
-        ("a whole number", lambda x: type(x) is int, r"tokenizer\.ggml\.\w+_token_id"),
-        ("a whole number of at least 1", lambda x: type(x) is int and x > 0, r"general\.alignment"),
-        ("one whole number of at least 0", lambda x: type(x) is int and x >= 0,
-         r"split\.count|.+_(count|length|rank|step|size|func)(_kv|_mla)?|.+\.sliding_window"),
-        ("one finite number", lambda x: type(x) in (int, float) and math.isfinite(x),
-         r".+(epsilon|[._]scale|factor|multiplier|softcapping|clamp_kqv|beta_(fast|slow)"
-         r"|freq_base(_swa)?)"),
-    )
-]  # fmt: skip
 
 
 class Stored(NamedTuple):
@@ -88,8 +61,7 @@ def read_header(path: Path) -> Header:
     part = _PART.search(path.name)
     count = int(part[2]) if part else 1
     files = tuple(
-        path.with_name(_PART.sub(f"-{n + 1:05}-of-{count:05}", path.name))
-        for n in range(max(count, 1))
+        path.with_name(_PART.sub(f"-{n + 1:05}-of-{count:05}", path.name)) for n in range(count)
     )
     parts = [_read(file) for file in files]
     metadata = parts[0][0]
@@ -97,31 +69,11 @@ def read_header(path: Path) -> Header:
         raise UserError(
             f"{path}: is one of {real} files, which should be named …-00001-of-{real:05}.gguf"
         )
-    tensors = _without_twins(itertools.chain(*(tensors for _, tensors in parts)), path)
+    tensors = {name: stored for _, held in parts for name, stored in held.items()}
     return Header(metadata, tensors, files)
 
 
-def check_kinds(metadata: Mapping[str, Any], begin: str | tuple[str, ...], file: str) -> None:
-    """UserError: a key that is read and begins like this has a value of the wrong kind."""
-    for key, value in metadata.items():
-        for pattern, wanted, is_right in _KINDS if key.startswith(begin) else ():
-            if pattern.fullmatch(key) and not is_right(value):
-                raise UserError(f"{file}: {key}: is {show_value(value)}; it should be {wanted}")
-
-
-def _without_twins(pairs: Iterable[tuple[str, Any]], path: Path) -> dict[str, Any]:
-    """Return pairs by name. UserError: a name occurs twice."""
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise UserError(
-                f"{path}: has {name} twice; download it again, or convert the model again"
-            )
-        found[name] = value
-    return found
-
-
-def _read(path: Path) -> tuple[dict[str, Any], list[tuple[str, Stored]]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Stored]]:
     with file_errors(path):
         data = np.memmap(path, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
     if bytes(data[:4]) != b"GGUF":
@@ -146,9 +98,9 @@ class _Cursor:
     def numbers(self, kind: int, count: int) -> list[Any]:
         start, dtype = self.at, _NUMBERS[kind]
         self._advance(count * dtype.itemsize)
-        found = self.data[start : self.at].view(dtype)
+        stored = self.data[start : self.at].view(dtype)
         # the shortest decimals, 1e-06 and not 9.999999974752427e-07
-        return [float(str(x)) for x in found] if kind == 6 else found.tolist()
+        return [float(str(x)) for x in stored] if kind == 6 else stored.tolist()
 
     def number(self, kind: int = 10) -> Any:
         return self.numbers(kind, 1)[0]
@@ -177,26 +129,27 @@ class _Cursor:
             raise ValueError("the header does not end")
 
 
-def _parsed(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], list[tuple[str, Stored]]]:
+def _parsed(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], dict[str, Stored]]:
     """Return a file's metadata and tensors."""
     cursor = _Cursor(data, 8)
     count, keys = cursor.numbers(10, 2)
-    pairs = ((cursor.string(), cursor.value(cursor.number(4))) for _ in range(keys))
-    metadata = _without_twins(pairs, path)
-    check_kinds(metadata, ("general.", "split.", "tokenizer."), str(path))
-    found = []
+    metadata = {}
+    for _ in range(keys):
+        key = cursor.string()
+        metadata[key] = cursor.value(cursor.number(4))
+    entries = []
     for _ in range(count):
         name, axes = cursor.string(), cursor.number(4)
-        if not 0 < axes <= _MOST_AXES:
+        if not 0 < axes <= _MAX_AXES:
             raise ValueError(f"{name} has {axes} axes")
         shape = tuple(reversed(cursor.numbers(10, axes)))
-        found.append((name, shape, cursor.number(4), cursor.number()))
+        entries.append((name, shape, cursor.number(4), cursor.number()))
     alignment = metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
     start = -(-cursor.at // alignment) * alignment
-    return metadata, [
-        (name, _stored(path, data, name, shape, kind, start + at))
-        for name, shape, kind, at in found
-    ]
+    return metadata, {
+        name: _stored(path, data, name, shape, kind, start + at)
+        for name, shape, kind, at in entries
+    }
 
 
 def _stored(
