@@ -8,121 +8,15 @@ from typing import Any
 
 import gguf
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from tests.checkpoints.cases import Case
 
-ARCHITECTURES = {
-    "llama": "llama",
-    "mistral": "mistral3",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "phi3": "phi3",
-    "gemma2": "gemma2",
-    "gemma3_text": "gemma3",
-    "gpt_neox": "gptneox",
-    "smollm3": "smollm3",
-    "olmo2": "olmo2",
-    "gemma": "gemma",
-    "olmo": "olmo",
-    "olmo3": "olmo2",
-    "cohere": "command-r",
-    "cohere2": "cohere2",
-    "phi": "phi2",
-    "stablelm": "stablelm",
-    "falcon": "falcon",
-    "nemotron": "nemotron",
-    "granite": "granite",
-    "starcoder2": "starcoder2",
-    "glm4": "glm4",
-    "seed_oss": "seed_oss",
-    "arcee": "arcee",
-    "jais2": "jais2",
-    "ernie4_5": "ernie4_5",
-    "exaone4": "exaone4",
-    "ministral3": "mistral3",
-    "mixtral": "llama",
-    "qwen2_moe": "qwen2moe",
-    "qwen3_moe": "qwen3moe",
-    "olmoe": "olmoe",
-    "granitemoe": "granitemoe",
-    "gpt_oss": "gpt-oss",
-    "exaone": "exaone",
-    "llama4_text": "llama4",
-    "deepseek_v2": "deepseek2",
-    "deepseek_v3": "deepseek2",
-}
+_TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+ARCHITECTURES: dict[str, str] = _TABLE["architectures"]
 """llama.cpp's names of the families in the tests."""
-# What the scripts write for a key of config.json, by its name there or in rope_parameters.
-_METADATA = {
-    "vocab_size": "add_vocab_size",
-    "hidden_size": "add_embedding_length",
-    "num_hidden_layers": "add_block_count",
-    "intermediate_size": "add_feed_forward_length",
-    "num_attention_heads": "add_head_count",
-    "num_key_value_heads": "add_head_count_kv",
-    "max_position_embeddings": "add_context_length",
-    "rms_norm_eps": "add_layer_norm_rms_eps",
-    **dict.fromkeys(
-        ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"), "add_layer_norm_eps"
-    ),
-    "attn_logit_softcapping": "add_attn_logit_softcapping",
-    "final_logit_softcapping": "add_final_logit_softcapping",
-    "use_parallel_residual": "add_parallel_residual",
-    "clip_qkv": "add_clamp_kqv",
-    **dict.fromkeys(("num_experts", "num_local_experts"), "add_expert_count"),
-    "num_experts_per_tok": "add_expert_used_count",
-    "n_routed_experts": "add_expert_count",
-    "moe_intermediate_size": "add_expert_feed_forward_length",
-    "first_k_dense_replace": "add_leading_dense_block_count",
-    "n_shared_experts": "add_expert_shared_count",
-    "routed_scaling_factor": "add_expert_weights_scale",
-    "n_group": "add_expert_group_count",
-    "topk_group": "add_expert_group_used_count",
-    "kv_lora_rank": "add_kv_lora_rank",
-    "q_lora_rank": "add_q_lora_rank",
-    "qk_rope_head_dim": "add_rope_dimension_count",
-    "v_head_dim": "add_value_length_mla",
-    "shared_expert_intermediate_size": "add_expert_shared_feed_forward_length",
-    "attention_multiplier": "add_attention_scale",
-    "embedding_multiplier": "add_embedding_scale",
-    "residual_multiplier": "add_residual_scale",
-    **dict.fromkeys(("logit_scale", "logits_scaling"), "add_logit_scale"),
-    "rope_theta": "add_rope_freq_base",
-    "original_max_position_embeddings": "add_rope_scaling_orig_ctx_len",
-    "mscale_all_dim": "add_rope_scaling_yarn_log_mul",
-    "llama_4_scaling_beta": "add_attn_temperature_scale",
-}
-_PERMUTED = ("llama", "mistral3", "smollm3", "olmo", "granite", "granitemoe", "arcee")
-_WITH_ROTARY_DIM = {
-    *(
-        "llama",
-        "mistral3",
-        "phi3",
-        "gptneox",
-        "phi2",
-        "stablelm",
-        "nemotron",
-        "glm4",
-        "cohere2",
-        "granite",
-    ),
-    *("arcee", "jais2", "granitemoe", "llama4", "exaone"),
-}
-_RENAMED = {
-    "e_score_correction_bias": "e_score_correction.bias",
-    "self_attn.sinks": "self_attn.sinks.weight",
-}
-_SLIDING = ("gpt_oss", "gemma2", "gemma3_text", "cohere2", "olmo3", "exaone4")
-_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _STACKED = re.compile(r"(\.experts|\.norms)\.\d+")
-_EXPERTS = {
-    **_RENAMED,
-    "block_sparse_moe.experts": "mlp.experts",
-    "feed_forward.experts": "mlp.experts",
-    "block_sparse_moe.input_linear": "input_linear",
-    **{".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
-}
 Tensors = Mapping[str, NDArray[np.float32]]
 
 
@@ -171,17 +65,17 @@ def write_gguf(
         config |= {"num_key_value_heads": 1, "head_dim": None}
     if name == "olmo":
         config["layer_norm_eps"] = 1e-5
-    for key, add in _METADATA.items():
+    for key, add in _TABLE["metadata"].items():
         value = rope.get(key, config.get(key))
         if value is not None and (name, key) != ("gemma3", "attn_logit_softcapping"):
             getattr(writer, add)(value)
     if config.get("head_dim"):
         writer.add_key_length(width)
         writer.add_value_length(width)
-    if name in _WITH_ROTARY_DIM:
+    if name in _TABLE["with_rotary_dim"]:
         share = rope.get("partial_rotary_factor", 1.0)
         writer.add_rope_dimension_count(int(width * share))
-    if name == "phi3" or config["model_type"] in _SLIDING:
+    if name == "phi3" or config["model_type"] in _TABLE["sliding"]:
         writer.add_sliding_window(config["sliding_window"] or 0)
     if config["model_type"] in ("gemma3_text", "olmo3", "exaone4"):
         writer.add_sliding_window_pattern([t == "sliding_attention" for t in config["layer_types"]])
@@ -201,7 +95,7 @@ def write_gguf(
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     stacked: dict[str, list[NDArray[Any]]] = {}
     for stored, weight in (case.weights() if weights is None else weights).items():
-        for theirs, own in _EXPERTS.items():
+        for theirs, own in _TABLE["spellings"].items():
             stored = stored.replace(theirs, own)
         if "input_linear" in stored:
             gate, up = np.split(weight, 2, axis=1)
@@ -228,9 +122,9 @@ def write_gguf(
         stacked.setdefault(_STACKED.sub(r"\1", stored).replace(".norms", ""), []).append(weight)
     for stored, parts in stacked.items():
         weight = np.stack(parts) if len(parts) > 1 else parts[0]
-        if name in _PERMUTED and ".q_proj." in stored:
+        if name in _TABLE["permuted"] and ".q_proj." in stored:
             weight = _permuted(weight, heads)
-        if name in _PERMUTED and ".k_proj." in stored:
+        if name in _TABLE["permuted"] and ".k_proj." in stored:
             weight = _permuted(weight, config["num_key_value_heads"])
         if "query_key_value" in stored:
             rest = weight.shape[1:]
@@ -238,7 +132,7 @@ def write_gguf(
             own = weight.reshape(groups, -1, width, *rest)
             qkv = (own[:, :-2], own[:, -2], own[:, -1])
             weight = np.concatenate([part.reshape(-1, *rest) for part in qkv])
-        if name in _PLUS_ONE and stored.endswith("norm.weight"):
+        if name in _TABLE["plus_one"] and stored.endswith("norm.weight"):
             weight = weight + np.float32(1)
         own = names.get_name(stored, try_suffixes=(".weight", ".bias")) or stored
         type_ = kind if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
