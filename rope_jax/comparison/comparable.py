@@ -37,19 +37,19 @@ def find_mismatches(sweeps: Sequence[Sweep]) -> list[Mismatch]:
     known: dict[_Condition, tuple[str, Sweep]] = {}
     mismatches = []
     for sweep in sweeps:
-        own = _conditions(sweep)
-        differing = [c for c in own if c in known and known[c][0] != own[c]]
+        conditions = _conditions(sweep)
+        differing = [c for c in conditions if c in known and known[c][0] != conditions[c]]
         for field in dict.fromkeys(field for field, _ in differing):
             parts = [part for other, part in differing if other == field]
             expected, first = known[field, parts[0]]
             where = f" ({', '.join(parts)})" if any(parts) else ""
             message = (
                 f"{field}: {first.label} has {expected}, {sweep.label} has "
-                f"{own[field, parts[0]]}{where}; {_REMEDIES[field]}"
+                f"{conditions[field, parts[0]]}{where}; {_REMEDIES[field]}"
             )
             mismatches.append(Mismatch(sweep, message))
         if not differing:
-            known |= {c: (value, sweep) for c, value in own.items() if c not in known}
+            known |= {c: (value, sweep) for c, value in conditions.items() if c not in known}
     return mismatches
 
 
@@ -70,7 +70,7 @@ def _conditions(sweep: Sweep) -> dict[_Condition, str]:
         at_length = "" if row.protocol == BASELINE else f" {row.length}"
         values["targets", row.protocol + at_length].add(row.targets)
     values |= {("scalings", name): {text} for name, text in sweep.settings.items()}
-    return {condition: ", ".join(sorted(found)) for condition, found in values.items()}
+    return {condition: ", ".join(sorted(texts)) for condition, texts in values.items()}
 
 
 def align_baselines(sweeps: Sequence[Sweep]) -> list[Sweep]:

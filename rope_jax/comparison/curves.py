@@ -66,9 +66,8 @@ class Point:
     @classmethod
     def of(cls, row: Row, **others: Any) -> "Point":
         """Return the point of a row of results.csv; others: further fields, or replaced ones."""
-        own = row._asdict()
-        names = {field.name for field in fields(cls)} & own.keys()
-        return cls(**{"nll_by_seed": (row.nll,), **{name: own[name] for name in names}, **others})
+        shared = {f.name: getattr(row, f.name) for f in fields(cls) if f.name in row._fields}
+        return cls(**({"nll_by_seed": (row.nll,)} | shared | others))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +101,10 @@ class Curve:
     ) -> "Curve":
         """Return the curve of the rows of one scaling at one step."""
         first = rows[0]
-        own = {name: getattr(first, name) for name in ("step", "scaling", "auto")}
-        own |= {"entry": first.name, "name": labels.get(first.name, first.name)}
+        about = {name: getattr(first, name) for name in ("step", "scaling", "auto")}
+        about |= {"entry": first.name, "name": labels.get(first.name, first.name)}
         kind = "trained" if first.name == "trained" else rows[-1].kind
-        return cls(**own, kind=kind, points=tuple(points), **others)
+        return cls(**about, kind=kind, points=tuple(points), **others)
 
     @property
     def is_newest(self) -> bool:
@@ -222,18 +221,19 @@ def compare_checkpoints(
         at_step = [row for row in rows if row.step == checkpoint.step]
         for name in dict.fromkeys(row.name for row in at_step):
             summary, points = checkpoint.curves.get(name), []
-            for row in (own := [row for row in at_step if row.name == name]):
-                found: dict[str, Estimate | None] = {}
+            for row in (of_curve := [row for row in at_step if row.name == name]):
+                differences: dict[str, Estimate | None] = {}
                 if summary is not None and row.protocol == BASELINE:
-                    found["above_truncation"] = summary.above_truncation.get(row.length)
+                    differences["above_truncation"] = summary.above_truncation.get(row.length)
                     if row.length >= checkpoint.window:
-                        found["above_own"] = found["above_truncation"]
+                        differences["above_own"] = differences["above_truncation"]
                     if name != "trained":
-                        found["difference"] = summary.difference_from_trained.get(row.length)
-                points.append(Point.of(row, **found))
-            about = {"truncation": checkpoint.nll_at_window, "window": checkpoint.window}
+                        differences["difference"] = summary.difference_from_trained.get(row.length)
+                points.append(Point.of(row, **differences))
+            about: dict[str, Any] = {"truncation": checkpoint.nll_at_window}
             usable = None if summary is None else summary.usable
-            curves.append(Curve.of(own, points, config.labels, group=group, usable=usable, **about))
+            about |= {"window": checkpoint.window, "group": group, "usable": usable}
+            curves.append(Curve.of(of_curve, points, config.labels, **about))
     with errors_in("", UserError):
         config.check_names(curve.entry for curve in curves)
     return Comparison(
@@ -267,8 +267,8 @@ class _Pooling:
         rows = [row for key, row in first.items() if all(key in points for points in others)]
         for name in dict.fromkeys(row.name for row in rows):
             stopping.check()
-            own = [row for row in rows if row.name == name]
-            points = list(map(self._point, own))
+            of_curve = [row for row in rows if row.name == name]
+            points = list(map(self._point, of_curve))
             losses = {p.length: p.above_own for p in points if p.above_own is not None}
             units = min(point.units for point in points)
             usable = statistics.established_length(
@@ -276,7 +276,7 @@ class _Pooling:
             )
             levels = [p.nll - p.above_own.value for p in points if p.above_own is not None]
             yield Curve.of(
-                own,
+                of_curve,
                 points,
                 self._labels,
                 group=self._group,
@@ -318,10 +318,10 @@ class _Pooling:
         among: the sweeps that have the other points, in place of the group's own.
         """
         differences = []
-        for own, other, sweep in zip(sums, others, among or self._sweeps, strict=True):
+        for one, other, sweep in zip(sums, others, among or self._sweeps, strict=True):
             if other is None or other not in sweep.sums:
                 return None
-            differences.append(statistics.difference(own, sweep.sums[other]))
+            differences.append(statistics.difference(one, sweep.sums[other]))
         return statistics.pooled_mean(differences, **self._bootstrap)
 
     def _difference_from_first(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:

@@ -19,9 +19,9 @@ from rope_jax.results.tasks import EffectiveLength, TaskRow
 MARK = "†"
 # A separator, "s" or "seed" if anything, and the digits: not the 2 of gpt2 nor the s of novels.
 _SEED_SUFFIX = re.compile(r"[-_.=](?:(?:s|seed)[-_.=]?)?\d+$")
-_MOST_NAMES = 4  # a larger group is named after its first and last run
+_MAX_NAMES = 4  # a larger group is named after its first and last run
 _ABSENT = "absent"
-_MOST_IN_BRIEF = 3
+_MAX_IN_BRIEF = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,12 +120,12 @@ def group_sweeps(
     names = _distinct_labels(list(members.values()), with_sweep_name=several)
     settings = distinguish([group[0].experiment for group in members.values()])
     groups = []
-    for group, name, own in zip(members.values(), names, settings, strict=True):
+    for group, name, differs in zip(members.values(), names, settings, strict=True):
         seeds = f" ({len(group)} seeds)" if len(group) > 1 else ""
         is_marked = group[0] in marked
         mark = f" {MARK}" if is_marked else ""
         label = f"{labels.get(name, name)}{seeds}{mark}"
-        groups.append(Group(label, tuple(group), is_marked, own, name))
+        groups.append(Group(label, tuple(group), is_marked, differs, name))
     return groups
 
 
@@ -155,7 +155,7 @@ def _stem(group: Sequence[Sweep]) -> str:
     if shared - {""}:
         return max(shared, key=len)
     names = [sweep.run for sweep in group]
-    return ", ".join(names if len(names) <= _MOST_NAMES else (names[0], "…", names[-1]))
+    return ", ".join(names if len(names) <= _MAX_NAMES else (names[0], "…", names[-1]))
 
 
 def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
@@ -173,10 +173,10 @@ def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
             given[i] = dict(_flatten(config.model_dump(mode="json", exclude_defaults=True)))
             if config.imported is not None:
                 imported.add(i)
-    found: list[dict[str, str]] = [{} for _ in experiments]
+    differing: list[dict[str, str]] = [{} for _ in experiments]
     for key in dict.fromkeys(key for values in flat.values() for key in values):
         is_known = key.partition(".")[0] in ("imported", "model", "rope")
-        known = {i: own for i, own in flat.items() if is_known or i not in imported}
+        known = {i: values for i, values in flat.items() if is_known or i not in imported}
         present = [values[key] for values in known.values() if key in values]
         everywhere = len(present) == len(known)
         sections = [value for value in present if isinstance(value, dict)]
@@ -189,19 +189,19 @@ def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
             parent = key.rpartition(".")[0]
             if sections and not isinstance(values.get(key), dict):
                 if parent == "" or isinstance(values.get(parent), dict):
-                    found[i][named] = _ABSENT
+                    differing[i][named] = _ABSENT
             # a `type` is the default of its own model, so it counts if its section was given
             elif not sections and (everywhere or key.removesuffix(".type") in given[i]):
-                found[i][key] = _text(values[key])
-    return found
+                differing[i][key] = _text(values[key])
+    return differing
 
 
 def describe_settings(settings: Mapping[str, str], *, briefly: bool) -> str:
     """Return "rope.base 500000, model.hidden_size 64"; briefly: three, and how many more."""
     parts = [f"{key} {value}" for key, value in settings.items()]
-    if not briefly or len(parts) <= _MOST_IN_BRIEF:
+    if not briefly or len(parts) <= _MAX_IN_BRIEF:
         return ", ".join(parts)
-    return f"{', '.join(parts[:_MOST_IN_BRIEF])} and {len(parts) - _MOST_IN_BRIEF} more"
+    return f"{', '.join(parts[:_MAX_IN_BRIEF])} and {len(parts) - _MAX_IN_BRIEF} more"
 
 
 def _flatten(section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

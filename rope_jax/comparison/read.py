@@ -41,18 +41,20 @@ def find_sweeps(paths: Sequence[Path], name: str | None) -> list[Path]:
             by_path[path] = _sweeps_of(path, name)
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    runs = {path: found for path, found in by_path.items() if found != [path]}
-    names = [{folder.name for folder in found} for found in runs.values()]
+    runs = {path: folders for path, folders in by_path.items() if folders != [path]}
+    names = [{folder.name for folder in folders} for folders in runs.values()]
     common = set[str]().union(*names).intersection(*names)
     if len(runs) > 1 and len(common) == 1:
-        by_path |= {path: [f for f in found if f.name in common] for path, found in runs.items()}
+        by_path |= {
+            path: [f for f in folders if f.name in common] for path, folders in runs.items()
+        }
     return list({f.resolve(): f for folders in by_path.values() for f in folders}.values())
 
 
 def _sweeps_of(path: Path, name: str | None) -> list[Path]:
-    place = Path(os.path.abspath(path))
-    if place.parent.name == "evals":
-        _finish(place)
+    absolute = Path(os.path.abspath(path))
+    if absolute.parent.name == "evals":
+        _finish(absolute)
     if not os.path.exists(path):
         raise UserError(f"{path}: no such folder")
     if _is_sweep(path):
@@ -141,10 +143,10 @@ def _settings(entry: SweepEntry, run: Path) -> str:
     if map_type == "fitted" or settings["type"] == "explicit":
         for folder in sorted((run / "fits").glob("*")):
             try:
-                found = read_strategy(str(folder / "strategy.json"))
+                fitted = read_strategy(str(folder / "strategy.json"))
             except (ValueError, UserError):  # it has none yet, or a damaged one
                 continue
-            raw = {"scalings": [entry_settings(found, "x")]}
+            raw = {"scalings": [entry_settings(fitted, "x")]}
             (theirs,) = validate(SweepConfig, raw, "strategy").scalings
             if theirs.model_dump(mode="json", exclude={"name"}) == settings:
                 fit = load(FitConfig, folder / "fit.yaml")

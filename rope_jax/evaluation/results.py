@@ -16,9 +16,9 @@ from rope_jax.results.statistics import (
     RELIABLE_UNITS,
     Estimate,
     Sums,
+    accuracy_interval,
     bits_per_byte,
     established_length,
-    exact_interval,
     mean_nll,
     paired_difference,
     perplexity,
@@ -200,7 +200,7 @@ def task_rows(result: SweepResult, origin: Origin) -> list[TaskRow]:
     for m in result.task_measurements:
         by_metric: dict[MetricName, Estimate] = {"nats": mean_nll(m.sums, **result.resampling)}
         if m.task.has_answers:
-            by_metric["exact"] = exact_interval(m.num_correct, m.answers, **result.resampling)
+            by_metric["exact"] = accuracy_interval(m.num_correct, m.answers, **result.resampling)
         table += [
             TaskRow(
                 **_shared_columns(result, origin, m),

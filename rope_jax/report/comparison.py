@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.groups import Sweep, describe_settings
 from rope_jax.errors import UserError
 from rope_jax.extras import install_line, is_installed
-from rope_jax.plots.saving import write_figure
+from rope_jax.plots.saving import save_figure
 from rope_jax.report import measured
 from rope_jax.report.figure import draw_comparison
 from rope_jax.report.page import PAGE, format_page
@@ -27,7 +26,7 @@ from rope_jax.report.tasks import effective_tables, task_tables
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskTables
 from rope_jax.runs.tables import format_csv
-from rope_jax.sealed import read_limited, replacing
+from rope_jax.sealed import read_limited, write_text
 
 SOURCES = "comparison.json"
 _FIGURES = ("comparison.png", "comparison.pdf", "comparison.svg")
@@ -35,7 +34,7 @@ FILES = (
     *_FIGURES,
     *(PAGE, "comparison.md", "comparison.tex", "comparison.csv", SOURCES),
 )
-_MOST_BYTES = 2**24
+_MAX_BYTES = 2**24
 # The gain is minus the loss above truncation of the same runs, a sign that scripts rely on.
 _DIFFERENCES = ("difference", "gain", "from_first", "above_truncation")
 _COLUMNS = (
@@ -120,10 +119,10 @@ def check_output(folder: Path, sweeps: Sequence[Sweep], *, replace: bool) -> boo
     if not any(os.path.lexists(folder / name) for name in FILES):
         return False
     try:
-        there = set(json.loads(read_limited(folder / SOURCES, _MOST_BYTES))["sweeps"])
+        known = set(json.loads(read_limited(folder / SOURCES, _MAX_BYTES))["sweeps"])
     except (OSError, ValueError, LookupError, TypeError):
-        there = set()
-    if not replace and there != set(_sources(folder, sweeps)):
+        known = set()
+    if not replace and known != set(_sources(folder, sweeps)):
         raise UserError(
             f"output: {folder} already holds a comparison of other sweeps; name another folder "
             "with output=, or replace it with replace=true"
@@ -138,7 +137,7 @@ def _sources(folder: Path, sweeps: Sequence[Sweep]) -> list[str]:
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> list[str]:
-    """Write and return all of `FILES`, or none if one cannot be written.
+    """Write `FILES` and return their names.
 
     Without the extra `page`, all but the page, of which an old one is removed.
     """
@@ -150,22 +149,18 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[str]:
     }
     if is_installed("plotly"):
         texts[PAGE] = format_page(comparison)
-    names = [name for name in FILES if name in texts or name in _FIGURES]
     figure = draw_comparison(comparison)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            temporary = {name: stack.enter_context(replacing(folder / name)) for name in names}
-            for name, text in texts.items():
-                temporary[name].write_text(text, encoding="utf-8")
-            for name in _FIGURES:
-                write_figure(figure, temporary[name])
-        if PAGE not in names:
+        if PAGE not in texts:
             (folder / PAGE).unlink(missing_ok=True)
+        for name, text in texts.items():
+            write_text(folder / name, text)
+        save_figure(figure, folder / _FIGURES[0])
     except OSError as error:
-        place = error.filename2 or folder
-        raise UserError(f"output: {place} cannot be written ({error.strerror})") from None
-    return names
+        path = error.filename2 or folder
+        raise UserError(f"output: {path} cannot be written ({error.strerror})") from None
+    return [name for name in FILES if name in texts or name in _FIGURES]
 
 
 def page_line(folder: Path) -> str:

@@ -150,8 +150,8 @@ def measured_table(comparison: Comparison, protocol: str) -> Table:
         truncation = dict.fromkeys((n for n in first if n >= window), level)
     columns = {n: _column(plotted, n, show, truncation.get(n)) for n in sorted(first)}
     lines = []
-    for place, curve in enumerate(plotted):
-        cells = [cells[place] for cells in columns.values()]
+    for number, curve in enumerate(plotted):
+        cells = [cells[number] for cells in columns.values()]
         cells += [Cell(usable_text(curve.usable))] * has_usable
         lines.append(Line((*_runs(comparison, curve), curve.name), cells))
     by_position = PROTOCOLS[protocol].by_position
@@ -172,24 +172,24 @@ def _column(plotted: Plotted, length: int, show: Show, truncation: Estimate | No
 
     Marked groups do not compete. What most curves share, as inside the window, is not the best.
     """
-    points = [own.get(length) for own in plotted.values()]
+    points = [by_length.get(length) for by_length in plotted.values()]
     losses = [loss(point, show) for point in points]
     cells, competing = loss_cells([*losses, truncation], show), {}
-    for place, (curve, point, found) in enumerate(zip(plotted, points, losses, strict=True)):
-        if point is None or found is None:
+    for number, (curve, point, value) in enumerate(zip(plotted, points, losses, strict=True)):
+        if point is None or value is None:
             continue
         is_below = point.is_below_truncation
         if show == "above_truncation":  # of the first group
-            is_below = point.units >= RELIABLE_UNITS and found.at_most < 0
-        cells[place] = cells[place]._replace(is_below=is_below)
-        if not curve.group.marked and not math.isnan(found.value):
-            competing[place] = found.value
+            is_below = point.units >= RELIABLE_UNITS and value.at_most < 0
+        cells[number] = cells[number]._replace(is_below=is_below)
+        if not curve.group.marked and not math.isnan(value.value):
+            competing[number] = value.value
     if competing:
         best = cells[min(competing, key=competing.__getitem__)].value
-        sharing = [place for place in competing if cells[place].value == best]
+        sharing = [number for number in competing if cells[number].value == best]
         if 2 * len(sharing) <= len(competing):
-            for place in sharing:
-                cells[place] = cells[place]._replace(is_best=True)
+            for number in sharing:
+                cells[number] = cells[number]._replace(is_best=True)
     return cells
 
 
@@ -253,12 +253,12 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
         del abouts["above_truncation"]
     for name, about in abouts.items():
         lines = []
-        for curve, own in plotted.items():
+        for curve, by_length in plotted.items():
             if name == "above_own" and curve.group is first:  # above_truncation is the same
                 continue
-            found = [getattr(own[n], name) if n in own else None for n in lengths]
-            if any(found):
-                cells = [Cell(difference_text(estimate)) for estimate in found]
+            estimates = [getattr(by_length[n], name) if n in by_length else None for n in lengths]
+            if any(estimates):
+                cells = [Cell(difference_text(estimate)) for estimate in estimates]
                 lines.append(Line((*_runs(comparison, curve), curve.name), cells))
         if lines:
             about = f"{about}, in nats per token, {pairing_text(points)}; [ ] the 95% interval."

@@ -22,11 +22,11 @@ from rope_jax.report.measured import effective_text, loss_cells, usable_text
 from rope_jax.report.table import Cell, Line, Table, print_table
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
-from rope_jax.results.tasks import TaskRow, TaskSummary, TaskTables, taken_out
+from rope_jax.results.tasks import TaskRow, TaskSummary, TaskTables, ablated_shares
 
 # Perceptually uniform, also in grey and for colour-blind readers: dark is wrong, light is exact.
 _COLOURS = "viridis"
-TAKEN_OUT = "taken out"
+ABLATED = "taken out"
 _GAP = 0.3  # above the row of what was taken out, in rows
 _COLUMNS: Mapping[FigureWidth, int] = {"column": 2, "page": 4}
 _ROW_HEIGHT = 0.17  # inches, of a depth
@@ -45,16 +45,16 @@ def task_tables(
 
     labels: what to call curves instead of their names.
     """
-    control = taken_out(tables.samples, checkpoint.step)
+    control = ablated_shares(tables.samples, checkpoint.step)
     rows = [row for row in tables.rows if row.step == checkpoint.step]
     whose = f"{checkpoint.run}, step {checkpoint.step}, trained at {checkpoint.window:,} tokens."
     made = []
     for task in dict.fromkeys(row.task for row in rows):
-        own = [row for row in rows if row.task == task]
+        of_task = [row for row in rows if row.task == task]
         if task in checkpoint.tasks:
-            table = _table(own, checkpoint, control.get(task, {}), whose)
+            table = _table(of_task, checkpoint, control.get(task, {}), whose)
         else:
-            table = _perplexity_table(own, whose)
+            table = _perplexity_table(of_task, whose)
         lines = [
             line._replace(labels=tuple(labels.get(name, name) for name in line.labels))
             for line in table.lines
@@ -78,7 +78,7 @@ def _table(
         lines.append(
             Line((name,), [*cells, Cell(effective_text(*summary.effective)), Cell(usable)])
         )
-    below = {TAKEN_OUT: [share_text(control[n]) if n in control else "" for n in lengths]}
+    below = {ABLATED: [share_text(control[n]) if n in control else "" for n in lengths]}
     chance = next((row.chance for row in rows if row.chance is not None), None)
     if chance is not None:
         below["chance"] = [share_text(chance)] * len(lengths)
@@ -95,9 +95,9 @@ def _table(
 
 def _perplexity_table(rows: Sequence[TaskRow], whose: str) -> Table:
     lengths = sorted({row.length for row in rows})
-    found = {(r.name, r.length): Estimate(r.value, r.ci_low, r.ci_high) for r in rows}
+    estimates = {(r.name, r.length): Estimate(r.value, r.ci_low, r.ci_high) for r in rows}
     names = list(dict.fromkeys(row.name for row in rows))
-    columns = [loss_cells(found.get((name, n)) for name in names) for n in lengths]
+    columns = [loss_cells(estimates.get((name, n)) for name in names) for n in lengths]
     lines = [Line((name,), cells) for name, *cells in zip(names, *columns, strict=True)]
     caption = (
         f"Perplexity of {rows[0].tokens:,} key tokens, by context length: {whose} ± half of the "
@@ -134,11 +134,11 @@ def print_tasks(
 def effective_tables(sweeps: Sequence[Sweep]) -> Iterator[Table]:
     """Yield a table of effective lengths for each sweep with tasks."""
     for sweep in sweeps:
-        names = dict.fromkeys(name for found in sweep.effective.values() for name in found)
+        names = dict.fromkeys(name for by_name in sweep.effective.values() for name in by_name)
         lines = []
         for name in names:
-            found = [by_name.get(name) for by_name in sweep.effective.values()]
-            cells = [Cell("" if one is None else effective_text(*one)) for one in found]
+            lengths = [by_name.get(name) for by_name in sweep.effective.values()]
+            cells = [Cell("" if one is None else effective_text(*one)) for one in lengths]
             lines.append(Line((name,), cells))
         if lines:
             caption, columns = "Effective lengths by task.", tuple(sweep.effective)
@@ -151,14 +151,14 @@ def draw_tasks(
     """Draw each task of a checkpoint: over distance if it has one, else by length and depth."""
     figures: dict[str, Figure] = {}
     for task in dict.fromkeys(row.task for row in rows):
-        own = [row for row in rows if row.task == task]
+        of_task = [row for row in rows if row.task == task]
         title = (
             f"{task}: {checkpoint.run}, step {checkpoint.step}, trained at {checkpoint.window:,} "
-            f"tokens; {own[0].split} split, {own[0].samples:,} samples"
+            f"tokens; {of_task[0].split} split, {of_task[0].samples:,} samples"
         )
-        is_profile = own[0].distance is not None or task not in checkpoint.tasks
+        is_profile = of_task[0].distance is not None or task not in checkpoint.tasks
         draw = draw_distances if is_profile else draw_heat
-        figures[f"{task}.png"] = draw(own, checkpoint, how, title * how.figure.title)
+        figures[f"{task}.png"] = draw(of_task, checkpoint, how, title * how.figure.title)
     return figures
 
 
@@ -182,7 +182,7 @@ def draw_heat(
     columns = min(_COLUMNS[how.figure_width], count)
     inches = style.WIDTHS[how.figure_width]
     # what the labels of the rows leave
-    beside = 0.05 * max(len(label) for own in shown.values() for label in own)
+    beside = 0.05 * max(len(label) for rows in shown.values() for label in rows)
     cell = (0.88 * inches - beside) / columns / len(lengths)
     trained = sum(length <= checkpoint.window for length in lengths)
     height = 0.42 + _ROW_HEIGHT * (max(map(len, shown.values())) + 0.3)
@@ -190,15 +190,15 @@ def draw_heat(
     grid["width"] = how.figure_width
     with style.figure_style():
         figure, axes = panels.make_grid(count, columns, **grid)
-        for place, (heading, axis) in enumerate(zip(shown, axes, strict=True)):
+        for number, (heading, axis) in enumerate(zip(shown, axes, strict=True)):
             _draw_panel(axis, shown[heading], lengths, 72 * cell)
             if 0 < trained < len(lengths):
                 axis.axvline(trained, color="white", linewidth=2.0)
                 axis.axvline(trained, color=style.NOTE, linewidth=0.8, linestyle=(0, (2, 1)))
             folded = panels.fold_text(heading, int(15.5 * inches / columns))
             axis.set_title(folded, fontsize=style.SMALL_SIZE)
-            panels.label_lowest(axis, "length (tokens)", place, count, columns)
-            if place % columns == 0 and has_depths:
+            panels.label_lowest(axis, "length (tokens)", number, count, columns)
+            if number % columns == 0 and has_depths:
                 axis.set_ylabel("depth (%)")
         chance = next((point.chance for point in exact if point.chance is not None), None)
         _add_colour_bar(figure, axes, chance)
@@ -218,12 +218,12 @@ def heat_panels(points: Sequence[TaskRow], labels: Mapping[str, str]) -> dict[st
         label = labels[point.name]
         row = f"{100 * (point.depth or 0):g}" if has_depths else label
         rows = shown.setdefault(label if has_depths else "", {})
-        cells = rows.setdefault(TAKEN_OUT if point.taken_out else row, {})
+        cells = rows.setdefault(ABLATED if point.taken_out else row, {})
         other = cells.get(point.length, point)
         cells[point.length] = max(point, other, key=lambda point: point.value)
     for rows in shown.values():
-        if TAKEN_OUT in rows:
-            rows[TAKEN_OUT] = rows.pop(TAKEN_OUT)
+        if ABLATED in rows:
+            rows[ABLATED] = rows.pop(ABLATED)
     return shown
 
 
@@ -234,7 +234,7 @@ def _draw_panel(axis: Axes, rows: Rows, lengths: Sequence[int], cell: float) -> 
     """
     labels = list(rows)
     edges = np.arange(len(rows) + 1.0)
-    if TAKEN_OUT in rows:
+    if ABLATED in rows:
         labels.insert(-1, "")  # an empty row sets it apart
         edges = np.append(edges[:-1], [edges[-2] + _GAP, edges[-1] + _GAP])
     middles = (edges[:-1] + edges[1:]) / 2
@@ -265,8 +265,8 @@ def share_text(share: float) -> str:
 
 
 def _add_colour_bar(figure: Figure, axes: list[Axes], chance: float | None) -> None:
-    place: dict[str, Any] = {"location": "bottom", "fraction": 0.02, "pad": 0.01, "aspect": 40}
-    bar = figure.colorbar(ScalarMappable(Normalize(0, 100), _COLOURS), ax=axes, **place)
+    where: dict[str, Any] = {"location": "bottom", "fraction": 0.02, "pad": 0.01, "aspect": 40}
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 100), _COLOURS), ax=axes, **where)
     label = "exact (%)"
     if chance is not None:
         label += f"; chance: {100 * chance:.2g}"
@@ -295,8 +295,8 @@ def draw_distances(
         )
         for axis, metric in zip(axes, metrics, strict=True):
             for name, look in styles.items():
-                own = [p for p in points if (p.name, p.metric) == (name, metric)]
-                _draw_profile(axis, own, look)
+                of_curve = [p for p in points if (p.name, p.metric) == (name, metric)]
+                _draw_profile(axis, of_curve, look)
                 if name in borders:
                     axis.axvline(borders[name], 0.94, 1, color=look.color, linewidth=1.5, zorder=1)
             panels.scale_lengths(
@@ -313,7 +313,7 @@ def draw_distances(
             for name, look in styles.items()
         ]
         if any(point.taken_out for point in points):
-            legend.append(Line2D([], [], label=TAKEN_OUT, color="0.4", linestyle=":"))
+            legend.append(Line2D([], [], label=ABLATED, color="0.4", linestyle=":"))
         if borders.keys() & styles.keys():
             legend.append(panels.tick_handle("a map begins", "0.4", 1.5))
         panels.add_legend(figure, legend)
@@ -328,9 +328,9 @@ def _draw_profile(axis: Axes, points: Sequence[TaskRow], look: LineStyle) -> Non
     """Draw a metric of a scaling with its interval; dotted, the same with the token taken out."""
     scale = 100.0 if points and points[0].metric == "exact" else 1.0
     for is_out in (False, True):
-        own = [point for point in points if point.taken_out == is_out]
-        x = [_distance(point) for point in own]
-        values = np.array([(p.value, p.ci_low, p.ci_high) for p in own], float).reshape(-1, 3).T
+        drawn = [point for point in points if point.taken_out == is_out]
+        x = [_distance(point) for point in drawn]
+        values = np.array([(p.value, p.ci_low, p.ci_high) for p in drawn], float).reshape(-1, 3).T
         # nan leaves a gap
         y, low, high = scale * np.where(np.isfinite(values), values, np.nan)
         if is_out:

@@ -53,22 +53,22 @@ class SweepTables(NamedTuple):
     tasks: TaskTables = NO_TASKS
 
 
-def write_results(folder: Path, found: SweepTables) -> Sequence[str]:
+def write_results(folder: Path, tables: SweepTables) -> Sequence[str]:
     """Write the files that have a checksum, and return their names.
 
     A damaged file must not give other figures; users may edit the rest.
     """
-    newest, *earlier = map(_checkpoint_content, found.checkpoints)
+    newest, *earlier = map(_checkpoint_content, tables.checkpoints)
     summary = finite(newest | {"earlier": earlier[::-1]})  # in ascending order of step
     files = {
-        "results.csv": format_csv(Row._fields, found.rows),
-        "results.jsonl": "".join(json.dumps(finite(row._asdict())) + "\n" for row in found.rows),
-        "documents.csv": format_csv(DocumentRow._fields, found.by_document),
+        "results.csv": format_csv(Row._fields, tables.rows),
+        "results.jsonl": "".join(json.dumps(finite(row._asdict())) + "\n" for row in tables.rows),
+        "documents.csv": format_csv(DocumentRow._fields, tables.by_document),
         "summary.json": json.dumps(summary, indent=2) + "\n",
     }
-    if found.tasks.rows:
-        files["tasks.csv"] = format_csv(TaskRow._fields, found.tasks.rows)
-        files["samples.csv"] = format_csv(SampleRow._fields, found.tasks.samples)
+    if tables.tasks.rows:
+        files["tasks.csv"] = format_csv(TaskRow._fields, tables.tasks.rows)
+        files["samples.csv"] = format_csv(SampleRow._fields, tables.tasks.samples)
     for name, text in files.items():
         sealed.write_text(folder / name, text)
     return list(files)
@@ -176,11 +176,11 @@ class SweepFiles:
                 for one in (newest, *newest["earlier"])
             ]
             effective = {
-                task: {
-                    name: EffectiveLength(*(found[f"effective_length{end}"] for end in names))
-                    for name, found in by_name.items()
+                label: {
+                    name: EffectiveLength(*(task[f"effective_length{end}"] for end in names))
+                    for name, task in by_name.items()
                 }
-                for task, by_name in newest.get("tasks", {}).items()
+                for label, by_name in newest.get("tasks", {}).items()
             }
         except (ValueError, LookupError, TypeError, AttributeError):
             raise UserError(f"{path}: missing or damaged; sweep again") from None

@@ -26,7 +26,7 @@ from rope_jax.protocols.windows import RELIABLE_UNITS as RELIABLE_UNITS
 
 _UNBOUNDED = 1e30
 # Resampled documents at a time, 32 MiB; the result does not depend on it but for rounding.
-_MOST_DRAWN = 2**22
+_MAX_DRAWN = 2**22
 
 
 class Sums(NamedTuple):
@@ -101,7 +101,7 @@ def paired_difference(one: Sums, other: Sums, *, resamples: int, seed: int) -> E
     return mean_nll(difference(one, other), resamples=resamples, seed=seed)
 
 
-def exact_interval(
+def accuracy_interval(
     exact: NDArray[np.int64], answers: NDArray[np.int64], *, resamples: int, seed: int
 ) -> Estimate:
     """Return the share of exact answers, Σ exact / Σ answers, with its interval over samples.
@@ -113,9 +113,9 @@ def exact_interval(
     right, asked, trials = int(exact.sum()), int(answers.sum()), len(exact)
     value = right / asked
     if trials > 1 and answers.max() > 1 and np.ptp(exact / answers) > 0:
-        found = mean_nll(Sums(exact, answers), resamples=resamples, seed=seed)
-        if math.isfinite(found.low) and math.isfinite(found.high):
-            low, high = max(0.0, float(found.low)), min(1.0, float(found.high))
+        share = mean_nll(Sums(exact, answers), resamples=resamples, seed=seed)
+        if math.isfinite(share.low) and math.isfinite(share.high):
+            low, high = max(0.0, float(share.low)), min(1.0, float(share.high))
             return Estimate(value=value, low=low, high=high)
     from scipy import stats  # takes longer to import than jax
 
@@ -197,8 +197,8 @@ def established_length(
     losses: by tested length, the paired difference from `trained` at the window, in nats.
     """
     if units < RELIABLE_UNITS:
-        found = usable_length({n: loss.value for n, loss in losses.items()}, window, tolerance)
-        return found._replace(is_last=False, is_known=False)
+        usable = usable_length({n: loss.value for n, loss in losses.items()}, window, tolerance)
+        return usable._replace(is_last=False, is_known=False)
     return usable_length({n: loss.at_most for n, loss in losses.items()}, window, tolerance)
 
 
@@ -243,8 +243,8 @@ def _ratio(
 
     residuals = numerator - value * denominator
     columns = residuals, denominator, residuals**2, residuals * denominator, denominator**2
-    matrix, found = np.stack(columns, axis=1), []
-    is_small = len(numerator) * resamples <= _MOST_DRAWN
+    matrix, studentized = np.stack(columns, axis=1), []
+    is_small = len(numerator) * resamples <= _MAX_DRAWN
     for counts in (_drawn if is_small else _draw)(len(numerator), resamples, seed):
         # by resample: Σ r, Σ d, Σ r², Σ rd, Σ d², where r = n − θd
         r, d, rr, rd, dd = (counts @ matrix).T
@@ -259,12 +259,12 @@ def _ratio(
         # a resample of a single document has no error but rounding, so its t is unbounded
         alone = error <= 1e-12 * size
         unbounded = np.sign(shift) * _UNBOUNDED
-        found.append(np.where(alone, unbounded, shift / np.where(alone, 1, error)))
-    low, high = np.quantile(np.concatenate(found), (0.025, 0.975))
+        studentized.append(np.where(alone, unbounded, shift / np.where(alone, 1, error)))
+    low, high = np.quantile(np.concatenate(studentized), (0.025, 0.975))
     if not (abs(low) <= _UNBOUNDED / 1e9 and abs(high) <= _UNBOUNDED / 1e9):  # nan: neither
         return unknown
-    own = _standard_error((residuals**2).sum(), denominator.sum(), len(numerator))
-    return Estimate(value=value, low=float(value - high * own), high=float(value - low * own))
+    error = _standard_error((residuals**2).sum(), denominator.sum(), len(numerator))
+    return Estimate(value=value, low=float(value - high * error), high=float(value - low * error))
 
 
 def _standard_error(squares: Any, weight: Any, documents: int) -> Any:
@@ -274,7 +274,7 @@ def _standard_error(squares: Any, weight: Any, documents: int) -> Any:
 
 def _draw(documents: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """Yield how often each document is in each resample: float64 [·, D], in parts."""
-    rng, most = np.random.default_rng(seed), max(1, _MOST_DRAWN // documents)
+    rng, most = np.random.default_rng(seed), max(1, _MAX_DRAWN // documents)
     for begin in range(0, resamples, most):
         count = min(most, resamples - begin)
         drawn = rng.integers(0, documents, (count, documents))

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rope_jax.results.statistics import Estimate, exact_interval
+from rope_jax.results.statistics import Estimate, accuracy_interval
 
 MetricName = Literal["nats", "exact"]
 
@@ -111,11 +111,11 @@ class TaskSummary(NamedTuple):
     """The smallest share of exact answers up to the effective length."""
 
 
-def taken_out(rows: Sequence[SampleRow], step: int) -> dict[str, dict[int, float]]:
+def ablated_shares(rows: Sequence[SampleRow], step: int) -> dict[str, dict[int, float]]:
     """Return the share that is exact without what is asked for, by task and length: the largest."""
-    own = [row for row in rows if row.taken_out and row.step == step]
+    ablated = [row for row in rows if row.taken_out and row.step == step]
     largest: dict[str, dict[int, float]] = defaultdict(dict)
-    sums = _summed(own, lambda row: (row.task, row.length, row.name))
+    sums = _summed(ablated, lambda row: (row.task, row.length, row.name))
     for (task, length, _), (exact, answers) in sums.items():
         largest[task][length] = max(largest[task].get(length, 0.0), exact / answers)
     return largest
@@ -129,8 +129,8 @@ def summarize_tasks(
     A sample is the same at every depth, so its depths are one unit of the interval. threshold: the
     smallest share of exact answers up to the effective length.
     """
-    own = [row for row in rows if row.answers and not row.taken_out]
-    sums = _summed(own, lambda row: (row.task, row.name, row.length, row.sample))
+    answered = [row for row in rows if row.answers and not row.taken_out]
+    sums = _summed(answered, lambda row: (row.task, row.name, row.length, row.sample))
     samples: dict[tuple[str, str], dict[int, list[tuple[int, int]]]] = {}
     for (task, name, length, _), counts in sums.items():
         samples.setdefault((task, name), {}).setdefault(length, []).append(counts)
@@ -139,7 +139,7 @@ def summarize_tasks(
         exact: dict[int, Estimate] = {}
         for length, of_samples in by_length.items():
             right, asked = np.array(of_samples).T
-            exact[length] = exact_interval(right, asked, resamples=resamples, seed=seed)
+            exact[length] = accuracy_interval(right, asked, resamples=resamples, seed=seed)
         summary = TaskSummary(exact, effective_length(exact, threshold), threshold)
         summaries.setdefault(task, {})[name] = summary
     return summaries

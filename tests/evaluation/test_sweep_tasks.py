@@ -12,7 +12,7 @@ from rope_jax.evaluation.plan import SweepPlan, resolve_sweep
 from rope_jax.evaluation.results import sample_rows, task_rows
 from rope_jax.model.loss import Scores
 from rope_jax.results.rows import Origin
-from rope_jax.results.statistics import exact_interval
+from rope_jax.results.statistics import accuracy_interval
 from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.strategies import NoScaling
 from rope_jax.tasks import TokenizerView
@@ -118,9 +118,9 @@ def test_intervals_of_shares():
         ([1] * 29 + [0] * 71, 1, 0.29, 0.2101, 0.3854),
     ):
         asked = np.full(len(exact), answers)
-        found = exact_interval(np.array(exact), asked, resamples=2000, seed=0)
+        found = accuracy_interval(np.array(exact), asked, resamples=2000, seed=0)
         assert found == pytest.approx((value, low, high), abs=1e-4)
-    several = exact_interval(np.array([4, 0] * 32), np.full(64, 4), resamples=2000, seed=0)
+    several = accuracy_interval(np.array([4, 0] * 32), np.full(64, 4), resamples=2000, seed=0)
     assert several.value == 0.5
     assert 0.36 < several.low < 0.40  # as wide as if each sample were one trial
 

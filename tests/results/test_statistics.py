@@ -222,5 +222,5 @@ def test_resampling_in_parts_gives_the_same_interval(monkeypatch):
     sums = Sums(random.lognormal(0, 0.5, 77), random.integers(1, 9, 77))
     whole = mean_nll(sums, resamples=999, seed=5)
     for drawn in (1, 77 * 998):
-        monkeypatch.setattr("rope_jax.results.statistics._MOST_DRAWN", drawn)
+        monkeypatch.setattr("rope_jax.results.statistics._MAX_DRAWN", drawn)
         assert mean_nll(sums, resamples=999, seed=5) == whole

@@ -18,9 +18,9 @@ from rope_jax.results.files import SweepFiles
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.tasks import (
     EffectiveLength,
+    ablated_shares,
     effective_length,
     summarize_tasks,
-    taken_out,
 )
 from rope_jax.sweeps.run import sweep_tables, write_folder
 from tests.evaluation.test_sweep_tasks import ORIGIN, sweep_tasks
@@ -93,8 +93,8 @@ def test_the_control_is_the_largest_of_the_scalings(found):
         row._replace(name="other", exact=int(row.sample < 5)) if row.taken_out else row
         for row in samples
     ]
-    assert taken_out([*samples, *better], 5)["passkey"] == dict.fromkeys((64, 128, 200), 0.25)
-    assert taken_out(samples, 6) == {}
+    assert ablated_shares([*samples, *better], 5)["passkey"] == dict.fromkeys((64, 128, 200), 0.25)
+    assert ablated_shares(samples, 6) == {}
     assert summarize_tasks([], 0.85, resamples=10, seed=0) == {}
 
 
