@@ -1,4 +1,4 @@
-"""The three forms of the rotation: equal to each other, and `rotate` and `cos_sin` equal to them.
+"""`rotate` and `cos_sin` against the rotation as a complex product and as a matrix.
 
 The identities are those that docs/rope.md proves. Shapes: B batch, T length, N heads, d rotary
 dimension.
@@ -13,19 +13,10 @@ import pytest
 from scipy.linalg import expm
 
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
-from rope_jax.rope.forms import (
-    pair_dimensions,
-    rotate_by_matrix,
-    rotate_complex,
-    rotate_elementwise,
-    rotate_half,
-    rotation_angles,
-    rotation_matrix,
-)
+from tests.rope.forms import pair_dimensions, rotate_complex, rotation_matrix
 
 GEOMETRY = RotaryGeometry(64, 1e4, 4096)
 THETA = GEOMETRY.inv_freq()
-FORMS = {"complex": rotate_complex, "matrix": rotate_by_matrix, "elementwise": rotate_elementwise}
 LAYOUTS = pytest.mark.parametrize("layout", ["half", "interleaved"])
 
 
@@ -41,35 +32,23 @@ def positions_to(bound, *shape):
 
 def turned(x, positions, layout="half"):
     """Rotate x [..., 64] by the unscaled angles at positions [...]."""
-    return rotate_complex(x, rotation_angles(np.asarray(positions), THETA), layout)
+    return rotate_complex(x, np.asarray(positions)[..., None] * THETA, layout)
 
 
-# The forms against each other and against values worked out by hand
-
-
-@LAYOUTS
-@pytest.mark.parametrize("head_dim", [64, 80])
-def test_the_forms_are_equal(head_dim, layout):
-    x = normal(2, 50, head_dim)
-    angles = rotation_angles(positions_to(10**7, 2, 50), THETA)
-    wanted = rotate_complex(x, angles, layout)
-    for form in (rotate_by_matrix, rotate_elementwise):
-        np.testing.assert_allclose(form(x, angles, layout), wanted, atol=1e-14)
-    np.testing.assert_array_equal(wanted[..., 64:], x[..., 64:])
-
-
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.usefixtures("wrong_types")
-def test_rotation_by_hand(form):
+def test_rotation_by_hand():
     # d 4: a quarter turn of the first pair, an eighth of the second; the fifth dimension stays
-    angles, h = np.array([np.pi / 2, np.pi / 4]), np.sqrt(0.5)
-    x = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    half = [-3, 2 * h - 4 * h, 1, 4 * h + 2 * h, 5]  # pairs (1, 3) and (2, 4)
-    np.testing.assert_allclose(form(x, angles, "half"), half, atol=1e-14)
-    interleaved = [-2, 1, 3 * h - 4 * h, 4 * h + 3 * h, 5]  # pairs (1, 2) and (3, 4)
-    np.testing.assert_allclose(form(x, angles, "interleaved"), interleaved, atol=1e-14)
-    with pytest.raises(ValueError, match=r"^layout: 'neox' is neither"):
-        form(x, angles, "neox")
+    angles, h = np.array([[np.pi / 2, np.pi / 4]]), np.sqrt(0.5)
+    x = np.array([[[1.0, 2.0, 3.0, 4.0, 5.0]]], np.float32)
+    by_hand = {
+        "half": [-3, 2 * h - 4 * h, 1, 4 * h + 2 * h, 5],  # pairs (1, 3) and (2, 4)
+        "interleaved": [-2, 1, 3 * h - 4 * h, 4 * h + 3 * h, 5],  # pairs (1, 2) and (3, 4)
+    }
+    for layout, wanted in by_hand.items():
+        turned = rotate(
+            x, np.cos(angles, dtype=np.float32), np.sin(angles, dtype=np.float32), layout
+        )
+        np.testing.assert_allclose(turned[0, 0], wanted, atol=1e-6)
+        np.testing.assert_allclose(rotate_complex(x[0, 0], angles[0], layout), wanted, atol=1e-6)
 
 
 @LAYOUTS
@@ -79,17 +58,11 @@ def test_the_matrix_is_the_exponential_of_its_generator(layout):
     generator = np.zeros((64, 64))
     generator[second, first], generator[first, second] = THETA, -THETA
     for position in (1, 37):
-        matrix = rotation_matrix(position * THETA, 64, layout)
+        matrix = rotation_matrix(position * THETA, layout)
         np.testing.assert_allclose(matrix, expm(position * generator), atol=1e-12)
     # in the layout "interleaved" it has a block for each pair
     blocks = matrix.reshape(32, 2, 32, 2).swapaxes(1, 2)
     assert blocks[~np.eye(32, dtype=bool)].any() == (layout == "half")
-
-
-def test_rotate_half_swaps_the_halves():
-    x = np.arange(6.0)
-    assert rotate_half(x).tolist() == [-3, -4, -5, 0, 1, 2]
-    assert rotate_half(x, "interleaved").tolist() == [-1, 0, -3, 2, -5, 4]
 
 
 # The models' rotation against the forms
@@ -113,7 +86,7 @@ def test_models_rotate_as_the_forms_do(layout):
         theta, m = scaling.scaled(GEOMETRY)
         frequencies = scaling.frequencies(GEOMETRY)
         found = model_rotation(x, positions.astype(np.int32), frequencies, layout)
-        angles = rotation_angles(positions, theta)[:, :, None]  # the same for all heads
+        angles = (positions[..., None] * theta)[:, :, None]  # the same for all heads
         wanted = m * rotate_complex(x[..., :64].astype(np.float64), angles, layout)
         np.testing.assert_allclose(found[..., :64], wanted, atol=error)
         # m, too, acts on the rotated dimensions alone

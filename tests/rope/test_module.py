@@ -10,8 +10,8 @@ import pytest
 from flax import nnx
 
 from rope_jax.rope import RotaryEmbedding, RotaryGeometry, cos_sin, parse_scaling
-from rope_jax.rope.forms import rotate_elementwise, rotation_angles
 from rope_jax.rope.module import RotaryNumbers
+from tests.rope.forms import rotate_complex
 
 GEOMETRY = RotaryGeometry(16, 1e4, 128)
 B, T, N, K, H = 2, 10, 4, 2, 24
@@ -29,8 +29,8 @@ def applied(module, q, k, positions, seq_len=None):
 
 def expected(x, scaling, layout="half"):
     theta, m = scaling.scaled(GEOMETRY)
-    angles = rotation_angles(POSITIONS, theta)[:, :, None]
-    turned = m * rotate_elementwise(np.float64(x[..., :16]), angles, layout)
+    angles = (POSITIONS[..., None] * theta)[:, :, None]
+    turned = m * rotate_complex(np.float64(x[..., :16]), angles, layout)
     return np.concatenate([turned, x[..., 16:]], -1)
 
 
