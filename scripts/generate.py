@@ -21,10 +21,10 @@ from pydantic.fields import FieldInfo
 # This repository's package and scripts, whichever are installed: the pages describe them.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from results.ways import COPYING, REFERENCE, SMOLLM2, ZERO_SHOT, Above, Cost, Experiment, Way
 from rope_jax.attention import softmax_names
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES
 from rope_jax.comparison.groups import without_seed
-from rope_jax.config.inspection import KNOWN_MODELS
 from rope_jax.config.schema import models_in
 from rope_jax.console import signed_text
 from rope_jax.devices.chips import CHIPS
@@ -37,7 +37,7 @@ from rope_jax.rope.decay import decay_scores, first_negative_distance, mean_and_
 from rope_jax.rope.hf import HF_FORMS
 from rope_jax.rope.pairs import turns, wavelengths
 from scripts.aot import result_table
-from scripts.plot_ways import COPYING, REFERENCE, SMOLLM2, ZERO_SHOT, Above, Cost, Experiment, Way
+from scripts.plot_rope import BASES, KNOWN_MODELS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -449,7 +449,7 @@ def retrieval_table() -> str:
 def decay_table() -> str:
     """Return a table of the score of equal queries and keys at near and far distances, by base."""
     rows = []
-    for base in (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0):
+    for base in BASES:
         scores = decay_scores(RotaryGeometry(64, base).inv_freq(), np.arange(2048))
         means, peaks = mean_and_peak_by_octave(scores)
         falls = ("–", "–")
@@ -466,9 +466,9 @@ def bases_table() -> str:
     """Return a table of the longest wavelengths of published models."""
     rows = []
     for model in KNOWN_MODELS:
-        theta, window = model.geometry.inv_freq(), model.train_length
+        theta, window = model.geometry.inv_freq(), model.window
         longest = wavelengths(theta)[-1]
-        own = model.name, f"{model.rotary_dim}", f"{model.base:,.0f}", f"{window:,}"
+        own = model.name, f"{model.dim}", f"{model.base:,.0f}", f"{window:,}"
         distances = f"{longest:,.0f}", f"{longest / window:.3g}"
         rows.append((*own, *distances, f"{first_negative_distance(theta, 2**18):,}"))
     return table(("model", "d", "base", "window L", "λ_max", "λ_max / L", "sum < 0 from Δ ="), rows)
@@ -478,8 +478,8 @@ def circles_table() -> str:
     """Return a table of the pairs of published models that turn once within the window."""
     rows = []
     for model in KNOWN_MODELS:
-        found = turns(model.geometry.inv_freq(), model.train_length)
-        share = math.log(model.train_length / 2 / math.pi) / math.log(model.base)
+        found = turns(model.geometry.inv_freq(), model.window)
+        share = math.log(model.window / 2 / math.pi) / math.log(model.base)
         slowest = float(f"{found[-1]:.2g}")
         digits = f"{slowest:.4f}" if slowest < 0.01 else f"{slowest:.3f}"
         whole = f"{(found >= 1).sum()} of {found.size}"

@@ -15,7 +15,7 @@ from docs import plain_math
 from rope_jax.blocks.attention import AttentionSpan, LayerInputs, attend
 from rope_jax.blocks.base import DecoderSpec
 from rope_jax.config.fit import FitConfig
-from rope_jax.config.inspection import KNOWN_MODELS, MapsConfig
+from rope_jax.config.inspection import MapsConfig
 from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
@@ -25,6 +25,7 @@ from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, relative_positions
 from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.strategies import NoScaling
+from scripts.plot_rope import KNOWN_MODELS
 
 ROOT = Path(__file__).parents[1]
 PAGES = {

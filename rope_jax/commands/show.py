@@ -1,27 +1,25 @@
 """Show scalings pair by pair: wavelengths, turns, scale, and angles not seen in training."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rope_jax import cli, stopping
 from rope_jax.errors import printable
 
-if TYPE_CHECKING:
-    from rope_jax.config.inspection import InspectionType
-    from rope_jax.config.training import TrainingConfig
 
-
-def read_inspection(
-    argv: list[str], description: str, schema: "type[InspectionType]"
-) -> "tuple[InspectionType, TrainingConfig | None]":
-    """Return the keys of an inspection and the training config that they are about, if any."""
-    from rope_jax.config.inspection import dump_inspection, load_inspection
+def main(argv: list[str]) -> None:
+    from rope_jax.config.inspection import (
+        ScalingConfig,
+        check_writable,
+        dump_inspection,
+        load_inspection,
+    )
+    from rope_jax.inspection.curves import InspectedModel, check_curve_count, make_curves
 
     parser = cli.parser(
         "[CONFIG.yaml]",
-        f"{description}, for a geometry or for the layers of a training config. "
+        "Show scalings pair by pair, for a geometry or for the layers of a training config. "
         "A training config takes length, scalings and output besides its own keys.",
-        schema,
+        ScalingConfig,
     )
     parser.add_argument(
         "config", metavar="CONFIG.yaml", nargs="?", help="these keys, or a training config"
@@ -29,14 +27,6 @@ def read_inspection(
     _, (asked, training) = cli.read_config(
         parser, argv, "config", read=load_inspection, dump=lambda both: dump_inspection(*both)
     )
-    return asked, training
-
-
-def main(argv: list[str]) -> None:
-    from rope_jax.config.inspection import ScalingConfig, check_writable
-    from rope_jax.inspection.curves import InspectedModel, check_curve_count, make_curves
-
-    asked, training = read_inspection(argv, "Show scalings pair by pair", ScalingConfig)
     model, output = InspectedModel.from_config(asked, training), Path(asked.output)
     length = asked.length or 4 * model.window
     curves = make_curves(model, asked, length)

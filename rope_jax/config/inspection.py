@@ -1,10 +1,10 @@
-"""Schemas of inspections: scalings of a geometry or of layers, geometries, maps and costs."""
+"""Schemas of inspections: scalings of a bare geometry or a model's layers, maps, costs."""
 
 import operator
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, model_validator
 
@@ -16,7 +16,6 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.config.types import (
     Frozen,
     Length,
-    NonEmpty,
     bare_names,
     distinct,
     from_text,
@@ -26,8 +25,6 @@ from rope_jax.positions.maps import MAPS, AnyMap
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.settings import Whole, single_error
 
-DEFAULT_BASES = (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0)
-MAX_DISTANCES = 2**20  # take up to half a minute to draw
 MAX_MAPPED_LENGTH = 2**13  # visiting every pair of tokens takes nearly a second per map
 
 
@@ -46,74 +43,6 @@ class ScalingConfig(Frozen):
     length: Length | None = Field(None, description="n, tokens in the text; null: 4 windows")
     scalings: Entries = Field(default_factory=lambda: parse_entries("none", "pi", "ntk", "yarn"))
     output: FigurePath = Field("scaling.png", description="the figure: .png, .pdf or .svg")
-
-
-class DecayConfig(ScalingConfig):
-    """Config of scripts/plot_decay.py."""
-
-    length: Length | None = Field(
-        None, description="distances; null: 2048, with scalings 4 windows"
-    )
-    scalings: Entries = ()
-    bases: Annotated[NonEmpty[Base] | None, distinct(str)] = Field(
-        None, description="unscaled; null: seven, or none with scalings"
-    )
-    output: FigurePath = Field("decay.png", description=".png, .pdf or .svg, and a .csv beside it")
-
-    @property
-    def bases_shown(self) -> tuple[float, ...]:
-        return self.bases or (() if self.scalings else DEFAULT_BASES)
-
-
-class ModelGeometry(Frozen):
-    """A model's rotary geometry before any scaling."""
-
-    name: Annotated[str, Field(min_length=1, max_length=30)] = Field(description="in the legend")
-    rotary_dim: RotaryDim = Field(description="d, even")
-    base: Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)] = Field(description="b")
-    train_length: Length = Field(description="L, tokens in a training window")
-
-    @property
-    def geometry(self) -> RotaryGeometry:
-        return RotaryGeometry(self.rotary_dim, self.base, self.train_length)
-
-
-KNOWN_MODELS = tuple(
-    ModelGeometry(name=name, rotary_dim=d, base=base, train_length=train_length)
-    for name, d, base, train_length in (
-        ("demo", 32, 1e4, 128),  # configs/demo.yaml
-        ("GPT-NeoX 20B", 24, 1e4, 2048),  # arXiv 2204.06745: a quarter of heads of 96
-        ("Llama 2", 128, 1e4, 4096),  # arXiv 2307.09288
-        ("Llama 3", 128, 5e5, 8192),  # arXiv 2407.21783, before its extension
-        ("Code Llama", 128, 1e6, 16384),  # arXiv 2308.12950
-        ("Qwen2.5", 128, 1e6, 32768),  # arXiv 2412.15115
-    )
-)
-
-
-class GeometriesConfig(Frozen):
-    """Models whose geometries to compare."""
-
-    models: Annotated[
-        tuple[ModelGeometry, ...],
-        Field(min_length=1, max_length=12, strict=False),
-        distinct(operator.attrgetter("name"), "; names must differ"),
-    ] = Field(KNOWN_MODELS, description="models to compare")
-
-
-class BaseConfig(GeometriesConfig):
-    """Config of scripts/plot_base.py."""
-
-    output: FigurePath = Field("base.png", description="the figure: .png, .pdf or .svg")
-
-
-class TurnsConfig(GeometriesConfig):
-    """Config of scripts/plot_turns.py."""
-
-    windows: Annotated[int, Field(ge=2, le=1024), Whole] = Field(
-        4, description="length of the text, in training windows"
-    )
-    output: FigurePath = Field("turns.png", description="the figure: .png, .pdf or .svg")
 
 
 ShownMap = Annotated[AnyMap, from_text("type", str | dict[str, Any])]
@@ -163,15 +92,13 @@ class CostsConfig(Frozen):
     output: str | None = Field(None, description="CSV file to write; null: none")
 
 
-InspectionType = TypeVar("InspectionType", bound=ScalingConfig)
-
 # Keys that may be added to a training config; the other keys describe a bare geometry.
 _KEYS_BESIDE_TRAINING = ("length", "scalings", "output")
 
 
 def load_inspection(
-    schema: type[InspectionType], path: Path | None, overrides: Sequence[str]
-) -> tuple[InspectionType, TrainingConfig | None]:
+    schema: type[ScalingConfig], path: Path | None, overrides: Sequence[str]
+) -> tuple[ScalingConfig, TrainingConfig | None]:
     """Return the inspection in a config file, and the training config if the file is one.
 
     A file with `stages` is a training config; `length`, `scalings` and `output` may be added to it.

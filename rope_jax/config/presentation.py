@@ -8,7 +8,6 @@ from pydantic import Field
 from rope_jax.config.types import (
     FolderName,
     Frozen,
-    PositiveInt,
     Resamples,
     Seed,
     Tolerance,
@@ -82,14 +81,3 @@ class CompareConfig(Presentation):
     tolerance: Tolerance = 0.02
     resamples: Resamples = 2000
     seed: Seed = Field(0, description="seed of the bootstrap")
-
-
-class RedrawConfig(_Look):
-    """Config of scripts/plot_sweep.py."""
-
-    output: str | None = Field(
-        None, description="the .png, beside .pdf and .svg; null: curve.png in the folder"
-    )
-    window: PositiveInt | None = Field(
-        None, description="training window; needed if no summary.json has it"
-    )

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from scripts import show_costs
+from rope_jax.commands import costs as show_costs
 
 
 def write_lines(path, lines):

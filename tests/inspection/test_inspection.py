@@ -1,6 +1,5 @@
-"""rope-jax show and scripts/plot_decay.py, from a command line to figures and tables."""
+"""rope-jax show, from a command line to a figure and tables."""
 
-import csv
 import math
 import re
 
@@ -8,10 +7,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from rope_jax.commands import maps as show_maps
+from rope_jax.commands import show as show_scaling
 from rope_jax.config.inspection import ScalingConfig, load_inspection
 from rope_jax.plots.style import assign_styles
 from rope_jax.rope import RotaryGeometry, parse_scaling
-from scripts import plot_decay, plot_turns, show_maps, show_scaling
 
 # Layers that differ: base 100 with YaRN at 16 tokens, DRoPE, and base 1,000 in a sliding window.
 TRAINING = """
@@ -123,43 +123,6 @@ def test_show_scaling_shows_each_kind_of_layer_of_a_training_config(show):
             np.testing.assert_allclose(drawn, np.maximum(expected, 0), atol=1e-9)
 
 
-def test_plot_decay_writes_a_figure_a_csv_and_tables(show, folder):
-    out, figure = show(plot_decay, "length=300", "rotary_dim=16", "bases=[1, 100]", SIX)
-    with (folder / "decay.csv").open(newline="", encoding="utf-8") as file:
-        header, *rows = csv.reader(file)
-    names = ["none", "yarn-4", "yarn-auto", "p_rope", "drope", "pi-auto-logn"]
-    assert header == ["distance", "base 1", "base 100", *names]
-    columns = np.array(rows, np.float64).T
-    np.testing.assert_array_equal(columns[0], np.arange(300))
-    np.testing.assert_allclose(columns[1], 4 * np.cos(np.arange(300)), atol=1e-9)
-    yarn = parse_scaling({"type": "yarn", "factor": 4.0, "beta_fast": 8.0})
-    theta, m = yarn.scaled(RotaryGeometry(16, 1e4, 4096))
-    expected = m**2 * 2 * np.cos(np.outer(np.arange(300), theta)).sum(1) / 4
-    np.testing.assert_allclose(columns[4], expected, atol=1e-6)
-    assert (columns[7] == 4).all()
-    # one panel per curve, with its score, and one with all means
-    panels = {axis.get_title(): axis for axis in figure.axes if axis.get_visible()}
-    assert list(panels) == [*header[1:], "all octave means"]
-    np.testing.assert_allclose(panels["yarn-4"].get_lines()[0].get_ydata(), expected[1:], atol=1e-6)
-    rows = table(out, "mean score")
-    assert [row[0] for row in rows][-2:] == ["128–255", "256–299"]
-    shown = [float(cell) for cell in rows[3][1:]]  # 8–15
-    np.testing.assert_allclose(shown, columns[1:, 8:16].mean(1)[: len(shown)], atol=0.006)
-
-
-def test_plot_decay_takes_bases_or_a_training_config(show, folder):
-    show(plot_decay, "length=64", "bases=[100]", pixels=True)
-    assert imread(folder / "decay.png").std() > 0.02
-    out, figure = show(plot_decay, "length=64")
-    titles = [axis.get_title() for axis in figure.axes]
-    bases = ["1", "10", "100", "500", "5,000", "10,000", "50,000"]
-    assert titles == [*(f"base {base}" for base in bases), "all octave means"]
-    assert out.startswith("d 64, without scaling;")
-    out, _ = show(plot_decay, "run.yaml", "scalings=[trained]", "length=20", "output=x.pdf")
-    header = (folder / "x.csv").read_text().splitlines()[0]
-    assert header == 'distance,"trained (layers 0, 3)","drope (layers 1, 4)",trained (layer 2)'
-
-
 @pytest.mark.parametrize("words", [["base=500"], ["run.yaml", "length=50", "scalings=[trained]"]])
 def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
     with pytest.raises(SystemExit):
@@ -184,11 +147,6 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
          "scalings: a figure shows 1 to 12 curves, counting each kind of layer, not 0"),
         (show_scaling, ["run.yaml", "rotary_dim=16"],
          "run.yaml: rotary_dim: unknown key; did you mean rope.rotary_dim?"),
-        (plot_decay, ["bases=[10,10]"], "overrides: bases: 10.0 occurs twice"),
-        (plot_decay, [f"bases={list(range(1, 14))}"],
-         "scalings: a figure shows 1 to 12 curves, counting each kind of layer, not 13"),
-        (plot_decay, ["train_length=1e6", "scalings=[none]"],
-         "length: 4,000,000 distances exceed the limit of 1,048,576"),
         (show_maps, ["maps=[lm_infinit]"],
          "overrides: maps.0.type: 'lm_infinit' is not one of rerope, "),
         (show_maps, ["maps=[rerope, rerope]"],
@@ -199,14 +157,6 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
          "maps: far_frequencies: factors: 2 numbers for the 32 pairs of rotary_dim 64"),
         (show_maps, ["window=4096"], "overrides: length: 16,384 is more than 8,192"),
         (show_maps, ["output=a.txt"], "overrides: output: should end in .png, .pdf or .svg, not"),
-        (plot_turns, ["models=[{name: a, rotary_dim: 7, base: 10, train_length: 5}]"],
-         "overrides: models.0.rotary_dim: should be a multiple of 2, not 7"),
-        (plot_turns, ["models=[{name: b, rotary_dim: 8, base: 1e2, train_length: 5}, "
-         "{name: b, rotary_dim: 8, base: 1e2, train_length: 9}]"],
-         "overrides: models: b occurs twice; names must differ"),
-        (plot_turns, ["output=no/a.png"], "output: no is not a writable folder; name another"),
-        (plot_turns, ["windows=1"],
-         "overrides: windows: should be greater than or equal to 2, not 1"),
     ],
 )  # fmt: skip
 def test_bad_input_is_reported_in_one_line(refused, script, words, message):

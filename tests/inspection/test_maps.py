@@ -8,11 +8,11 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
+from rope_jax.commands import maps as show_maps
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.inspection.maps import shown_maps
 from rope_jax.positions.maps import MAPS
 from rope_jax.rope import RotaryGeometry, parse_scaling
-from scripts import show_maps
 
 VERMILION = "#D55E00"
 # Settings beside those that they stand for at L = 128 and n = 512.

@@ -1,6 +1,6 @@
 """Draw what each way of extending a model gives: smollm2, copying and reference in docs/figures/.
 
-    python scripts/plot_ways.py      # from the folders of these names in results/
+    python results/ways.py      # from the folders of these names in results/
 
 `scripts/generate.py` writes the tables of the same figures.
 """
@@ -30,7 +30,7 @@ from rope_jax.plots.style import (
 )
 from rope_jax.sealed import replacing
 
-ROOT = Path(__file__).parents[1]
+HERE = Path(__file__).parent
 ZERO_SHOT = "zero-shot"
 
 
@@ -81,11 +81,11 @@ class Experiment(NamedTuple):
 
     @property
     def figure(self) -> Path:
-        return ROOT / f"docs/figures/{self.name}.png"
+        return HERE.parent / f"docs/figures/{self.name}.png"
 
     @property
     def folder(self) -> Path:
-        return ROOT / "results" / self.name
+        return HERE / self.name
 
     def measured(
         self, ways: Iterable[Way] | None = None, comparison: str = "comparison.csv"
