@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rope_jax.attention import BACKENDS
+from rope_jax.attention.backends import BACKENDS
 from rope_jax.devices.malloc import keep_freed_memory
 from rope_jax.kernels.gated import gated_feed_forward
 from rope_jax.kernels.loading import load_kernels

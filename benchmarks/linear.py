@@ -4,13 +4,13 @@
     python benchmarks/linear.py --lengths 8192 --chunks 32 64 128 256 512
 
 One layer's attention over one window, in float32, with the heads of the demo model, including the
-rotation of queries and keys: `linear_attention` and attention `blockwise`, forward, and forward and
+rotation of queries and keys: attention `linear` and `blockwise`, forward, and forward and
 backward. The programs of a length take turns, one call each, so that other load on the machine
 affects all of them.
 
 Prints for each length and program the median time, and the memory for intermediate results that
 the compiler reserves in addition to arguments and results. With --chunks, several chunk lengths of
-`linear_attention` take turns.
+`linear` take turns.
 """
 
 import argparse
@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rope_jax.attention import BACKENDS
-from rope_jax.attention.linear import CHUNK, linear_attention
+from rope_jax.attention.backends import BACKENDS
+from rope_jax.attention.linear import CHUNK, Linear
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
 
 Arrays = Sequence[Any]
@@ -36,7 +36,7 @@ def linear(chunk: int) -> Callable[..., Any]:
         def turn(x: Any) -> Any:
             return rotate(x, cos, sin)
 
-        return linear_attention(q, k, v, turn, turn, chunk=chunk)
+        return Linear(chunk).attend_features(q, k, v, turn, turn)
 
     return attend
 

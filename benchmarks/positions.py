@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rope_jax.attention import AttentionName
+from rope_jax.attention.backends import AttentionName
 from rope_jax.blocks.attention import AttentionSpan, LayerInputs, attend
 from rope_jax.blocks.base import DecoderSpec
 from rope_jax.devices.malloc import keep_freed_memory

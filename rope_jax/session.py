@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from rope_jax.attention import AttentionName
+from rope_jax.attention.backends import AttentionName
 from rope_jax.config.data import DataConfig
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.config.training import TrainingConfig

@@ -29,7 +29,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention import BACKENDS, AttentionName
+from rope_jax.attention.backends import BACKENDS, AttentionName
 from rope_jax.collectives import CONTEXT, ROWS, TENSOR, Collectives
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import ModelConfig

@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from results.ways import COPYING, REFERENCE, SMOLLM2, ZERO_SHOT, Above, Cost, Experiment, Way
-from rope_jax.attention import softmax_names
+from rope_jax.attention.backends import softmax_names
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES
 from rope_jax.comparison.groups import without_seed
 from rope_jax.config.schema import models_in

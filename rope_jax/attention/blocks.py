@@ -5,18 +5,43 @@ block: tokens per block; m blocks of queries, n blocks of keys. An axis marked #
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from rope_jax.positions.interaction import Interaction, Scores, product, stacked, unstacked
+from rope_jax.positions.interaction import (
+    Interaction,
+    Params,
+    Scores,
+    product,
+    stacked,
+    unstacked,
+)
 from rope_jax.positions.mask import BandMask
 
-# see(state, j, visit) returns the state after key block j.
-See = Callable[[Any, Int[Array, ""], "Visit"], Any]
+State = TypeVar("State")
+
+
+class Inputs(NamedTuple):
+    """What attention is computed from: the arguments of `Backend.attend_bands` that are arrays.
+
+    starts: where devices share the window, the index in it of the first query of each half.
+    """
+
+    queries: tuple[Float[Array, "B T N H"], ...]
+    keys: tuple[Float[Array, "B S K H"], ...]
+    v: Float[Array, "B S K V"]
+    segment_ids: Int[Array, "B S"] | None
+    starts: Int[Array, " 2"] | None
+    params: Params
+
+    @property
+    def scaled_queries(self) -> list[Float[Array, "B T N H"]]:
+        """The queries q/√H of each band."""
+        return [q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype) for q in self.queries]
 
 
 class Visit(NamedTuple):
@@ -85,23 +110,20 @@ class Blocks:
 
     Query block i lies on the diagonal of key block `diagonal(i)`. If the queries are the last T of
     the S tokens, both are padded at the front to whole blocks, so that their ends stay aligned.
-    Otherwise `diagonals` says where they lie, and the block size must divide both lengths.
+    Otherwise `inputs.starts` says where they lie, and the block size must divide both halves.
 
     segment_ids:   [n, B, block], or None.
     document_positions: [n, #B, block].
     nearest:       the visit of the key block of a query block's own tokens.
     """
 
-    def __init__(
-        self,
-        interaction: Interaction,
-        block: int,
-        queries: int,
-        keys: int,
-        segment_ids: Int[Array, "B S"] | None,
-        diagonals: Int[Array, " m"] | None,
-    ) -> None:
-        self.interaction, self.block, self._diagonals = interaction, block, diagonals
+    def __init__(self, interaction: Interaction, block: int, inputs: Inputs) -> None:
+        queries, keys = inputs.queries[0].shape[1], inputs.v.shape[1]
+        segment_ids, self._diagonals = inputs.segment_ids, None
+        if inputs.starts is not None:
+            within = jnp.arange(queries // 2 // block)
+            self._diagonals = (inputs.starts[:, None] // block + within[None]).reshape(-1)
+        self.interaction, self.block = interaction, block
         self.query_padding, self.key_padding = -queries % block, -keys % block
         self._before = (keys + self.key_padding - queries - self.query_padding) // block
         self.segment_ids = None
@@ -129,12 +151,17 @@ class Blocks:
         """Return the key block of query block i's own tokens, the last one it sees."""
         return i + self._before if self._diagonals is None else self._diagonals[i]
 
-    def visit_others(self, see: See, state: Any, i: Int[Array, ""]) -> Any:
+    def visit_others(
+        self,
+        see: Callable[[State, Int[Array, ""], Visit], State],
+        state: State,
+        i: Int[Array, ""],
+    ) -> State:
         """Fold see(state, j, visit) over all other key blocks that query block i needs."""
-        own = self.diagonal(i)
+        diagonal = self.diagonal(i)
         for visit in self._others:
-            start = 0 if visit.last is None else jnp.maximum(0, own - visit.last)
-            end = own - visit.first + 1
+            start = 0 if visit.last is None else jnp.maximum(0, diagonal - visit.last)
+            end = diagonal - visit.first + 1
             first = self.interaction.masks[visit.bands[0]].first
             if first is not None and self.segment_ids is None:
                 # one document, whose first tokens lie in the first blocks
@@ -150,7 +177,7 @@ class Blocks:
         visit: Visit,
         i: Int[Array, ""],
         j: Int[Array, ""],
-        params: Any,
+        params: Params,
         queries: Sequence[Float[Array, "B K G block H"]],
         keys: Sequence[Float[Array, "B K block H"]],
     ) -> Float[Array, "B K G block block"]:
@@ -166,14 +193,14 @@ class Blocks:
             padding = jnp.where(index[1] < 0, np.float32(-1e30), np.float32(0))
             logits = logits + padding[None, None, None, None]
         if self.segment_ids is not None:
-            own, others = self.segment_ids[self.diagonal(i)], self.segment_ids[j]
-            logits = logits + _hiding(own[:, :, None] != others[:, None, :])[:, None, None]
+            of_queries, of_keys = self.segment_ids[self.diagonal(i)], self.segment_ids[j]
+            logits = logits + _hiding(of_queries[:, :, None] != of_keys[:, None])[:, None, None]
         return logits
 
     def _seen(
         self, number: int, visit: Visit, i: Int[Array, ""], j: Int[Array, ""]
     ) -> Bool[Array, "#B 1 1 block block"] | None:
-        """Return which keys a band holds in a pair of blocks; None: all of them."""
+        """Return which keys a band holds in a pair of blocks, or None if it holds all of them."""
         band = self.interaction.masks[number]
         seen = self._masks[number, visit.first][None] if visit.masked else None
         farthest = None if visit.last is None else _greatest_distance(visit.last, self.block)
@@ -227,25 +254,25 @@ def masked_logits(
     scores: Scores,
     seen: Sequence[Bool[Array, "#B 1 1 T S"] | None],
     index: tuple[Int[Array, " T"], Int[Array, " S"]],
-    params: Any,
+    params: Params,
     queries: Sequence[Float[Array, "B K G T H"]],
     keys: Sequence[Float[Array, "B K S H"]],
 ) -> Float[Array, "B K G T S"]:
     """Return the logits of some queries and keys, −∞ where a key is hidden.
 
-    seen, queries, keys: of each band; seen None: all of the keys. Only the first band's may be.
+    seen, queries, keys: of each band. The first band's seen is None if it holds all of the keys.
     """
     first, *others = (scores(params, q, k, *index) for q, k in zip(queries, keys, strict=True))
     logits = first if seen[0] is None else first + _hiding(~seen[0])
-    for own, more in zip(seen[1:], others, strict=True):
-        assert own is not None  # distances decide which of several bands a key is in
-        logits = jnp.where(own, more, logits)
+    for seen_of_band, logits_of_band in zip(seen[1:], others, strict=True):
+        assert seen_of_band is not None  # distances decide which of several bands a key is in
+        logits = jnp.where(seen_of_band, logits_of_band, logits)
     return logits
 
 
 def weighted_values(
     interaction: Interaction,
-    params: Any,
+    params: Params,
     weights: Float[Array, "B K G T S"],
     values: Float[Array, "B K S V"],
     index: tuple[Int[Array, " T"], Int[Array, " S"]],
@@ -259,13 +286,13 @@ def weighted_values(
 
 def value_gradients(
     interaction: Interaction,
-    params: Any,
+    params: Params,
     probabilities: Float[Array, "B K G T S"],
     values: Float[Array, "B K S V"],
     dout: Float[Array, "B K G T V"],
     index: tuple[Int[Array, " T"], Int[Array, " S"]],
-    d_params: Any,
-) -> tuple[Float[Array, "B K G T S"], Float[Array, "B K V S"], Any]:
+    d_params: Params,
+) -> tuple[Float[Array, "B K G T S"], Float[Array, "B K V S"], Params]:
     """Return the gradients of `weighted_values` w.r.t. weights, values (transposed) and params.
 
     The last one is added to `d_params`.
@@ -282,13 +309,13 @@ def value_gradients(
     return d_weights + more_d_weights, d_values, jax.tree.map(jnp.add, d_params, more_d_params)
 
 
-def sinks_of(params: Any, kv_heads: int) -> Float[Array, "1 K G 1 1"]:
+def sinks_of(params: Params, kv_heads: int) -> Float[Array, "1 K G 1 1"]:
     """Return the logit of each head's sink."""
     return params["sinks"].reshape(1, kv_heads, -1, 1, 1)
 
 
 def sink_gradient(
-    params: Any, lse: Float[Array, "B K G T 1"], delta: Float[Array, "B K G T 1"]
+    params: Params, lse: Float[Array, "B K G T 1"], delta: Float[Array, "B K G T 1"]
 ) -> Float[Array, " N"]:
     """Return −Σ_r p_r·delta_r for each head, where p_r = exp(sink − lse_r) is the sink's weight."""
     weights = jnp.exp(sinks_of(params, lse.shape[1]) - lse)

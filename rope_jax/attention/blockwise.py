@@ -6,19 +6,20 @@ depend only on the outer loop's counter. So blocks that are not needed are skipp
 and the program is the same size at 64 tokens and at 65,536.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim of
-queries and keys, V that of values, block: tokens per block; m: blocks of queries.
+queries and keys, V that of values, block: tokens per block; m: blocks of queries, n: of keys.
 """
 
 import functools
-from typing import Any
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float32, Int
 
-from rope_jax.attention.backends.base import BLOCK
+from rope_jax.attention.base import Backend
 from rope_jax.attention.blocks import (
     Blocks,
+    Inputs,
     Visit,
     sink_gradient,
     sinks_of,
@@ -26,10 +27,12 @@ from rope_jax.attention.blocks import (
     weighted_values,
 )
 from rope_jax.attention.remat_names import attended
-from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.interaction import Interaction, Params
 from rope_jax.positions.zigzag import ZigZag
 
 __all__ = ["banded_blockwise"]
+
+BLOCK = 512  # tokens
 
 
 def banded_blockwise(
@@ -38,7 +41,7 @@ def banded_blockwise(
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
     interaction: Interaction,
-    params: Any,
+    params: Params,
     part: ZigZag | None = None,
     *,
     block: int = BLOCK,
@@ -55,105 +58,190 @@ def banded_blockwise(
     """
     length = v.shape[1]
     if part is None:
-        size, diagonals = -(-length // -(-length // block)), None
+        size, starts = -(-length // -(-length // block)), None
     else:  # the block size has to divide the chunks
-        chunk = queries[0].shape[1] // 2
+        chunk, starts = queries[0].shape[1] // 2, part.starts(length)
         size = next(n for n in range(min(block, chunk), 0, -1) if chunk % n == 0)
-        first = part.starts(length) // size
-        diagonals = (first[:, None] + jnp.arange(chunk // size)[None]).reshape(-1)
-    return _attention(interaction, size, queries, keys, v, segment_ids, diagonals, params)
+    return _attention(interaction, size, Inputs(queries, keys, v, segment_ids, starts, params))
+
+
+class Blockwise(Backend):
+    """`banded_blockwise`, on every platform."""
+
+    name: ClassVar[str] = "blockwise"
+    summary: ClassVar[str] = "memory linear in the length"
+
+    def __init__(self, block: int = BLOCK) -> None:
+        self.block = block
+
+    def attend_bands(
+        self,
+        queries: tuple[Float[Array, "B T N H"], ...],
+        keys: tuple[Float[Array, "B S K H"], ...],
+        v: Float[Array, "B S K V"],
+        segment_ids: Int[Array, "B S"] | None,
+        interaction: Interaction,
+        params: Params,
+        part: ZigZag | None = None,
+        *,
+        low_precision: bool = False,
+    ) -> Float[Array, "B T N V"]:
+        arrays = queries, keys, v, segment_ids
+        return banded_blockwise(*arrays, interaction, params, part, block=self.block)
+
+
+class PlainKernel(Backend):
+    """A backend whose `attend` computes one band of dot products.
+
+    All else is left to `banded_blockwise`: maps, encodings' own scores, soft caps, sinks.
+    """
+
+    def attend(
+        self,
+        q: Float[Array, "B T N H"],
+        k: Float[Array, "B S K H"],
+        v: Float[Array, "B S K V"],
+        segment_ids: Int[Array, "B S"] | None = None,
+        sliding_window: int | None = None,
+        part: ZigZag | None = None,
+    ) -> Float[Array, "B T N V"]:
+        raise NotImplementedError
+
+    def block(self, rows: int) -> int:
+        """Return the most tokens per block of what is left to `banded_blockwise`; rows: B·N."""
+        return BLOCK
+
+    def attend_bands(
+        self,
+        queries: tuple[Float[Array, "B T N H"], ...],
+        keys: tuple[Float[Array, "B S K H"], ...],
+        v: Float[Array, "B S K V"],
+        segment_ids: Int[Array, "B S"] | None,
+        interaction: Interaction,
+        params: Params,
+        part: ZigZag | None = None,
+        *,
+        low_precision: bool = False,
+    ) -> Float[Array, "B T N V"]:
+        if interaction.is_plain:
+            window = interaction.masks[0].beyond
+            return self.attend(queries[0], keys[0], v, segment_ids, window, part)
+        arrays, block = (
+            (queries, keys, v, segment_ids),
+            self.block(v.shape[0] * queries[0].shape[2]),
+        )
+        return banded_blockwise(*arrays, interaction, params, part, block=block)
+
+
+class _Running(NamedTuple):
+    """Of each query of a block, over the keys so far: the maximum of the logits, the sum of
+    exp(logit − row_max), and the values weighted by those exponentials."""
+
+    row_max: Float32[Array, "B K G block 1"]
+    row_sum: Float32[Array, "B K G block 1"]
+    out: Float32[Array, "B K G block V"]
+
+
+class _Gradients(NamedTuple):
+    """Sums so far: of all key blocks, of the params, and of the queries of one block."""
+
+    dks: list[Float32[Array, "n B K block H"]]
+    dv: Float32[Array, "n B K block V"]
+    params: Params
+    dqs: list[Float32[Array, "B K G block H"]]
+
+
+class _Saved(NamedTuple):
+    inputs: Inputs
+    out: Float[Array, "B T N V"]
+    lse: Float32[Array, "m B K G block 1"]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attention(interaction: Interaction, size: int, *arrays: Any) -> Float[Array, "B T N V"]:
-    return _forward(interaction, size, *arrays)[0]
+def _attention(interaction: Interaction, size: int, inputs: Inputs) -> Float[Array, "B T N V"]:
+    return _forward(interaction, size, inputs)[0]
 
 
 def _cut(
-    blocks: Blocks, queries: tuple[Array, ...], keys: tuple[Array, ...], v: Array
-) -> tuple[list[Array], list[Array], Array]:
-    """Cut the scaled queries q/√H of each band, its keys, and the values into blocks."""
-    scaled = [q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype) for q in queries]
-    query_blocks = [blocks.of_queries(q, v.shape[2]) for q in scaled]
-    return query_blocks, [blocks.of_keys(k) for k in keys], blocks.of_keys(v)
+    blocks: Blocks, inputs: Inputs
+) -> tuple[
+    list[Float[Array, "m B K G block H"]],
+    list[Float[Array, "n B K block H"]],
+    Float[Array, "n B K block V"],
+]:
+    """Cut the scaled queries of each band, its keys, and the values into blocks."""
+    queries = [blocks.of_queries(q, inputs.v.shape[2]) for q in inputs.scaled_queries]
+    return queries, [blocks.of_keys(k) for k in inputs.keys], blocks.of_keys(inputs.v)
 
 
 def _forward(
-    interaction: Interaction,
-    size: int,
-    queries: tuple[Float[Array, "B T N H"], ...],
-    keys: tuple[Float[Array, "B S K H"], ...],
-    v: Float[Array, "B S K V"],
-    segment_ids: Int[Array, "B S"] | None,
-    diagonals: Int[Array, " m"] | None,
-    params: Any,
-) -> tuple[Float[Array, "B T N V"], tuple[Any, ...]]:
-    """The loops over key blocks carry, for each query, the maximum of its logits so far (row_max),
-    the sum of exp(logit − row_max) (row_sum), and the values weighted by those exponentials (out).
-    At the end, lse = ln Σ_s exp(logit_s) = row_max + ln row_sum, of shape [m, B, K, G, block, 1].
-    """
-    length = queries[0].shape[1]
-    blocks = Blocks(interaction, size, length, v.shape[1], segment_ids, diagonals)
-    query_blocks, key_blocks, values = _cut(blocks, queries, keys, v)
+    interaction: Interaction, size: int, inputs: Inputs
+) -> tuple[Float[Array, "B T N V"], _Saved]:
+    """After the loops over key blocks, lse = ln Σ_s exp(logit_s) = row_max + ln row_sum."""
+    blocks = Blocks(interaction, size, inputs)
+    queries, keys, values = _cut(blocks, inputs)
+    params, v = inputs.params, inputs.v
 
-    def query_block(_: None, i: Array) -> tuple[None, tuple[Array, Array]]:
-        def see(
-            running: tuple[Array, Any, Any] | None, j: Array, visit: Visit
-        ) -> tuple[Array, Array, Array]:
-            own_queries = [query_blocks[band][i] for band in visit.bands]
-            own_keys = [key_blocks[band][j] for band in visit.bands]
-            logits = blocks.logits(visit, i, j, params, own_queries, own_keys)
+    def query_block(_: None, i: Int[Array, ""]) -> tuple[None, tuple[Array, Array]]:
+        def see(running: _Running | None, j: Int[Array, ""], visit: Visit) -> _Running:
+            of_queries = [queries[band][i] for band in visit.bands]
+            of_keys = [keys[band][j] for band in visit.bands]
+            logits = blocks.logits(visit, i, j, params, of_queries, of_keys)
             row_max = logits.max(-1, keepdims=True)
             if running is not None:
-                row_max = jnp.maximum(running[0], row_max)
+                row_max = jnp.maximum(running.row_max, row_max)
             weights = jnp.exp(logits - row_max)
             row_sum = weights.sum(-1, keepdims=True)
             out = weighted_values(interaction, params, weights, values[j], blocks.indices(i, j))
             if running is not None:
-                rescale = jnp.exp(running[0] - row_max)
-                row_sum, out = rescale * running[1] + row_sum, rescale * running[2] + out
-            return row_max, row_sum, out
+                rescale = jnp.exp(running.row_max - row_max)
+                row_sum, out = rescale * running.row_sum + row_sum, rescale * running.out + out
+            return _Running(row_max, row_sum, out)
 
         # The diagonal first: every query sees itself there, so row_max is finite from the start.
-        before = (sinks_of(params, v.shape[2]), 1.0, 0.0) if interaction.sinks else None
+        before = None
+        if interaction.sinks:  # one key more, without a value
+            before = _Running(sinks_of(params, v.shape[2]), jnp.float32(1), jnp.float32(0))
         running = see(before, blocks.diagonal(i), blocks.nearest)
         row_max, row_sum, out = blocks.visit_others(see, running, i)
         return None, ((out / row_sum).astype(v.dtype), row_max + jnp.log(row_sum))
 
-    _, (outs, lse) = jax.lax.scan(query_block, None, jnp.arange(query_blocks[0].shape[0]))
-    out, lse = attended((blocks.merged(outs, length), lse))
-    return out, (queries, keys, v, segment_ids, diagonals, params, out, lse)
+    _, (outs, lse) = jax.lax.scan(query_block, None, jnp.arange(queries[0].shape[0]))
+    out, lse = attended((blocks.merged(outs, inputs.queries[0].shape[1]), lse))
+    return out, _Saved(inputs, out, lse)
 
 
 def _backward(
-    interaction: Interaction, size: int, saved: tuple[Any, ...], dout: Float[Array, "B T N V"]
-) -> tuple[Any, Any, Float[Array, "B S K V"], None, None, Any]:
+    interaction: Interaction, size: int, saved: _Saved, dout: Float[Array, "B T N V"]
+) -> tuple[Inputs]:
     """For each pair of blocks, with P = exp(logits − lse): dV = Pᵀ·dO, dP = dO·Vᵀ, and
     d(logits) = P ∘ (dP − delta), which the VJP of the scores carries to queries, keys and params.
     delta_r = Σ_s P_rs dP_rs = dO_r · O_r comes from the normalisation of row r.
     """
-    queries, keys, v, segment_ids, diagonals, params, out, lse = saved
-    length = queries[0].shape[1]
-    blocks = Blocks(interaction, size, length, v.shape[1], segment_ids, diagonals)
-    query_blocks, key_blocks, values = _cut(blocks, queries, keys, v)
+    inputs, out, lse = saved
+    params, v, length = inputs.params, inputs.v, dout.shape[1]
+    blocks = Blocks(interaction, size, inputs)
+    queries, keys, values = _cut(blocks, inputs)
     outs, douts = (blocks.of_queries(x, v.shape[2]) for x in (out, dout))
 
-    def query_block(gradients: Any, i: Array) -> tuple[Any, Any]:
-        own, dout_block = [q[i] for q in query_blocks], douts[i]
+    def query_block(
+        sums: tuple[list[Array], Array, Params], i: Int[Array, ""]
+    ) -> tuple[tuple[list[Array], Array, Params], list[Array]]:
+        dks, dv, d_params = sums
+        of_queries, dout_block = [q[i] for q in queries], douts[i]
         delta = dout_block.astype(jnp.float32) * outs[i].astype(jnp.float32)
         delta = delta.sum(-1, keepdims=True)
         if interaction.sinks:
-            *others, d_params = gradients
             d_sinks = d_params["sinks"] + sink_gradient(params, lse[i], delta)
-            gradients = *others, d_params | {"sinks": d_sinks}
+            d_params = {**d_params, "sinks": d_sinks}
 
-        def see(gradients: Any, j: Array, visit: Visit) -> Any:
+        def see(gradients: _Gradients, j: Int[Array, ""], visit: Visit) -> _Gradients:
             dks, dv, d_params, dqs = gradients
             logits, pull_back = jax.vjp(
                 functools.partial(blocks.logits, visit, i, j),
                 params,
-                [own[band] for band in visit.bands],
-                [key_blocks[band][j] for band in visit.bands],
+                [of_queries[band] for band in visit.bands],
+                [keys[band][j] for band in visit.bands],
             )
             probabilities = jnp.exp(logits - lse[i])
             d_probabilities, more_dv, d_params = value_gradients(
@@ -171,32 +259,29 @@ def _backward(
                 dks[band] = dks[band].at[j].add(more_dk.astype(jnp.float32))
                 dqs[band] = dqs[band] + more_dq.astype(jnp.float32)
             d_params = jax.tree.map(jnp.add, d_params, more_d_params)
-            return dks, dv.at[j].add(more_dv.swapaxes(-1, -2)), d_params, dqs
+            return _Gradients(dks, dv.at[j].add(more_dv.swapaxes(-1, -2)), d_params, dqs)
 
-        gradients = *gradients, [jnp.zeros(query.shape, jnp.float32) for query in own]
-        gradients = blocks.visit_others(see, gradients, i)
-        *gradients, dqs = see(gradients, blocks.diagonal(i), blocks.nearest)
-        return tuple(gradients), dqs
+        dqs = [jnp.zeros(q.shape, jnp.float32) for q in of_queries]
+        gradients = blocks.visit_others(see, _Gradients(dks, dv, d_params, dqs), i)
+        dks, dv, d_params, dqs = see(gradients, blocks.diagonal(i), blocks.nearest)
+        return (dks, dv, d_params), dqs
 
     zeros = (
-        [jnp.zeros(blocks_of_band.shape, jnp.float32) for blocks_of_band in key_blocks],
+        [jnp.zeros(k.shape, jnp.float32) for k in keys],
         jnp.zeros(values.shape, jnp.float32),
         jax.tree.map(jnp.zeros_like, params),
     )
-    (dks, dv, d_params), dqs = jax.lax.scan(
-        query_block, zeros, jnp.arange(query_blocks[0].shape[0])
-    )
-    scale = queries[0].shape[-1] ** -0.5
+    (dks, dv, d_params), dqs = jax.lax.scan(query_block, zeros, jnp.arange(queries[0].shape[0]))
+    scale = inputs.queries[0].shape[-1] ** -0.5
     dq = tuple(
         (blocks.merged(dq, length) * scale).astype(q.dtype)
-        for dq, q in zip(dqs, queries, strict=True)
+        for dq, q in zip(dqs, inputs.queries, strict=True)
     )
-    dk = tuple(
-        blocks.merged(dk[:, :, :, None], k.shape[1]).astype(k.dtype)
-        for dk, k in zip(dks, keys, strict=True)
+    *dk, dv = (
+        blocks.merged(x[:, :, :, None], v.shape[1]).astype(y.dtype)
+        for x, y in zip((*dks, dv), (*inputs.keys, v), strict=True)
     )
-    dv = blocks.merged(dv[:, :, :, None], v.shape[1]).astype(v.dtype)
-    return dq, dk, dv, None, None, d_params
+    return (Inputs(dq, tuple(dk), dv, None, None, d_params),)
 
 
 _attention.defvjp(_forward, _backward)

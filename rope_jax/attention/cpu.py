@@ -5,18 +5,24 @@ keys, V that of values, C distances in a table.
 """
 
 import functools
-from typing import Any
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float32, Int
 
+from rope_jax.attention.base import Backend
 from rope_jax.attention.blocks import document_positions
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.remat_names import attended
 from rope_jax.kernels.loading import call_kernel, floats, load_kernels
-from rope_jax.positions.interaction import Interaction, dot_product, plus_by_distance
+from rope_jax.positions.interaction import (
+    Interaction,
+    Params,
+    dot_product,
+    plus_by_distance,
+)
 from rope_jax.positions.zigzag import ZigZag
 
 # The backward pass works on one key-value head and one chunk of keys at a time. These numbers
@@ -25,42 +31,59 @@ _WANTED_TASKS, _LEAST_KEYS = 16, 512
 _AHEAD = 128  # as in kernels.h
 
 
-def banded_cpu(
-    queries: tuple[Float[Array, "B T N H"], ...],
-    keys: tuple[Float[Array, "B S K H"], ...],
-    v: Float[Array, "B S K V"],
-    segment_ids: Int[Array, "B S"] | None,
-    interaction: Interaction,
-    params: Any,
-    part: ZigZag | None = None,
-    *,
-    low_precision: bool = False,
-) -> Float[Array, "B T N V"]:
-    """`Backend.attend_bands`, by one call of the kernel for each band.
+_Bands = tuple[tuple[Array, ...], tuple[Array, ...], Array]  # queries, keys, values
 
-    low_precision: round both factors of every product to bfloat16. All else is float32, also if
-        queries, keys and v are not.
+
+class Cpu(Backend):
+    """Our own kernel in C++, called once for each band.
 
     The tokens of a document must be consecutive. The kernel knows dot products, and biases by
-    distance; other scores, and added values, are `banded_blockwise`. The backward pass keeps
-    queries, keys, v, the output and one number per query and head, and recomputes the
-    probabilities.
+    distance; other scores, and added values, are `banded_blockwise`. Products accumulate in
+    float32, whatever the dtypes of queries, keys and v. The backward pass keeps queries, keys, v,
+    the output and one number per query and head, and recomputes the probabilities.
     """
-    if load_kernels() is None:
-        raise RuntimeError("attention cpu: the kernels were not compiled")
-    arrays, bias = (queries, keys, v), None
-    unbiased = interaction._replace(scores=dot_product)
-    is_biased = interaction.scores is plus_by_distance and unbiased.is_dot_product
-    if part is None and is_biased:
-        bias, interaction = _by_key(params["by_distance"], v.shape[1]), unbiased
-    if not interaction.is_dot_product:
-        if low_precision:
-            arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
-        out = banded_blockwise(*arrays, segment_ids, interaction, params, part)
-        return out.astype(v.dtype)
-    wide = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
-    seen = _seen(interaction, queries[0].shape[1], v, segment_ids, part)
-    return _attention(*wide, bias, seen, low_precision).astype(v.dtype)
+
+    name: ClassVar[str] = "cpu"
+    summary: ClassVar[str] = "kernel for CPU"
+    platforms: ClassVar[tuple[str, ...]] = ("cpu",)
+    # The kernel rounds what it copies. Rounded by XLA, a step took 3 to 14% longer.
+    has_precision: ClassVar[bool] = True
+
+    def obstacle(self, platform: str, dtype: str, head_dim: int) -> str | None:
+        if reason := super().obstacle(platform, dtype, head_dim):
+            return reason
+        if load_kernels() is None:
+            return "was not compiled; install rope-jax again where there is a C++ compiler"
+        return None
+
+    def attend_bands(
+        self,
+        queries: tuple[Float[Array, "B T N H"], ...],
+        keys: tuple[Float[Array, "B S K H"], ...],
+        v: Float[Array, "B S K V"],
+        segment_ids: Int[Array, "B S"] | None,
+        interaction: Interaction,
+        params: Params,
+        part: ZigZag | None = None,
+        *,
+        low_precision: bool = False,
+    ) -> Float[Array, "B T N V"]:
+        if load_kernels() is None:
+            raise RuntimeError("attention cpu: the kernels were not compiled")
+        arrays: _Bands = (queries, keys, v)
+        bias = None
+        unbiased = interaction._replace(scores=dot_product)
+        is_biased = interaction.scores is plus_by_distance and unbiased.is_dot_product
+        if part is None and is_biased:
+            bias, interaction = _by_key(params["by_distance"], v.shape[1]), unbiased
+        if not interaction.is_dot_product:
+            if low_precision:
+                arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
+            out = banded_blockwise(*arrays, segment_ids, interaction, params, part)
+            return out.astype(v.dtype)
+        wide: _Bands = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
+        seen = _seen(interaction, queries[0].shape[1], v, segment_ids, part)
+        return _attention(low_precision, _Inputs(*wide, bias), seen).astype(v.dtype)
 
 
 def _by_key(table: Float[Array, "*B N C"], keys: int) -> Float[Array, "#B N _"]:
@@ -91,8 +114,8 @@ def _seen(
     position = index if segment_ids is None else document_positions(segment_ids)
 
     def of_queries(x: Int[Array, "#B S"]) -> Int[Array, "B T"]:
-        own = x[:, -queries:] if part is None else part.own(x, 1)
-        return jnp.broadcast_to(own, (batch, queries)).astype(jnp.int32)
+        x = x[:, -queries:] if part is None else part.own(x, 1)
+        return jnp.broadcast_to(x, (batch, queries)).astype(jnp.int32)
 
     # each band sees an interval of positions, and a document's tokens are consecutive keys
     intervals = [band.interval(position) for band in interaction.masks]
@@ -102,63 +125,73 @@ def _seen(
     )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+class _Inputs(NamedTuple):
+    queries: tuple[Float32[Array, "B T N H"], ...]
+    keys: tuple[Float32[Array, "B S K H"], ...]
+    v: Float32[Array, "B S K V"]
+    bias: Float32[Array, "#B N _"] | None
+
+
+class _Saved(NamedTuple):
+    inputs: _Inputs
+    seen: tuple[_Interval, ...]
+    out: Float32[Array, "B T N V"]
+    lse: Float32[Array, "B N T"]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(
-    queries: Any, keys: Any, v: Any, bias: Any, seen: tuple[_Interval, ...], low_precision: bool
-) -> Float[Array, "B T N V"]:
-    return _forward(queries, keys, v, bias, seen, low_precision)[0]
+    low_precision: bool, inputs: _Inputs, seen: tuple[_Interval, ...]
+) -> Float32[Array, "B T N V"]:
+    return _forward(low_precision, inputs, seen)[0]
 
 
 def _forward(
-    queries: tuple[Float[Array, "B T N H"], ...],
-    keys: tuple[Float[Array, "B S K H"], ...],
-    v: Float[Array, "B S K V"],
-    bias: Float[Array, "#B N _"] | None,
-    seen: tuple[_Interval, ...],
-    low_precision: bool,
-) -> tuple[Float[Array, "B T N V"], tuple[Any, ...]]:
+    low_precision: bool, inputs: _Inputs, seen: tuple[_Interval, ...]
+) -> tuple[Float32[Array, "B T N V"], _Saved]:
     """Band b's own softmax has the output out_b and lse_b = log2 Σ_s 2^logit_s.
 
     Over all bands, lse = log2 Σ_b 2^lse_b, and band b's output counts 2^lse_b / Σ_b 2^lse_b.
     """
+    queries, keys, v, bias = inputs
     batch, length, heads, _ = queries[0].shape
     results = floats(batch, length, heads, v.shape[-1]), floats(batch, heads, length)
     attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
     added = jnp.zeros((0, 0, 0), jnp.float32) if bias is None else bias
     bands = [
-        call_kernel("attention_forward", results, q, k, v, *own, added, **attributes)
-        for q, k, own in zip(queries, keys, seen, strict=True)
+        call_kernel("attention_forward", results, q, k, v, *interval, added, **attributes)
+        for q, k, interval in zip(queries, keys, seen, strict=True)
     ]
     out, lse = bands[0]
     if len(bands) > 1:
         outs, lses = zip(*bands, strict=True)
         largest = functools.reduce(jnp.maximum, lses)
         # not 2^(lse_b - lse): where logits are large, the rounding of lse would change their sum
-        shares = [jnp.exp2(own - largest) for own in lses]
+        shares = [jnp.exp2(lse - largest) for lse in lses]
         total = sum(shares[1:], shares[0])
         parts = [
-            own * (share / total).swapaxes(1, 2)[..., None]
-            for own, share in zip(outs, shares, strict=True)
+            out * (share / total).swapaxes(1, 2)[..., None]
+            for out, share in zip(outs, shares, strict=True)
         ]
         out, lse = sum(parts[1:], parts[0]), largest + jnp.log2(total)
     out, lse = attended((out, lse))
-    return out, (queries, keys, v, bias, seen, out, lse)
+    return out, _Saved(inputs, seen, out, lse)
 
 
 def _backward(
-    low_precision: bool, saved: tuple[Any, ...], dout: Float[Array, "B T N V"]
-) -> tuple[tuple[Array, ...], tuple[Array, ...], Float[Array, "B S K V"], Array | None, None]:
+    low_precision: bool, saved: _Saved, dout: Float32[Array, "B T N V"]
+) -> tuple[_Inputs, None]:
     """The kernel takes probabilities from lse, so with that of all bands each band's are right."""
-    queries, keys, v, bias, seen, out, lse = saved
+    (queries, keys, v, bias), seen, out, lse = saved
     chunks = -(-_WANTED_TASKS // max(1, v.shape[0] * v.shape[2]))
     chunks = max(1, min(chunks, -(-v.shape[1] // _LEAST_KEYS)))
     attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
     added = jnp.zeros((0, 0, 0), jnp.float32) if bias is None else bias
     of_bias = (chunks, v.shape[0], *bias.shape[1:]) if bias is not None else (0, 0, 0, 0)
     dqs, dks, dvs, dbiases = [], [], [], []
-    for q, k, own in zip(queries, keys, seen, strict=True):
+    for q, k, interval in zip(queries, keys, seen, strict=True):
         results = floats(chunks, *q.shape), floats(*k.shape), floats(*v.shape), floats(*of_bias)
-        given = q, k, v, *own, added, out, lse, dout
+        given = q, k, v, *interval, added, out, lse, dout
         dq, dk, dv, dbias = call_kernel("attention_backward", results, *given, **attributes)
         dqs.append(dq[0] if chunks == 1 else dq.sum(0))
         dks.append(dk)
@@ -169,7 +202,7 @@ def _backward(
         dbias = np.float32(np.log(2)) * sum(dbiases[1:], dbiases[0]).sum(0)
         if bias.shape[0] == 1:
             dbias = dbias.sum(0, keepdims=True)
-    return tuple(dqs), tuple(dks), sum(dvs[1:], dvs[0]), dbias, None
+    return _Inputs(tuple(dqs), tuple(dks), sum(dvs[1:], dvs[0]), dbias), None
 
 
 _attention.defvjp(_forward, _backward)

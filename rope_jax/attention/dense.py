@@ -7,13 +7,15 @@ chunk. An axis marked # may have size 1.
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Float32, Int
 
+from rope_jax.attention.base import Backend
 from rope_jax.attention.blocks import (
+    Inputs,
     document_positions,
     masked_logits,
     sink_gradient,
@@ -22,7 +24,7 @@ from rope_jax.attention.blocks import (
     weighted_values,
 )
 from rope_jax.attention.remat_names import attended
-from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.interaction import Interaction, Params
 from rope_jax.positions.mask import BandMask
 from rope_jax.positions.zigzag import ZigZag
 
@@ -33,23 +35,32 @@ _MAX_CHUNKS = 8
 _MIN_CHUNK = 128
 
 
-def banded_dense(
-    queries: tuple[Float[Array, "B T N H"], ...],
-    keys: tuple[Float[Array, "B S K H"], ...],
-    v: Float[Array, "B S K V"],
-    segment_ids: Int[Array, "B S"] | None,
-    interaction: Interaction,
-    params: Any,
-    part: ZigZag | None = None,
-) -> Float[Array, "B T N V"]:
-    """`Backend.attend_bands`, in about B·N·T·S floats; the backward pass keeps over half.
+class Xla(Backend):
+    """Attention in about B·N·T·S floats, of which the backward pass keeps over half.
 
     Differentiable in reverse mode, with a hand-written derivative: automatic differentiation pads
     the gradient of every slice of keys and v to full length, which took XLA longer on a CPU than
     the products.
     """
-    starts = None if part is None else part.starts(v.shape[1])
-    return _attention(interaction, queries, keys, v, segment_ids, starts, params)
+
+    name: ClassVar[str] = "xla"
+    summary: ClassVar[str] = "whole score matrices"
+    quadratic_memory: ClassVar[bool] = True
+
+    def attend_bands(
+        self,
+        queries: tuple[Float[Array, "B T N H"], ...],
+        keys: tuple[Float[Array, "B S K H"], ...],
+        v: Float[Array, "B S K V"],
+        segment_ids: Int[Array, "B S"] | None,
+        interaction: Interaction,
+        params: Params,
+        part: ZigZag | None = None,
+        *,
+        low_precision: bool = False,
+    ) -> Float[Array, "B T N V"]:
+        starts = None if part is None else part.starts(v.shape[1])
+        return _attention(interaction, Inputs(queries, keys, v, segment_ids, starts, params))
 
 
 class _Chunk(NamedTuple):
@@ -57,7 +68,7 @@ class _Chunk(NamedTuple):
 
     rows, span: the queries, among those of this device, and the keys.
     indices: theirs in the window.
-    logits: function of the encoding's params and, of each band, queries and keys.
+    logits: function of params and, of each band, queries and keys.
     """
 
     rows: slice
@@ -69,23 +80,26 @@ class _Chunk(NamedTuple):
     logits: Callable[..., Float[Array, "B K G chunk C"]]
 
 
-def _chunks(
-    interaction: Interaction,
-    queries: tuple[Float[Array, "B T N H"], ...],
-    keys: tuple[Float[Array, "B S K H"], ...],
-    v: Float[Array, "B S K V"],
-    segment_ids: Int[Array, "B S"] | None,
-    starts: Int[Array, " 2"] | None,
-) -> Iterator[_Chunk]:
+class _Saved(NamedTuple):
+    """probabilities, lse: of each chunk; lse = ln Σ_s exp(logit_s), only where there are sinks."""
+
+    inputs: Inputs
+    out: Float[Array, "B K G T V"]
+    probabilities: list[Float[Array, "B K G chunk C"]]
+    lse: list[Float32[Array, "B K G chunk 1"]]
+
+
+def _chunks(interaction: Interaction, inputs: Inputs) -> Iterator[_Chunk]:
     """Cut q/√H, keys and values: heads come before time, which makes plain batched products."""
-    scaled = [_split(q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype), v.shape[2]) for q in queries]
-    keys, v = tuple(k.swapaxes(1, 2) for k in keys), v.swapaxes(1, 2)
-    for rows, first, span in _spans(queries[0].shape[1], v.shape[2], interaction.masks, starts):
+    masks, kv_heads = interaction.masks, inputs.v.shape[2]
+    queries = [_split(q, kv_heads) for q in inputs.scaled_queries]
+    keys, v = [k.swapaxes(1, 2) for k in inputs.keys], inputs.v.swapaxes(1, 2)
+    for rows, first, span in _spans(queries[0].shape[3], v.shape[2], masks, inputs.starts):
         indices = first + jnp.arange(rows.stop - rows.start), jnp.arange(span.start, span.stop)
-        seen = [_seen(mask, first, *indices, segment_ids) for mask in interaction.masks]
+        seen = [_seen(mask, first, *indices, inputs.segment_ids) for mask in masks]
         logits = functools.partial(masked_logits, interaction.scores, seen, indices)
-        own = [q[:, :, :, rows] for q in scaled], [k[:, :, span] for k in keys], v[:, :, span]
-        yield _Chunk(rows, span, indices, *own, logits)
+        arrays = [q[:, :, :, rows] for q in queries], [k[:, :, span] for k in keys], v[:, :, span]
+        yield _Chunk(rows, span, indices, *arrays, logits)
 
 
 def _spans(
@@ -118,8 +132,8 @@ def _seen(
     """Return which of the keys each query of a chunk, from `first` on, sees in a band."""
     seen = mask.by_distance(query[:, None] - key[None])[None]
     if segment_ids is not None:
-        own = jax.lax.dynamic_slice_in_dim(segment_ids, first, query.size, axis=1)
-        seen = seen & (own[:, :, None] == segment_ids[:, key][:, None])
+        of_queries = jax.lax.dynamic_slice_in_dim(segment_ids, first, query.size, axis=1)
+        seen = seen & (of_queries[:, :, None] == segment_ids[:, key][:, None])
     if mask.needs_document_positions(0, None):
         positions = query[None], key[None]  # one document
         if segment_ids is not None:
@@ -130,22 +144,19 @@ def _seen(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(interaction: Interaction, *arrays: Any) -> Float[Array, "B T N V"]:
-    return _forward(interaction, *arrays)[0]
+def _attention(interaction: Interaction, inputs: Inputs) -> Float[Array, "B T N V"]:
+    return _forward(interaction, inputs)[0]
 
 
-def _forward(
-    interaction: Interaction, *arrays: Any
-) -> tuple[Float[Array, "B T N V"], tuple[Any, ...]]:
-    *given, params = arrays
-    # of each chunk; the probabilities are [B, K, G, chunk, C], lse is ln Σ_s exp(logit_s)
+def _forward(interaction: Interaction, inputs: Inputs) -> tuple[Float[Array, "B T N V"], _Saved]:
+    params, v = inputs.params, inputs.v
     outs, probabilities, lse = [], [], []
-    for chunk in _chunks(interaction, *given):
+    for chunk in _chunks(interaction, inputs):
         logits = chunk.logits(params, chunk.queries, chunk.keys)
         # XLA fuses this chain. Every query sees itself, so the maximum is finite.
         row_max = logits.max(-1, keepdims=True)
         if interaction.sinks:
-            sinks = sinks_of(params, chunk.values.shape[1])
+            sinks = sinks_of(params, v.shape[2])
             row_max = jnp.maximum(row_max, sinks)
         weights = jnp.exp(logits - row_max)
         row_sum = weights.sum(-1, keepdims=True)
@@ -154,28 +165,28 @@ def _forward(
             lse.append(row_max + jnp.log(row_sum))
         weights = weights / row_sum
         outs.append(weighted_values(interaction, params, weights, chunk.values, chunk.indices))
-        probabilities.append(weights.astype(chunk.values.dtype))
+        probabilities.append(weights.astype(v.dtype))
     # Not the probabilities, which take most of the memory: a remat policy computes them again.
-    out = attended(jnp.concatenate(outs, axis=3).astype(chunk.values.dtype))
-    return _merged(out), (*arrays, out, probabilities, lse)
+    out = attended(jnp.concatenate(outs, axis=3).astype(v.dtype))
+    return _merged(out), _Saved(inputs, out, probabilities, lse)
 
 
 def _backward(
-    interaction: Interaction, saved: tuple[Any, ...], dout: Float[Array, "B T N V"]
-) -> tuple[Any, Any, Float[Array, "B S K V"], None, None, Any]:
+    interaction: Interaction, saved: _Saved, dout: Float[Array, "B T N V"]
+) -> tuple[Inputs]:
     """With probabilities P of each chunk: dV = Pᵀ·dO, dP = dO·Vᵀ, d(logits) = P ∘ (dP − delta),
     which the VJP of the scores carries to queries, keys and params. delta_r = Σ_s P_rs dP_rs =
     dO_r · O_r comes from the normalisation of row r.
     """
-    *given, params, out, probabilities, lse = saved
-    queries, keys, v, *_ = given
+    inputs, out, probabilities, lse = saved
+    params, v = inputs.params, inputs.v
     douts = _split(dout, v.shape[2])
     delta = (douts.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1, keepdims=True)
     d_params, dqs, parts = jax.tree.map(jnp.zeros_like, params), [], []
     if interaction.sinks:
         d_params |= {"sinks": sink_gradient(params, jnp.concatenate(lse, axis=3), delta)}
     # The last chunk comes first. It reaches the last key; the others add to parts of its gradients.
-    for chunk, p in reversed(list(zip(_chunks(interaction, *given), probabilities, strict=True))):
+    for chunk, p in reversed(list(zip(_chunks(interaction, inputs), probabilities, strict=True))):
         weights, dout_rows = p.astype(jnp.float32), douts[:, :, :, chunk.rows]
         d_weights, dv, d_params = value_gradients(
             interaction, params, weights, chunk.values, dout_rows, chunk.indices, d_params
@@ -187,13 +198,15 @@ def _backward(
         gradients = [*(x.swapaxes(-1, -2).astype(jnp.float32) for x in dk), dv]
         parts.append((chunk.span, gradients))
     dq = [jnp.concatenate(chunks[::-1], axis=3) for chunks in zip(*dqs, strict=True)]
-    scale = queries[0].shape[-1] ** -0.5
-    dq = tuple((_merged(x) * scale).astype(q.dtype) for x, q in zip(dq, queries, strict=True))
+    scale = inputs.queries[0].shape[-1] ** -0.5
+    dq = tuple(
+        (_merged(x) * scale).astype(q.dtype) for x, q in zip(dq, inputs.queries, strict=True)
+    )
     *dk, dv = (
         _sum_of_spans([(span, gradients[i]) for span, gradients in parts]).astype(x.dtype)
-        for i, x in enumerate((*keys, v))
+        for i, x in enumerate((*inputs.keys, v))
     )
-    return dq, tuple(dk), dv, None, None, d_params
+    return (Inputs(dq, tuple(dk), dv, None, None, d_params),)
 
 
 _attention.defvjp(_forward, _backward)

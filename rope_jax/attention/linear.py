@@ -9,13 +9,14 @@ X any number of tokens.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Int
 
+from rope_jax.attention.base import Backend
 from rope_jax.attention.remat_names import attended
 
 # Shorter chunks compute fewer scores (chunk per query); longer ones make larger products and keep
@@ -24,17 +25,8 @@ from rope_jax.attention.remat_names import attended
 CHUNK = 32
 
 
-def linear_attention(
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K V"],
-    rotate_queries: Callable[[Float32[Array, "B T N H"]], Float32[Array, "B T N R"]],
-    rotate_keys: Callable[[Float32[Array, "B S K H"]], Float32[Array, "B S K R"]],
-    segment_ids: Int[Array, "B S"] | None = None,
-    *,
-    chunk: int = CHUNK,
-) -> Float[Array, "B T N V"]:
-    """Return causal linear attention with the rotation in the numerator only (RoFormer, eq. 19).
+class Linear(Backend):
+    """Causal linear attention with the rotation in the numerator only (RoFormer, eq. 19).
 
         out_m = Σ_{n≤m} ⟨rotate(φ(q_m)), rotate(φ(k_n))⟩ v_n / Σ_{n≤m} ⟨φ(q_m), φ(k_n)⟩
         φ(x) = elu(x) + 1, which is x + 1 for x > 0 and eˣ otherwise
@@ -43,37 +35,51 @@ def linear_attention(
     denominator is not rotated, which keeps it positive, and float32 holds its square, which the
     gradient needs, unless q_m + k_n is below −40 in every dimension.
 
-    The queries are the last T of the S tokens, and query head n reads key-value head n // G.
-    rotate_queries, rotate_keys: linear maps that rotate φ(q) and φ(k) by the positions of the last
-        T and of all S tokens. Arrays that they close over, such as cos and sin, get gradients. If
-        those include a factor m, the output is multiplied by m².
-    segment_ids: documents, each a contiguous run of one id; a query sees only its own.
     chunk: the most tokens per chunk. The queries are cut into as few equal chunks as possible.
 
     Everything is computed in float32, and the result has v's dtype. A loop over chunks carries the
     sums of rotate(φ(k_n)) v_nᵀ and of φ(k_n) over the current document. The backward pass keeps
     these sums once per chunk, K·(R·V + H) floats, and recomputes the rest of a chunk.
     """
-    batch, queries, heads, _ = q.shape
-    length, kv_heads = k.shape[1:3]
-    if segment_ids is None:
-        segment_ids = jnp.zeros((batch, length), jnp.int32)
-    keys = _Keys(k, rotate_keys(_phi(k)), v, segment_ids)
 
-    # Of the keys before the first query, only those of its document are ever seen: a single sum.
-    before = length - queries
-    first = keys.documents[:, before]
-    earlier = _Keys(*(x[:, :before] for x in keys))
-    running = _Running(*_sums(earlier, first), first)
+    name: ClassVar[str] = "linear"
+    summary: ClassVar[str] = "another model, without softmax"
+    is_softmax: ClassVar[bool] = False
+    splits_windows: ClassVar[bool] = False  # sums over earlier tokens, one after the other
 
-    chunks = -(-queries // chunk)
-    grouped = batch, queries, kv_heads, heads // kv_heads, -1
-    every_query = (_cut(x.reshape(grouped), chunks) for x in (q, rotate_queries(_phi(q))))
-    own = *every_query, _Keys(*(_cut(x[:, before:], chunks) for x in keys))
-    # Without the checkpoint, the backward pass would keep the scores of every chunk.
-    _, out = jax.lax.scan(jax.checkpoint(_add_chunk, prevent_cse=False), running, own)
-    out = out.swapaxes(0, 1).reshape(batch, -1, heads, v.shape[-1])
-    return attended(out[:, :queries].astype(v.dtype))
+    def __init__(self, chunk: int = CHUNK) -> None:
+        self.chunk = chunk
+
+    def attend_features(
+        self,
+        q: Float[Array, "B T N H"],
+        k: Float[Array, "B S K H"],
+        v: Float[Array, "B S K V"],
+        rotate_queries: Callable[[Float32[Array, "B T N H"]], Float32[Array, "B T N R"]],
+        rotate_keys: Callable[[Float32[Array, "B S K H"]], Float32[Array, "B S K R"]],
+        segment_ids: Int[Array, "B S"] | None = None,
+    ) -> Float[Array, "B T N V"]:
+        batch, queries, heads, _ = q.shape
+        length, kv_heads = k.shape[1:3]
+        if segment_ids is None:
+            segment_ids = jnp.zeros((batch, length), jnp.int32)
+        keys = _Keys(k, rotate_keys(_phi(k)), v, segment_ids)
+
+        # Of the keys before the first query, only its document's are ever seen: a single sum.
+        before = length - queries
+        first = keys.documents[:, before]
+        earlier = _Keys(*(x[:, :before] for x in keys))
+        running = _Running(*_sums(earlier, first), first)
+
+        chunks = -(-queries // self.chunk)
+        grouped = batch, queries, kv_heads, heads // kv_heads, -1
+        every_query = (_cut(x.reshape(grouped), chunks) for x in (q, rotate_queries(_phi(q))))
+        per_chunk = *every_query, _Keys(*(_cut(x[:, before:], chunks) for x in keys))
+        # Without the checkpoint, the backward pass would keep the scores of every chunk.
+        add_chunk = jax.checkpoint(_add_chunk, prevent_cse=False)
+        _, out = jax.lax.scan(add_chunk, running, per_chunk)
+        out = out.swapaxes(0, 1).reshape(batch, -1, heads, v.shape[-1])
+        return attended(out[:, :queries].astype(v.dtype))
 
 
 class _Keys(NamedTuple):

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
 
 from rope_jax.kernels.projections import PROJECTED
 
@@ -24,7 +25,7 @@ def attended(results: Arrays) -> Arrays:
     return jax.tree.map(lambda x: checkpoint_name(x, ATTENDED), results)
 
 
-def keep_attended(primitive: Any, *_: Any, **parameters: Any) -> bool:
+def keep_attended(primitive: Primitive, *_: object, **parameters: object) -> bool:
     """Keep attention's results: a policy of `jax.checkpoint`."""
     marked = primitive.name == "name" and parameters["name"] == ATTENDED
     return marked or primitive.name == CUDNN_FORWARD

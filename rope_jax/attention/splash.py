@@ -5,7 +5,7 @@ keys, V that of values.
 """
 
 import math
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +25,11 @@ _LANES = 128  # the kernel's block sizes are multiples of this
 _BLOCK = 512
 # The kernel keeps 3 bytes for every pair of blocks in 1 MiB of scalar memory, and its set-up visits
 # each pair, so blocks grow with the window beyond so many of them, as far as vector memory allows.
-_MOST_BLOCKS = 256
-_LARGEST_BLOCK = 2048
-_LARGEST_QUERY_BLOCK = 1024
+_MAX_BLOCKS = 256
+_MAX_BLOCK = 2048
+_MAX_QUERY_BLOCK = 1024
+
+Indices = TypeVar("Indices", Array, np.ndarray)
 
 
 def splash_attention(
@@ -62,8 +64,9 @@ def splash_attention(
         attend = _of_part(attend, part)
     ids = None
     if segment_ids is not None:
-        own = segment_ids[:, keys - queries :] if part is None else part.own(segment_ids, 1)
-        ids = kernel.SegmentIds(_pad(own, rows, mode="edge"), _pad(segment_ids, size, mode="edge"))
+        of_queries = segment_ids[:, keys - queries :] if part is None else part.own(segment_ids, 1)
+        of_queries = _pad(of_queries, rows, mode="edge")
+        ids = kernel.SegmentIds(of_queries, _pad(segment_ids, size, mode="edge"))
     # The kernel takes one row [heads, S, H] at a time, and does not divide by √H.
     q = _pad(q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype), rows)
     q, k, v = (x.swapaxes(1, 2) for x in (q, _pad(k, size), _pad(v, size)))
@@ -80,7 +83,7 @@ class _Mask(masks.Mask):
     def __init__(self, q_sequence: np.ndarray, keys: int, window: int | None) -> None:
         self.q_sequence, self._keys, self._window = q_sequence.astype(np.int32), keys, window
 
-    def mask_function(self, query: Any, key: Any) -> Any:
+    def mask_function(self, query: Indices, key: Indices) -> Indices:
         """Return which keys are seen; the kernel calls it with the indices of a block."""
         seen = query >= key
         return seen if self._window is None else seen & (query - key < self._window)
@@ -111,7 +114,7 @@ class _Mask(masks.Mask):
         return hash(self._identity)
 
     @property
-    def _identity(self) -> tuple[Any, ...]:
+    def _identity(self) -> tuple[bytes, int, int | None]:
         return self.q_sequence.tobytes(), self._keys, self._window
 
 
@@ -131,11 +134,11 @@ def _index_in_window(
 def _block_sizes(queries: int, keys: int, is_part: bool) -> kernel.BlockSizes:
     """Return the sizes of blocks; those of short windows are single blocks."""
     most = _BLOCK
-    while most < _LARGEST_BLOCK and keys > most * _MOST_BLOCKS:
+    while most < _MAX_BLOCK and keys > most * _MAX_BLOCKS:
         most *= 2
     of_keys = min(most, _rounded_up(keys, _LANES))
     at_once = min(of_keys, _BLOCK)
-    most = min(most, _LARGEST_QUERY_BLOCK)
+    most = min(most, _MAX_QUERY_BLOCK)
     of_queries = min(most, _rounded_up(queries, _LANES))
     if is_part and queries // 2 % _LANES == 0:  # no block with tokens of both chunks
         of_queries = math.gcd(queries // 2, most)
@@ -160,15 +163,15 @@ def _pad(x: Array, size: int, mode: str = "constant") -> Array:
     return jnp.pad(x, ((0, 0), (0, size - x.shape[1]), *((0, 0),) * (x.ndim - 2)), mode=mode)
 
 
-def _of_part(attend: Any, part: ZigZag) -> Any:
+def _of_part(attend: kernel.SplashAttentionKernel, part: ZigZag) -> kernel.SplashAttentionKernel:
     """Return the kernel of one part: the arrays of its mask are split along the queries' axis.
 
     As `SplashAttentionKernel.manual_sharding_spec` does: the second axis of [heads, queries, keys].
     """
 
-    def own(x: Array) -> Array:
+    def slice_of_part(x: Array) -> Array:
         axis = min(1, x.ndim - 1)
         size = x.shape[axis] // part.count
         return jax.lax.dynamic_slice_in_dim(x, part.index * size, size, axis)
 
-    return jax.tree.map(own, attend)
+    return jax.tree.map(slice_of_part, attend)

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 from pydantic import BaseModel, ConfigDict
 
-from rope_jax.attention import BACKENDS, Backend
+from rope_jax.attention.backends import BACKENDS, Backend
 from rope_jax.collectives import (
     EVERYWHERE,
     FSDP,

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from rope_jax.attention import AttentionName
+from rope_jax.attention.backends import AttentionName
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import FloatName, LayersName

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rope_jax.attention import AttentionName
+from rope_jax.attention.backends import AttentionName
 from rope_jax.config.data import DataConfig
 from rope_jax.config.entries import AnyEntry
 from rope_jax.config.types import (

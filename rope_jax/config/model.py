@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rope_jax.attention import BACKENDS, AttentionName, Backend, softmax_names
+from rope_jax.attention.backends import BACKENDS, AttentionName, Backend, softmax_names
 from rope_jax.blocks import (
     MLP,
     AnyFeedForward,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.attention import AttentionName
+from rope_jax.attention.backends import AttentionName
 from rope_jax.config.data import DataConfig, check_read_whole
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.config.entries import Scalings, SweepEntry, TrainedEntry, parse_entries

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from rope_jax.attention.backends.base import BLOCK
+from rope_jax.attention.blockwise import BLOCK
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.memory import check_fits, in_gib, is_host_memory
 from rope_jax.devices.mesh import Placement

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS
+from rope_jax.attention.backends import BACKENDS
+from rope_jax.attention.blockwise import Blockwise
 from rope_jax.config.model import ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.model.resolve import check_backend
@@ -17,18 +18,16 @@ from tests.attention.reference import attention, inputs, seen_keys
 from tests.compiled import needs_kernels
 from tests.programs import equations
 
-ATTEND = {
-    "xla": BACKENDS["xla"].attend,
-    "blockwise": functools.partial(BACKENDS["blockwise"].attend, block=48),
-    "cpu": BACKENDS["cpu"].attend,
-}
+SHORT_BLOCKS = BACKENDS | {"blockwise": Blockwise(block=48)}
 NAMES = ["xla", "blockwise", pytest.param("cpu", marks=needs_kernels)]
 every_backend = pytest.mark.parametrize("name", NAMES)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 6))
 def value_and_gradients(name, q, k, v, dout, ids, window):
-    out, pull_back = jax.vjp(lambda q, k, v: ATTEND[name](q, k, v, ids, window), q, k, v)
+    out, pull_back = jax.vjp(
+        lambda q, k, v: SHORT_BLOCKS[name].attend(q, k, v, ids, window), q, k, v
+    )
     return out, *pull_back(dout)
 
 
@@ -76,14 +75,13 @@ def test_sinks_of_two_bands_match_float64(name, size):
     bands, queries, keys = (BandMask(beyond=9), BandMask(nearest=9)), (near[0], 2 * q), (near[1], k)
     sinks = size * np.array([-2.0, 0.5, 2.0, 4.0], np.float32)
     ids, interaction = jnp.asarray(ids), Interaction(bands, sinks=True)
-    options = {"block": 48} if name == "blockwise" else {}
 
     @jax.jit
     def ours(queries, keys, v, params):
         def attend(*arrays):
             *bands, params = arrays
             given = *bands, ids, interaction, params
-            return BACKENDS[name].attend_bands(*given, **options)
+            return SHORT_BLOCKS[name].attend_bands(*given)
 
         out, pull_back = jax.vjp(attend, queries, keys, v, params)
         return out, *pull_back(jnp.asarray(dout))
@@ -147,7 +145,7 @@ def test_gradients_are_exactly_zero_for_later_tokens_and_other_documents(name):
 
         def one(t):
             picked = jax.nn.one_hot(t, length)[None, :, None, None] * dout
-            gradients = jax.vjp(lambda *x: ATTEND[name](*x, ids), q, k, v)[1](picked)
+            gradients = jax.vjp(lambda *x: SHORT_BLOCKS[name].attend(*x, ids), q, k, v)[1](picked)
             return jnp.stack([jnp.abs(g[0]).sum((-1, -2)) for g in gradients])
 
         return jax.lax.map(one, jnp.arange(length))

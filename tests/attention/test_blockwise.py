@@ -5,19 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS
-from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.attention.blockwise import Blockwise, banded_blockwise
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, inputs, seen_keys
 from tests.programs import equations
 
 
-def alibi(slopes, q, k, query_index, key_index):
+def alibi(params, q, k, query_index, key_index):
     """A bias: −slope · distance."""
     distance = (query_index[:, None] - key_index[None]).astype(jnp.float32)
     scores = jnp.einsum("bkgth,bksh->bkgts", q, k)
-    return scores - slopes.reshape(1, k.shape[1], -1, 1, 1) * distance[None, None, None]
+    return scores - params["slopes"].reshape(1, k.shape[1], -1, 1, 1) * distance[None, None, None]
 
 
 def test_custom_scores_and_their_gradients_match_float64():
@@ -28,7 +27,8 @@ def test_custom_scores_and_their_gradients_match_float64():
     @jax.jit
     def ours(slopes, q, k, v, ids):
         def attend(slopes, q, k, v):
-            return banded_blockwise((q,), (k,), v, ids, interaction, slopes, block=32)
+            params = {"slopes": slopes}
+            return banded_blockwise((q,), (k,), v, ids, interaction, params, block=32)
 
         out, pull_back = jax.vjp(attend, slopes, q, k, v)
         return out, *pull_back(jnp.asarray(dout))
@@ -51,7 +51,7 @@ def test_vmap_of_gradients_keeps_one_loop_condition_for_all_rows():
     q, k, v, *_ = (x[:, None] for x in inputs(150, 150, 2, 1, batch=3))
 
     def loss(q, k, v):
-        return (BACKENDS["blockwise"].attend(q, k, v, block=48) ** 2).sum()
+        return (Blockwise(block=48).attend(q, k, v) ** 2).sum()
 
     one_by_one = jax.vmap(jax.grad(loss, argnums=(0, 1, 2)))
     # If a loop's end depended on the row, vmap would give it a condition per row: [3] booleans.
@@ -101,7 +101,7 @@ def test_only_the_blocks_that_a_band_needs_are_computed(bands, wanted):
 
 def test_program_size_is_constant_and_memory_is_linear_in_length():
     def loss(q, k, v):
-        return BACKENDS["blockwise"].attend(q, k, v).sum()
+        return Blockwise().attend(q, k, v).sum()
 
     sizes, bytes_used = [], []
     for length in (4096, 16384):

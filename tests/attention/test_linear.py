@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention.linear import linear_attention
+from rope_jax.attention.linear import Linear
 from rope_jax.rope import rotate
 
 N, K, H, V = 4, 2, 8, 6
@@ -38,9 +38,10 @@ def by_chunks(q, k, v, cos, sin, segment_ids, chunk=CHUNK):
     def rotate_queries(x):
         return rotate(x, cos[:, -q.shape[1] :], sin[:, -q.shape[1] :])
 
-    return linear_attention(
-        q, k, v, rotate_queries, lambda x: rotate(x, cos, sin), segment_ids, chunk=chunk
-    )
+    def rotate_keys(x):
+        return rotate(x, cos, sin)
+
+    return Linear(chunk).attend_features(q, k, v, rotate_queries, rotate_keys, segment_ids)
 
 
 def whole_matrices(q, k, v, cos, sin, segment_ids, chunk):
@@ -120,7 +121,8 @@ def test_weights_without_rotation_add_up_to_1_in_any_width():
 
     @jax.jit
     def averages(q, k, v):
-        return linear_attention(q, k, v, widened, widened, jnp.asarray(DOCUMENTS), chunk=CHUNK)
+        documents = jnp.asarray(DOCUMENTS)
+        return Linear(CHUNK).attend_features(q, k, v, widened, widened, documents)
 
     out = averages(q, k, np.ones_like(v))
     np.testing.assert_allclose(out, np.ones(out.shape), atol=1e-6)
@@ -137,7 +139,7 @@ def test_bfloat16_inputs_are_rounded_once_more_at_the_end():
 
 def test_memory_is_linear_in_the_length():
     def loss(q, k, v, segment_ids):
-        out = linear_attention(q, k, v, jnp.negative, jnp.negative, segment_ids, chunk=512)
+        out = Linear(512).attend_features(q, k, v, jnp.negative, jnp.negative, segment_ids)
         return jnp.square(out).sum()
 
     def bytes_used(length):

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS
-from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.attention.cpu import banded_cpu
-from rope_jax.attention.dense import banded_dense
+from rope_jax.attention.backends import BACKENDS
+from rope_jax.attention.blockwise import Blockwise
 from rope_jax.attention.splash import splash_attention
 from rope_jax.positions.interaction import Interaction, dot_product
 from rope_jax.positions.mask import BandMask
@@ -61,12 +59,9 @@ def check_window(attend, length, count, window, documents):
 
 
 @pytest.mark.parametrize(("count", "window", "documents"), [(4, None, True), (2, 40, False)])
-@pytest.mark.parametrize("name", ["xla", "blockwise"])
-def test_parts_match_the_window(name, count, window, documents):
-    attend = BACKENDS[name].attend
-    if name == "blockwise":
-        attend = functools.partial(attend, block=10)
-    check_window(attend, 192, count, window, documents)
+@pytest.mark.parametrize("backend", [BACKENDS["xla"], Blockwise(block=10)])
+def test_parts_match_the_window(backend, count, window, documents):
+    check_window(backend.attend, 192, count, window, documents)
 
 
 @pytest.mark.parametrize(
@@ -86,37 +81,37 @@ def test_parts_of_interpreted_splash_match_the_window(length, count, window, doc
 SLOPE = 0.1
 
 
-def biased(slope, q, k, query_index, key_index):
+def biased(params, q, k, query_index, key_index):
     distance = (query_index[:, None] - key_index[None]).astype(jnp.float32)
-    return jnp.einsum("bkgth,bksh->bkgts", q, k) - slope * distance[None, None, None]
+    return jnp.einsum("bkgth,bksh->bkgts", q, k) - params["slope"] * distance[None, None, None]
 
 
 SINKS = BandMask(beyond=24), BandMask(nearest=24, first=4)
 CHUNKS = BandMask(chunk=30, chunks_back=(0, 0)), BandMask(chunk=30, chunks_back=(1, None))
 OWN_CHUNK = BandMask(beyond=20, own_chunk=30), BandMask(nearest=20, beyond=30, own_chunk=30)
-BLOCKWISE = functools.partial(banded_blockwise, block=10)
 
 
 @pytest.mark.parametrize(
-    ("attend", "scores", "bands", "documents"),
+    ("backend", "scores", "bands", "documents"),
     [
-        (banded_dense, biased, CHUNKS, True),
-        (BLOCKWISE, biased, SINKS, False),
-        (BLOCKWISE, biased, CHUNKS, True),
-        (BLOCKWISE, biased, OWN_CHUNK, True),
-        pytest.param(banded_cpu, dot_product, SINKS, True, marks=needs_kernels),
-        pytest.param(banded_cpu, dot_product, CHUNKS, True, marks=needs_kernels),
+        (BACKENDS["xla"], biased, CHUNKS, True),
+        (Blockwise(block=10), biased, SINKS, False),
+        (Blockwise(block=10), biased, CHUNKS, True),
+        (Blockwise(block=10), biased, OWN_CHUNK, True),
+        pytest.param(BACKENDS["cpu"], dot_product, SINKS, True, marks=needs_kernels),
+        pytest.param(BACKENDS["cpu"], dot_product, CHUNKS, True, marks=needs_kernels),
     ],
 )
-def test_parts_of_several_bands_match_the_window(attend, scores, bands, documents):
+def test_parts_of_several_bands_match_the_window(backend, scores, bands, documents):
     *arrays, dout, ids = inputs(192, 192)
     ids = jnp.asarray(ids) if documents else None
-    interaction, slope = Interaction(bands, scores), np.full((1,) * 5, SLOPE, np.float32)
+    interaction = Interaction(bands, scores)
+    params = {"slope": jnp.full((1,) * 5, SLOPE, jnp.float32)}
     sizes = (1.0, 0.7)  # bands that see the same keys differently
 
     def of_bands(q, k, v, part):
         queries = tuple(q * np.float32(size) for size in sizes)
-        return attend(queries, (k, k), v, ids, interaction, slope, part)
+        return backend.attend_bands(queries, (k, k), v, ids, interaction, params, part)
 
     q, k, v = arrays
     distance = np.subtract.outer(np.arange(192), np.arange(192))
@@ -140,7 +135,8 @@ def test_every_part_computes_the_same_number_of_blocks():
     @jax.jit
     def of_part(index):
         part, interaction = ZigZag(index, 4), Interaction(scores=recorded)
-        return banded_blockwise((part.own(q, 1),), (k,), v, None, interaction, {}, part, block=16)
+        queries = (part.own(q, 1),)
+        return Blockwise(block=16).attend_bands(queries, (k,), v, None, interaction, {}, part)
 
     for index in range(4):
         jax.block_until_ready(of_part(np.int32(index)))

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS
+from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.attention.cpu import banded_cpu
 from rope_jax.positions.interaction import Interaction, capped, dot_product, plus_by_distance
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, seen_keys
@@ -17,12 +16,13 @@ from tests.compiled import needs_kernels
 from tests.kernels.arrays import EACH, EACH_ROUNDED, along, as_bfloat16, cases, draw
 
 pytestmark = needs_kernels
+CPU = BACKENDS["cpu"]
 
 
 @functools.partial(jax.jit, static_argnums=5)
 def attention_and_gradients(queries, keys, v, dout, ids, bands):
     def attend(queries, keys, v):
-        return banded_cpu(queries, keys, v, ids, Interaction(bands), {})
+        return CPU.attend_bands(queries, keys, v, ids, Interaction(bands), {})
 
     out, pull_back = jax.vjp(attend, queries, keys, v)
     return out, *pull_back(dout)
@@ -124,7 +124,7 @@ def test_a_bias_by_distance_is_that_of_float64(
         return jax.tree.leaves(along(run, qs, ks, v, table, dout)[1:])
 
     options = {"low_precision": True} if low_precision else {}
-    found, wanted = gradients(banded_cpu, **options), gradients(banded_blockwise)
+    found, wanted = gradients(CPU.attend_bands, **options), gradients(banded_blockwise)
     if low_precision:
         for a, b in zip(found, wanted, strict=True):
             assert np.linalg.norm(a - b) < 0.01 * np.linalg.norm(b)
@@ -147,7 +147,7 @@ def test_a_bias_beside_sinks_is_added_in_blocks():
         jax.jit(functools.partial(attend, interaction=interaction, params=params))(
             (q,), (k,), v, None
         )
-        for attend in (banded_cpu, banded_blockwise)
+        for attend in (CPU.attend_bands, banded_blockwise)
     )
     np.testing.assert_array_equal(found, wanted)
 
@@ -161,7 +161,7 @@ def test_the_shares_of_bands_add_up_to_one_however_large_the_logits():
 
 def test_results_do_not_depend_on_the_order_in_which_threads_work():
     q, dout = draw(2, 700, 3, 16), draw(2, 700, 3, 16, seed=1)
-    run = jax.jit(lambda q, dout: jax.vjp(BACKENDS["cpu"].attend, q, q, q)[1](dout))
+    run = jax.jit(lambda q, dout: jax.vjp(CPU.attend, q, q, q)[1](dout))
     first = run(q, dout)
     for _ in range(5):
         assert all(np.array_equal(a, b) for a, b in zip(first, run(q, dout), strict=True))
@@ -185,17 +185,18 @@ def test_weights_are_exact_to_float32(choose, name, size):
 
 
 def test_vmap_computes_each_element():
-    q, attend = draw(3, 1, 40, 2, 8), jax.jit(BACKENDS["cpu"].attend)
+    q, attend = draw(3, 1, 40, 2, 8), jax.jit(CPU.attend)
     for a, b in zip(jax.jit(jax.vmap(attend))(q, q, q), q, strict=True):
         np.testing.assert_array_equal(a, attend(b, b, b))
 
 
 def exact_attention(q, k, v):
-    return BACKENDS["cpu"].attend(q, k, v, None, 200)
+    return CPU.attend(q, k, v, None, 200)
 
 
-def rounded_attention(q, k, v):
-    return BACKENDS["cpu"].attend(q, k, v, None, 200, low_precision=True)
+def rounded_attention(q, k, v, window=200):
+    interaction = Interaction().within(window)
+    return CPU.attend_bands((q,), (k,), v, None, interaction, {}, low_precision=True)
 
 
 # Odd numbers of queries, keys and columns leave half of a pair empty.
@@ -241,10 +242,7 @@ def test_rounded_weights_add_up_to_one(choose, name, size):
 def test_rounded_attention_to_a_single_key_returns_its_value(choose, name):
     choose(name)
     q, k, v, dout = (draw(1, 300, 2, 32, seed=seed) for seed in range(4))
-
-    def attend(q, k, v):
-        return BACKENDS["cpu"].attend(q, k, v, None, 1, low_precision=True)
-
+    attend = functools.partial(rounded_attention, window=1)
     out, dq, dk, dv = along(attend, q, k, v, dout)
     np.testing.assert_allclose(out, as_bfloat16(v), rtol=1e-6)
     np.testing.assert_allclose(dv, as_bfloat16(dout), rtol=1e-6)
@@ -269,7 +267,7 @@ def test_gradients_of_rounded_attention_are_close_where_keys_have_a_common_mean(
 
 def test_rounded_attention_without_a_kernel_is_that_of_blocks_in_bfloat16():
     arrays = [draw(1, 200, 2, 16, seed=s) for s in range(3)]
-    interaction, params = Interaction(scores=capped(dot_product)), {"softcap": np.float32(5.0)}
+    interaction, params = Interaction(scores=capped(dot_product)), {"softcap": jnp.float32(5.0)}
 
     def run(attend, q, k, v, **options):
         function = jax.jit(
@@ -277,7 +275,10 @@ def test_rounded_attention_without_a_kernel_is_that_of_blocks_in_bfloat16():
         )
         return function(q, k, v).astype(np.float32)
 
-    found, exact = run(banded_cpu, *arrays, low_precision=True), run(banded_blockwise, *arrays)
+    found, exact = (
+        run(CPU.attend_bands, *arrays, low_precision=True),
+        run(banded_blockwise, *arrays),
+    )
     wanted = run(banded_blockwise, *(x.astype(jnp.bfloat16) for x in arrays))
     np.testing.assert_array_equal(found, wanted)
     assert 1e-4 < np.abs(found - exact).max() < 2e-2

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS
+from rope_jax.attention.backends import BACKENDS
 from rope_jax.config.model import ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.kernels import loading, projections

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax import attention
+from rope_jax.attention.backends import BACKENDS
 from rope_jax.blocks import LatentAttention
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import TrainingConfig
@@ -113,14 +113,14 @@ def test_every_model_field_has_a_case():
 
 def test_the_attention_backend_is_chosen_by_name(monkeypatch):
     choices = typing.get_args(ModelConfig.model_fields["attention"].annotation)
-    assert set(choices) == {*attention.BACKENDS, "auto"}  # auto chooses one of them
+    assert set(choices) == {*BACKENDS, "auto"}  # auto chooses one of them
     called = []
 
     def recorded(q, k, v, segment_ids, sliding_window, part):
         called.append((q.shape, k.shape, v.shape, segment_ids.shape))
         return q
 
-    monkeypatch.setattr(attention.BACKENDS["cudnn"], "attend", recorded)
+    monkeypatch.setattr(BACKENDS["cudnn"], "attend", recorded)
     config = ModelConfig(**PLAIN | {"attention": "cudnn", "num_key_value_heads": 2})
     model = LanguageModel(resolve_model(config), V)
     jax.eval_shape(model.nll, shapes_of(model), TOKENS, TOKENS, TOKENS, TOKENS, rotary(8))

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS
-from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.attention.backends import BACKENDS
+from rope_jax.attention.blockwise import Blockwise
 from rope_jax.config.model import ModelConfig
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.resolve import resolve_model
@@ -157,9 +157,7 @@ def test_later_tokens_change_nothing_and_packed_documents_are_read_like_separate
 def test_blockwise_gives_the_same_losses_and_gradients(method, monkeypatch):
     if method == "linear":
         pytest.skip("it has no softmax")
-    monkeypatch.setattr(
-        BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=16)
-    )
+    monkeypatch.setitem(BACKENDS, "blockwise", Blockwise(block=16))
     check_against_dense(method, "blockwise")
 
 

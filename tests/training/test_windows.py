@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS
-from rope_jax.attention.dense import banded_dense
+from rope_jax.attention.backends import BACKENDS
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.batches import Batch, ShortRows, training_batch
@@ -141,13 +140,13 @@ MIX = {"mix": [{"task": "passkey", "share": 0.5}]}
 def test_attention_gets_document_ids_unless_each_row_is_one_document(
     stage, data, has_ids, monkeypatch
 ):
-    given = []
+    given, attend_bands = [], BACKENDS["xla"].attend_bands
 
-    def attend_bands(queries, keys, v, segment_ids, *others):
+    def recorded(queries, keys, v, segment_ids, *others):
         given.append(segment_ids is not None)
-        return banded_dense(queries, keys, v, segment_ids, *others)
+        return attend_bands(queries, keys, v, segment_ids, *others)
 
-    monkeypatch.setattr(BACKENDS["xla"], "attend_bands", attend_bands)
+    monkeypatch.setattr(BACKENDS["xla"], "attend_bands", recorded)
     config = config_of(stage, data=data)
     program = Program(resolve_run(config), ByteTokenizer.vocab_size, Placement(config.mesh))
     batch = Batch(*map(jnp.asarray, batch_of(config)))

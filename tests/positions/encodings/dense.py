@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS
-from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.attention.backends import BACKENDS
+from rope_jax.attention.blockwise import Blockwise
 from rope_jax.blocks.attention import AttentionSpan, LayerInputs
 from rope_jax.blocks.attention import attend as layer_attend
 from rope_jax.blocks.base import DecoderSpec
@@ -91,9 +91,8 @@ def attend(encoding, parameters, q, k, v, backend):
     params = {name: jnp.asarray(x[0]) for name, x in params.items()}
     rotation = bands.Rotation(cos, sin, cos, sin)
     inputs = LayerInputs((rotation,), jnp.ones((1, S), jnp.float32), params, None, None)
-    in_blocks = functools.partial(banded_blockwise, block=7)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BACKENDS["blockwise"], "attend_bands", in_blocks)
+        patch.setitem(BACKENDS, "blockwise", Blockwise(block=7))
         spec = DecoderSpec(attention=backend, encoding=encoding)
         return layer_attend(spec, AttentionSpan(), inputs, q, k, v)
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS
-from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.attention.backends import BACKENDS
+from rope_jax.attention.blockwise import Blockwise
 from rope_jax.blocks.attention import AttentionSpan, LayerInputs, attend
 from rope_jax.blocks.base import DecoderSpec
 from rope_jax.positions.bands import band_masks, rotations
@@ -41,9 +41,9 @@ def layer_attention(rotary, backend, layer=0):
     bias = None if rotary.bias is None else of_layer(rotary.bias)
     scale, masks = of_layer(rotary.query_scale), band_masks(rotary)
     inputs = LayerInputs(every, scale, {}, segments, bias, masks)
-    in_blocks = functools.partial(banded_blockwise, block=16)  # which no border coincides with
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BACKENDS["blockwise"], "attend_bands", in_blocks)
+        # whose borders coincide with none of a band
+        patch.setitem(BACKENDS, "blockwise", Blockwise(block=16))
         return attend(DecoderSpec(attention=backend), AttentionSpan(), inputs, q, k, v)
 
 

@@ -1,11 +1,20 @@
-"""`cudnn`: cuDNN's flash attention, through `jax.nn.dot_product_attention`."""
+"""`cudnn`: cuDNN's flash attention, through `jax.nn.dot_product_attention`.
 
-from typing import Any, ClassVar
+Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
+keys, V that of values.
+"""
 
-from rope_jax.attention.backends.base import BLOCK, Backend
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from rope_jax.attention.blockwise import BLOCK, PlainKernel
+from rope_jax.positions.zigzag import ZigZag
 
 
-class Cudnn(Backend):
+class Cudnn(PlainKernel):
     """cuDNN's kernel for NVIDIA GPUs, in bfloat16 or float16.
 
     Memory is linear in S if each row is one document. Document borders need a mask, which is one
@@ -18,8 +27,6 @@ class Cudnn(Backend):
     splits_windows: ClassVar[bool] = False  # it masks by a query's number among its arguments
 
     def obstacle(self, platform: str, dtype: str, head_dim: int) -> str | None:
-        import jax
-
         if platform != "gpu" or "rocm" in jax.devices()[0].client.platform_version:
             return f"needs an NVIDIA GPU, but the platform is {platform}"
         if dtype == "float32":
@@ -38,17 +45,13 @@ class Cudnn(Backend):
 
     def attend(
         self,
-        q: Any,
-        k: Any,
-        v: Any,
-        segment_ids: Any = None,
+        q: Float[Array, "B T N H"],
+        k: Float[Array, "B S K H"],
+        v: Float[Array, "B S K V"],
+        segment_ids: Int[Array, "B S"] | None = None,
         sliding_window: int | None = None,
-        part: Any = None,
-        **options: Any,
-    ) -> Any:
-        import jax
-        import jax.numpy as jnp
-
+        part: ZigZag | None = None,
+    ) -> Float[Array, "B T N V"]:
         if part is not None:
             raise ValueError("cudnn cannot split a window over devices")
         before, width = k.shape[1] - q.shape[1], v.shape[3]

@@ -1,0 +1,102 @@
+"""The base class of every attention backend.
+
+Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
+keys, V that of values, R dimensions of a rotated feature.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from jaxtyping import Array, Float, Float32, Int
+
+from rope_jax.positions.interaction import Interaction, Params
+from rope_jax.positions.zigzag import ZigZag
+
+
+class Backend:
+    """One way to compute causal attention, and what the rest has to know about it.
+
+    Query head n reads key-value head n // (N/K). Masks count tokens in the window, never position
+    ids, since positions may jump. `part` says which of the S tokens the queries are, where devices
+    share a window; without it, they are the last T.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """What `rope-jax train --help model.attention` says about it."""
+    platforms: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
+    is_softmax: ClassVar[bool] = True
+    """False: it computes another function of queries and keys, so the model is another one."""
+    splits_windows: ClassVar[bool] = True
+    """Whether several devices can each compute some of a window's queries."""
+    quadratic_memory: ClassVar[bool] = False
+    """Whether the weights of all pairs of tokens are in memory, and kept for the backward pass."""
+    has_precision: ClassVar[bool] = False
+    """Whether `attend_bands` rounds factors itself; see there."""
+
+    def obstacle(self, platform: str, dtype: str, head_dim: int) -> str | None:
+        """Return why it cannot run, to follow its name in an error, or None if it can.
+
+        platform: "cpu", "gpu" or "tpu". dtype: of the factors of its products.
+        """
+        if platform in self.platforms:
+            return None
+        devices = {"cpu": "a CPU", "gpu": "a GPU", "tpu": "a TPU"}
+        needed = " or ".join(devices[name] for name in self.platforms)
+        return f"needs {needed}, but the platform is {platform}"
+
+    def attend(
+        self,
+        q: Float[Array, "B T N H"],
+        k: Float[Array, "B S K H"],
+        v: Float[Array, "B S K V"],
+        segment_ids: Int[Array, "B S"] | None = None,
+        sliding_window: int | None = None,
+        part: ZigZag | None = None,
+    ) -> Float[Array, "B T N V"]:
+        """Return softmax(q·kᵀ/√H)·v, with a float32 softmax.
+
+        segment_ids: documents; a query sees only its own. None: each row is one document.
+        sliding_window: how many keys a query sees, its own included; None: all up to its own.
+        """
+        interaction = Interaction().within(sliding_window)
+        return self.attend_bands((q,), (k,), v, segment_ids, interaction, {}, part)
+
+    def attend_bands(
+        self,
+        queries: tuple[Float[Array, "B T N H"], ...],
+        keys: tuple[Float[Array, "B S K H"], ...],
+        v: Float[Array, "B S K V"],
+        segment_ids: Int[Array, "B S"] | None,
+        interaction: Interaction,
+        params: Params,
+        part: ZigZag | None = None,
+        *,
+        low_precision: bool = False,
+    ) -> Float[Array, "B T N V"]:
+        """Return softmax(scores)·v over the keys of all bands of an `Interaction`.
+
+        queries, keys: rotated, one array for each band.
+        interaction: which keys each band holds, and how scores and values are computed; static.
+        params: arrays for the interaction's functions; differentiable.
+        low_precision: round the factors of products to bfloat16. Only for a backend that
+            `has_precision`; others are given queries, keys and values that are rounded already.
+        """
+        raise NotImplementedError
+
+    def attend_features(
+        self,
+        q: Float[Array, "B T N H"],
+        k: Float[Array, "B S K H"],
+        v: Float[Array, "B S K V"],
+        rotate_queries: Callable[[Float32[Array, "B T N H"]], Float32[Array, "B T N R"]],
+        rotate_keys: Callable[[Float32[Array, "B S K H"]], Float32[Array, "B S K R"]],
+        segment_ids: Int[Array, "B S"] | None = None,
+    ) -> Float[Array, "B T N V"]:
+        """Attention without a softmax: features of q and k are rotated, not q and k.
+
+        rotate_queries, rotate_keys: linear maps that rotate features by the positions of the last T
+            and of all S tokens. Arrays that they close over, such as cos and sin, get gradients. If
+            those include a factor m, the output is multiplied by m².
+        """
+        raise NotImplementedError
