@@ -3,7 +3,6 @@
 Shapes: B batch, S tokens, N heads, K key-value heads, G = N/K, H head dim.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
