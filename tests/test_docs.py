@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
-from flax import linen
+from flax import linen, nnx
 
 from docs import plain_math
 from rope_jax.blocks.attention import AttentionSpan, LayerInputs, attend
@@ -17,13 +17,16 @@ from rope_jax.blocks.base import DecoderSpec
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.config.load import load
+from rope_jax.config.model import ModelConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.inspection.maps import shown_maps, write_map_rows
+from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, relative_positions
-from rope_jax.rope import RotaryGeometry, RotaryLayers
+from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 from rope_jax.rope.strategies import NoScaling
 from scripts.plot_rope import KNOWN_MODELS
 
@@ -212,3 +215,28 @@ def test_the_figure_of_the_maps_is_that_of_the_config(tmp_path):
 def test_the_demo_is_the_first_of_the_known_models():
     demo = load(TrainingConfig, ROOT / "configs/demo.yaml")
     assert KNOWN_MODELS[0].geometry == demo.rotary_layers.geometry
+
+
+def test_the_decoder_in_one_file_is_ours():
+    (source,) = examples("docs/decoder.md")
+    page: dict = {"__name__": "decoder"}
+    exec(source, page)
+    sizes = {"vocab_size": 61, "hidden_size": 32, "num_key_value_heads": 2}
+    config = page["Config"](**sizes, train_length=16, factor=4.0)
+    model = LanguageModel(resolve_model(ModelConfig(**sizes, attention="xla")), 61)
+    params = jax.tree.map(lambda x: 3 * x, model.init(0))
+    ours = page["Decoder"](config, nnx.Rngs(0))
+    layers = [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(4)]
+    embedding, norm = params["embed_tokens"]["embedding"], params["norm"]
+    state = {"embedding": embedding, "norm": norm, "layers": dict(enumerate(layers))}
+    nnx.update(ours, state)
+    tokens = np.random.default_rng(0).integers(0, 61, (2, 65))
+    positions = np.arange(64)[None]
+    rotary = RotaryLayers(RotaryGeometry(8, 10_000.0, 16)).rotary(
+        parse_scaling({"type": "yarn", "factor": 4}), positions
+    )
+    wanted = model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary)
+    assert 0.5 < np.std(wanted) < 5  # a model that tells tokens apart
+    with jax.numpy_rank_promotion("allow"):
+        found = page["nll"](ours, tokens)
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
