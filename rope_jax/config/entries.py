@@ -114,13 +114,13 @@ class TrainedEntry(SweepEntry):
 def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -> Any:
     """Derive a model from a strategy; its extension factor, if it has one, may be "auto"."""
     if strategy.has_extension_factor():
-        own = strategy.model_fields["factor"]
-        kinds: Any = Literal["auto"] | Annotated[float, Field(ge=1, allow_inf_nan=False)]
-        if own.default is None:
-            kinds = kinds | None
-        kinds = Annotated[kinds, single_error("should be auto or a number of at least 1")]
-        description = f"{own.description}; auto: length / window, at least 1"
-        fields["factor"] = (kinds, Field(default=own.default, description=description))
+        field = strategy.model_fields["factor"]
+        type_: Any = Literal["auto"] | Annotated[float, Field(ge=1, allow_inf_nan=False)]
+        if field.default is None:
+            type_ = type_ | None
+        type_ = Annotated[type_, single_error("should be auto or a number of at least 1")]
+        description = f"{field.description}; auto: length / window, at least 1"
+        fields["factor"] = (type_, Field(default=field.default, description=description))
     return create_model(name, __base__=(strategy, *bases), __doc__=strategy.__doc__, **fields)
 
 
@@ -164,8 +164,10 @@ def _as_settings(entry: Any) -> Any:
 
 def entry_settings(strategy: Strategy, name: str) -> dict[str, Any]:
     """Return the settings of the entry that reads with a strategy."""
-    found = strategy.scaling.model_dump(exclude_none=True)
-    return found | {"name": name} | ({"map": strategy.map.model_dump()} if strategy.map else {})
+    settings = strategy.scaling.model_dump(exclude_none=True) | {"name": name}
+    if strategy.map is not None:
+        settings["map"] = strategy.map.model_dump()
+    return settings
 
 
 if TYPE_CHECKING:
@@ -187,9 +189,10 @@ def _with_own_labels(entries: tuple[SweepEntry, ...]) -> tuple[SweepEntry, ...]:
         alike = [_settings(other) for other in entries if other.label == entry.label]
         common = set.intersection(*(set(settings.items()) for settings in alike))
         differs = [(key, x) for key, x in _settings(entry).items() if (key, x) not in common]
-        own = [f"{key.rpartition('.')[2]}={x}" for key, x in differs]
-        name = "-".join([entry.label, *own]) if own and entry.name is None else entry.name
-        named.append(entry.model_copy(update={"name": name}))
+        if differs and entry.name is None:
+            suffixes = [f"{key.rpartition('.')[2]}={x}" for key, x in differs]
+            entry = entry.model_copy(update={"name": "-".join([entry.label, *suffixes])})
+        named.append(entry)
     return tuple(named)
 
 

@@ -147,8 +147,8 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
         data = {}
     merged = raw | {"init_from": start.model_dump() | {"step": source.step}}
     for name, section in (("model", model), ("rope", rope), ("data", data)):
-        own = raw.get(name, {})
-        merged[name] = section | own if isinstance(own, dict) else own
+        stated = raw.get(name, {})
+        merged[name] = section | stated if isinstance(stated, dict) else stated
     tokenizer = old.tokenizer
     if not isinstance(tokenizer, ByteTokenizerConfig):  # the copy does not change
         copy = str(source.run / "tokenizer.json")

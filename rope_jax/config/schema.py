@@ -22,7 +22,9 @@ def sections(*schemas: type[BaseModel]) -> dict[str, list[type[BaseModel]]]:
             for name, field in model.model_fields.items():
                 if not (models := models_in(field.annotation)):
                     continue
-                key = f"{section}.{name}".lstrip(".") + ".N" * is_list(field.annotation)
+                key = f"{section}.{name}".lstrip(".")
+                if is_list(field.annotation):
+                    key += ".N"
                 if key not in by_key:
                     by_key[key] = []
                     waiting.append(key)

@@ -225,9 +225,9 @@ class TrainingConfig(Frozen):
 
     def _check_in_layers(self, key: str, scaling: Scaling, length: int, element: int) -> None:
         """Check a scaling, given at `key`, in an element's layers for texts of n tokens."""
-        own = self.pattern[element]
-        geometry = replace(self.geometry, base=own.base or self.rope.base)
-        base_key = f"rope.layer_pattern.{element}" if own.base else "rope"
+        settings = self.pattern[element]
+        geometry = replace(self.geometry, base=settings.base or self.rope.base)
+        base_key = f"rope.layer_pattern.{element}" if settings.base else "rope"
         sections = {"base": base_key, "rotary_dim": "rope", "train_length": "rope"}
         layers, inner = self.model.num_hidden_layers, getattr(scaling, "inner", None)
         by_key = [*([(f"{key}.inner", inner)] if inner else []), (key, scaling)]

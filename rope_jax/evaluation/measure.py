@@ -146,8 +146,8 @@ class _RunningMeans:
     def __init__(self, jobs: Sequence[Job], batches: Sequence[EvalBatch]) -> None:
         # of the lengths that one pass gives, the longest
         of_batches = {job.batch.key: job for job in sorted(jobs, key=lambda job: job.length)}
-        own = [of_batches[batch.key] for batch in batches]
-        self._rows = ((job, row) for job in own for row in range(job.batch.windows))
+        shown = [of_batches[batch.key] for batch in batches]
+        self._rows = ((job, row) for job in shown for row in range(job.batch.windows))
         self._has_metrics = len({job.metric.name for job in jobs}) > 1
         self._nats, self._tokens = 0.0, 0
 

@@ -5,7 +5,6 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_overview, print_wrapped
 from rope_jax.devices.hardware import nominal_flops, peak_flops, reached_flops
-from rope_jax.errors import UserError, errors_in
 from rope_jax.model.memory import parameter_count
 from rope_jax.report.scalings import describe_scaling
 from rope_jax.sweeps.model import EvalModel
@@ -25,54 +24,59 @@ def announce(loaded: EvalModel, planned: PlannedSweep) -> None:
     # the stages of the checkpoints only: a run in progress has not reached its last one
     for stage in dict.fromkeys(map(training.stage_at, steps)):
         title = f"scalings at {longest:,} tokens"
-        title += f", window {training.trained(stage).window:,}" * bool(scalings)
+        if scalings:
+            title += f", window {training.trained(stage).window:,}"
         scalings[title] = _describe_scalings(training, config, longest, stage)
-    trained, imported = training.trained_at(steps[-1]), training.imported is not None
-    memory = loaded.memory.describe(sweep.readable[-1])
-    tasks = ", ".join(  # with the samples at each length, ablated ones included
-        f"{task.label} ({task.samples * (len(task.places) + task.has_answers):,} samples)"
-        for task in config.tasks
-    )
-    which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
-    print_overview(
-        console,
-        f"sweep {config.name} of {training.name}",
-        {
-            "checkpoint": f"{session.run.path}, {which}; window {trained.window:,} tokens, "
-            f"scaling {trained.scaling.type}",
-            "model": f"{parameter_count(loaded.model):,} parameters",
-            "devices": f"{session.describe_devices()}; {memory}",
-            "tokenizer": session.describe_tokenizer(),
-            config.split: [
-                f"{len(split):,} document{'s' * (len(split) != 1)}, {len(split.tokens):,} tokens",
-                *(loaded.corpus.notes if config.data is not None else ()),
-            ],
-            "lengths": ", ".join(f"{length:,}" for length in sweep.lengths),
-            "protocols": ", ".join(config.protocols),
-            **({"tasks": tasks} if config.tasks else {}),
-            **scalings,
-        },
-    )
+    trained = training.trained_at(steps[-1])
+    facts = {
+        "checkpoint": f"{session.run.path}, step{_s(len(steps))} {', '.join(map(str, steps))}; "
+        f"window {trained.window:,} tokens, scaling {trained.scaling.type}",
+        "model": f"{parameter_count(loaded.model):,} parameters",
+        "devices": f"{session.describe_devices()}; {loaded.memory.describe(sweep.readable[-1])}",
+        "tokenizer": session.describe_tokenizer(),
+        config.split: [
+            f"{len(split):,} document{_s(len(split))}, {len(split.tokens):,} tokens",
+            *(loaded.corpus.notes if config.data is not None else ()),
+        ],
+        "lengths": ", ".join(f"{length:,}" for length in sweep.lengths),
+        "protocols": ", ".join(config.protocols),
+    }
+    if config.tasks:
+        facts["tasks"] = ", ".join(  # with the samples at each length, ablated ones included
+            f"{task.label} ({task.samples * (len(task.places) + task.has_answers):,} samples)"
+            for task in config.tasks
+        )
+    print_overview(console, f"sweep {config.name} of {training.name}", facts | scalings)
     _warn_of_texts(loaded, planned)
-    first, autos = training.geometry.train_length, [e for e in config.scalings if e.factor_is_auto]
-    is_scaled = trained.scaling.type != "none"
+    _explain_trained(loaded, planned)
+    if planned.chosen:
+        _warn_of_choice(loaded, planned)
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _explain_trained(loaded: EvalModel, planned: PlannedSweep) -> None:
+    """Say what the entry `trained` is, and what `auto` factors do beside its scaling."""
+    session, training, config = loaded.session, loaded.training, planned.sweep.config
+    trained = training.trained_at(max(planned.plans))
+    first, is_scaled = training.geometry.train_length, trained.scaling.type != "none"
+    autos = [entry.label for entry in config.scalings if entry.factor_is_auto]
     if is_scaled and first < trained.window and autos:
         session.warn(
             "scalings: auto is length / window, and the window is "
-            f"{trained.window / first:g} times L = {first:,}: "
-            f"{', '.join(entry.label for entry in autos)} change nothing up to the window; give "
-            "factors of length / L"
+            f"{trained.window / first:g} times L = {first:,}: {', '.join(autos)} change nothing up "
+            "to the window; give factors of length / L"
         )
-    if imported or is_scaled:
-        own = "without scaling"
-        if is_scaled:
-            factor = trained.scaling.extension_factor
-            own = f"with its own {trained.scaling.type}{f', factor {factor:g}' if factor else ''}"
-            own += f" of L {first:,}, which every other entry replaces"
-        who = "as published" if imported else "as it was trained"
-        print_wrapped(console, f"trained: the model {who}, {own}", "dim")
-    if planned.chosen:
-        _warn_of_choice(loaded, planned)
+    origin = "as it was trained" if training.imported is None else "as published"
+    if is_scaled:
+        factor = trained.scaling.extension_factor
+        scaling = f"{trained.scaling.type}{f', factor {factor:g}' if factor else ''}"
+        text = f"with its own {scaling} of L {first:,}, which every other entry replaces"
+        print_wrapped(session.console, f"trained: the model {origin}, {text}", "dim")
+    elif training.imported is not None:
+        print_wrapped(session.console, f"trained: the model {origin}, without scaling", "dim")
 
 
 def _warn_of_texts(loaded: EvalModel, planned: PlannedSweep) -> None:
@@ -82,7 +86,7 @@ def _warn_of_texts(loaded: EvalModel, planned: PlannedSweep) -> None:
     if getattr(data, "split_bytes", None) and files < len(split):
         session.warn(
             f"data.split_bytes: the {len(split):,} documents are parts of {files:,} "
-            f"file{'s' * (files != 1)}; intervals take parts for independent texts, so they are "
+            f"file{_s(files)}; intervals take parts for independent texts, so they are "
             "too narrow where those of a file are alike"
         )
     names: dict[bytes, list[str]] = {}
@@ -90,11 +94,12 @@ def _warn_of_texts(loaded: EvalModel, planned: PlannedSweep) -> None:
     for index in newest.indices:
         names.setdefault(split.document(index).tobytes(), []).append(split.ids[index])
     if equal := [alike for alike in names.values() if len(alike) > 1]:
-        more = sum(map(len, equal)) - len(equal) - 1
+        repeats = f"{equal[0][1]} has exactly the same text as {equal[0][0]}"
+        if more := sum(map(len, equal)) - len(equal) - 1:
+            repeats += f" (and {more:,} more repeat others)"
         session.warn(
-            f"data: {equal[0][1]} has exactly the same text as {equal[0][0]}"
-            f"{f' (and {more:,} more repeat others)' * (more > 0)}, but each counts in the "
-            "intervals, which are too narrow; keep one of each text"
+            f"data: {repeats}, but each counts in the intervals, which are too narrow; keep one of "
+            "each text"
         )
     if config.data is not None:
         session.warn(
@@ -119,14 +124,13 @@ def _warn_of_choice(loaded: EvalModel, planned: PlannedSweep) -> None:
 def _describe_scalings(
     training: TrainingConfig, config: SweepConfig, longest: int, stage: int
 ) -> list[str]:
-    """Describe each entry at the longest length; UserError if one cannot be used there."""
+    """Describe each entry at the longest length."""
     position = training.model.position
     if not position.is_rotary:
         return [f"{entry.label}: position {position.type}" for entry in config.scalings]
     lines: list[str] = []
     for entry in config.scalings:
-        with errors_in(f"scalings: {entry.label}: ", UserError):
-            lines += describe_entry(training, entry, longest, stage)
+        lines += describe_entry(training, entry, longest, stage)
     return lines
 
 

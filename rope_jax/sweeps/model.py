@@ -137,8 +137,8 @@ def load_model(
     """
     training = session.config
     corpus = session.open_corpus(data, None if data is None else split)
-    own = corpus if data is None else None
-    processes.on_first(lambda: check_provenance(session.run, session.recorded, own))
+    trained_on = corpus if data is None else None
+    processes.on_first(lambda: check_provenance(session.run, session.recorded, trained_on))
     placement = Placement(mesh_for(training, whole_heads=whole_heads))
     model = language_model(training, session.tokenizer.vocab_size)
     placement = placement.splitting(model.shardings)

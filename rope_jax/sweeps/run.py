@@ -155,28 +155,28 @@ def _open_journal(loaded: EvalModel, config: SweepConfig, step: int) -> FileJour
 def sweep_tables(results: Sequence[Result]) -> SweepTables:
     """Return the tables of a sweep, from the results of its checkpoints, the newest last."""
     return SweepTables(
-        [row for found in results for row in rows(*found)],
-        [row for found in results for row in document_rows(*found)],
-        [summarize(*found) for found in reversed(results)],
+        [row for result, origin in results for row in rows(result, origin)],
+        [row for result, origin in results for row in document_rows(result, origin)],
+        [summarize(result, origin) for result, origin in reversed(results)],
         task_tables(results),
     )
 
 
 def _finish(
-    loaded: EvalModel, training: TrainingConfig, config: SweepConfig, found: SweepTables
+    loaded: EvalModel, training: TrainingConfig, config: SweepConfig, tables: SweepTables
 ) -> None:
     """Write the results, delete journals of other checkpoints, and show the tables."""
-    run, console, newest = loaded.session.run, loaded.session.console, found.checkpoints[0]
+    run, console, newest = loaded.session.run, loaded.session.console, tables.checkpoints[0]
     folder = run.evals / config.name
 
     def write() -> None:
         with file_errors(folder, *GO_ON):
-            write_folder(folder, config, found, training)
-        run.remove_sweep_journals(config.name, [one.step for one in found.checkpoints])
+            write_folder(folder, config, tables, training)
+        run.remove_sweep_journals(config.name, [one.step for one in tables.checkpoints])
 
     processes.on_first(write)
-    comparison = compare_checkpoints(found.rows, found.checkpoints, config)
-    print_sweep(console, comparison, newest, found.tasks)
+    comparison = compare_checkpoints(tables.rows, tables.checkpoints, config)
+    print_sweep(console, comparison, newest, tables.tasks)
     if newest.nll_at_window is not None:
         warn_of_chance(console, newest.nll_at_window, loaded.model.vocab_size)
     elif BASELINE in config.protocols:
@@ -199,15 +199,15 @@ def _finish(
 
 
 def write_folder(
-    folder: Path, config: SweepConfig, found: SweepTables, training: TrainingConfig
+    folder: Path, config: SweepConfig, tables: SweepTables, training: TrainingConfig
 ) -> None:
     """Write all files of a sweep; an earlier sweep's folder is replaced once all are complete."""
-    newest, tasks = found.checkpoints[0], found.tasks
-    comparison = compare_checkpoints(found.rows, found.checkpoints, config)
+    newest, tasks = tables.checkpoints[0], tables.tasks
+    comparison = compare_checkpoints(tables.rows, tables.checkpoints, config)
     with replacing_folder(folder) as new:
         write_text(new / "sweep.yaml", dump(config))
         write_text(new / RUN_CONFIG, dump(training))
-        seal(new, [*write_results(new, found), RUN_CONFIG])
+        seal(new, [*write_results(new, tables), RUN_CONFIG])
         markdown, latex = results_texts(comparison, newest, tasks)
         write_text(new / "results.md", markdown)
         write_text(new / "results.tex", latex)
@@ -219,4 +219,4 @@ def write_folder(
         for path, figure in ((new / name, figure) for name, figure in figures.items()):
             save_figure(figure, path)
             images[path.stem] = (imread(path)[..., :3] * 255).round().astype(np.uint8)
-        write_events(new, found.rows, newest, images, config, training, tasks.rows)
+        write_events(new, tables.rows, newest, images, config, training, tasks.rows)
