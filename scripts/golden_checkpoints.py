@@ -3,34 +3,15 @@
 python scripts/golden_checkpoints.py --write [FAMILY …]    # tests/checkpoints/golden/*.npz
 python scripts/golden_checkpoints.py --keys             # tests/checkpoints/golden/config_keys.json
 python scripts/golden_checkpoints.py --check DIR [DIR …]    # logits of exported models
-python scripts/golden_checkpoints.py --sliding DIR --stride 64 --length 256 --tokens FILE.npy
 
 Needs an environment of its own, with torch; the tests read the golden files and need none of it:
 
 python -m venv /tmp/hf && /tmp/hf/bin/pip install numpy torch transformers==5.24.0
 /tmp/hf/bin/python scripts/golden_checkpoints.py --write
 
---check: each DIR holds an exported model and, beside it, tokens.npy ([T] or [B, T]) and logits.npy
-([T, V] or [B, T, V]), which rope_jax computed from them in float32. If there is a text.txt,
-AutoTokenizer must give it the same tokens, with the special tokens that it adds. The exit code is 1
-if a logit differs by more than 2e-4 or a weight is missing or unused.
-
---sliding: negative log-likelihood of the texts in FILE.npy ([T], or [documents, T]; include the
-document-start token if there should be one), in nats per token, twice:
-
-1. Windows and targets of the protocol `sliding` (docs/protocols.md), which this must agree with.
-   A window of length n is n inputs and their n targets; all targets of the first count and, of
-   the others, those that no earlier window has reached; the last ends with the text and keeps its
-   full length; each target counts once. All T − 1 targets are covered, so give it a text of
-   1 + k · (longest length of the sweep) tokens, which is what the protocol covers.
-2. The recipe as published (Hugging Face, "Perplexity of fixed-length models"). It differs from 1:
-   - its window is n tokens, so n − 1 targets;
-   - its last window begins a stride after the one before and is shorter;
-   - it multiplies each window's mean loss by one less than the number of labels in it. That is
-     right where the first label has no prediction, in the first window, but not in the others if
-     stride < length; so the first window counts a little too much.
-   Both read the first token of a text as context only. The difference shrinks as texts get longer
-   than the window; on short ones it can exceed 0.01 nats.
+--check: each DIR holds an exported model and, beside it, what `check_checkpoints.py exports` wrote:
+tokens.npy [T], text.txt, which AutoTokenizer must give the same tokens, and logits.npy [T, V]. The
+exit code is 1 if a logit differs by more than 2e-4 or a weight is missing or unused.
 """
 
 import argparse
@@ -252,73 +233,17 @@ def check(folder: Path) -> bool:
     model = load(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokens, wanted = (np.load(folder / name) for name in ("tokens.npy", "logits.npy"))
-    batch, wanted = (tokens[None], wanted[None]) if tokens.ndim == 1 else (tokens, wanted)
-    agree = True
-    text = folder / "text.txt"
-    if text.exists():
-        ids = tokenizer(text.read_text(encoding="utf-8"))["input_ids"]
-        if not np.array_equal(ids, tokens):
-            print(f"{folder}: AutoTokenizer reads text.txt as other tokens than tokens.npy has")
-            agree = False
-    if wanted.shape != (*batch.shape, model.config.vocab_size):
-        print(f"{folder}: logits.npy has shape {wanted.shape}, tokens.npy {tokens.shape}")
-        return False
-    gap = np.abs(logits_of(model, batch) - wanted)
+    ids = tokenizer((folder / "text.txt").read_text(encoding="utf-8"))["input_ids"]
+    agree = np.array_equal(ids, tokens)
+    if not agree:
+        print(f"{folder}: AutoTokenizer reads text.txt as other tokens than tokens.npy has")
+    gap = np.abs(logits_of(model, tokens[None])[0] - wanted)
     worst = float(gap.max())
     print(
-        f"{folder}: {model.config.model_type}, {batch.shape[0]} x {batch.shape[1]} tokens, "
+        f"{folder}: {model.config.model_type}, {len(tokens)} tokens, "
         f"worst difference of a logit {worst:.2g}, mean {float(gap.mean()):.2g}"
     )
     return agree and worst <= TOLERANCE  # NaN does not agree either
-
-
-def sliding(model: Any, stream: NDArray[np.integer], length: int, stride: int) -> tuple[float, int]:
-    """Return (total NLL, number of targets) with the windows of the protocol `sliding`."""
-    covered = len(stream) - 1
-    if covered < length:
-        raise SystemExit(f"--length: {length} inputs and a target need {length + 1} tokens")
-    total, reached = 0.0, 0
-    for end in [*range(length, covered, stride), covered]:
-        start = end - length
-        logits = logits_of(model, stream[None, start:end])[0]
-        new = slice(reached - start, None)
-        total += float(nlls(logits[new], stream[start + 1 : end + 1][new]).sum())
-        reached = end
-    return total, covered
-
-
-def recipe(model: Any, stream: NDArray[np.integer], length: int, stride: int) -> tuple[float, int]:
-    """Return (total NLL, number of targets) of the recipe in transformers' documentation."""
-    import torch
-
-    input_ids = torch.from_numpy(stream[None].astype(np.int64))
-    total, count, previous_end = 0.0, 0, 0
-    for begin in range(0, len(stream), stride):
-        end = min(begin + length, len(stream))
-        window = input_ids[:, begin:end]
-        labels = window.clone()
-        labels[:, : previous_end - end] = -100
-        weight = int((labels != -100).sum()) - 1
-        if weight > 0:  # the loss of a last window of one token is NaN
-            with torch.inference_mode():
-                loss = model(window, labels=labels, use_cache=False).loss
-            total += float(loss) * weight
-            count += weight
-        previous_end = end
-        if end == len(stream):
-            break
-    return total, count
-
-
-def print_sliding(folder: Path, tokens: Path, length: int, stride: int) -> None:
-    if not 1 <= stride <= length:
-        raise SystemExit(f"--stride: should be 1 to {length}, the length, not {stride}")
-    model = load(folder)
-    documents = np.atleast_2d(np.load(tokens))
-    for name, protocol in (("sliding", sliding), ("recipe as published", recipe)):
-        parts = [protocol(model, document, length, stride) for document in documents]
-        total, count = (sum(part) for part in zip(*parts, strict=True))
-        print(f"{name:19} {total / count:.6f} nats per token, {count} targets")
 
 
 def main() -> None:
@@ -326,10 +251,6 @@ def main() -> None:
     parser.add_argument("--write", nargs="*", choices=MODELS, metavar="FAMILY", help="or all")
     parser.add_argument("--keys", action="store_true", help="write the keys of config.json")
     parser.add_argument("--check", type=Path, nargs="+", metavar="DIR", help="exported models")
-    parser.add_argument("--sliding", type=Path, metavar="DIR", help="an exported model")
-    parser.add_argument("--stride", type=int, help="for --sliding")
-    parser.add_argument("--length", type=int, help="for --sliding: inputs per window")
-    parser.add_argument("--tokens", type=Path, metavar="FILE.npy", help="for --sliding")
     arguments = parser.parse_args()
     if len(sys.argv) == 1:
         return parser.print_help()
@@ -341,10 +262,6 @@ def main() -> None:
         write(arguments.write or list(MODELS))
     if arguments.keys:
         write_keys()
-    if arguments.sliding:
-        if None in (arguments.stride, arguments.length, arguments.tokens):
-            parser.error("--sliding needs --stride, --length and --tokens")
-        print_sliding(arguments.sliding, arguments.tokens, arguments.length, arguments.stride)
     if arguments.check and not all([check(folder) for folder in arguments.check]):
         raise SystemExit(1)
 

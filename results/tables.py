@@ -1,0 +1,149 @@
+"""Tables of the experiments in this folder, which `make generate` writes into the pages."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pandas as pd
+
+from results.ways import REFERENCE, SMOLLM2, ZERO_SHOT, Above, Cost, Experiment, Way
+from rope_jax.comparison.groups import without_seed
+from rope_jax.console import signed_text
+from rope_jax.results.statistics import Sums, paired_difference
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table, without columns that have no heading and the same in every row.
+
+    A vertical bar in a cell is not a border.
+    """
+    rows = list(rows)
+    columns = zip(headings, *rows, strict=True)
+    kept = [i for i, (name, *cells) in enumerate(columns) if name or len({*cells}) > 1]
+    headings, *rows = ([row[i] for i in kept] for row in (headings, *rows))
+    lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def reference_table() -> str:
+    """Return a table of what each way of extending the demo gives, and of its cost."""
+    rows = [
+        (way.kind, way.name, *_cost(REFERENCE.cost(way)), *_cells(REFERENCE, losses))
+        for way, losses in REFERENCE.measured()
+    ]
+    return table(("", "", "numbers", "tokens", "seconds", *_lengths(REFERENCE)), rows)
+
+
+def ways_table(experiment: Experiment, ways: Iterable[tuple[Way, Mapping[int, Above]]]) -> str:
+    """Return a table of what ways of extending a model give."""
+    rows = [(way.kind, way.name, *_cells(experiment, losses)) for way, losses in ways]
+    return table(("", "", *_lengths(experiment)), rows)
+
+
+def smollm2_published() -> list[tuple[Way, Mapping[int, Above]]]:
+    """Return the ways that SmolLM2 is read as published, with losses above its truncation."""
+    return [*SMOLLM2.measured(way for way in SMOLLM2.ways if way.kind == ZERO_SHOT)]
+
+
+def smollm2_trained() -> list[tuple[Way, Mapping[int, Above]]]:
+    """Return the ways that SmolLM2 was trained further, with losses above their control."""
+    ways = (way for way in SMOLLM2.ways if way.kind != ZERO_SHOT and not way.truncated)
+    marked = (way._replace(kind=f"{way.kind}¹") for way in ways)
+    return [*SMOLLM2.measured(marked, "further/comparison.csv")]
+
+
+def smollm2_in_short() -> str:
+    """Return a table of both, of the ways that the figure shows."""
+    both = smollm2_published() + smollm2_trained()
+    return ways_table(SMOLLM2, (each for each in both if each[0].shown))
+
+
+def _lengths(experiment: Experiment) -> tuple[str, ...]:
+    return tuple(f"{n:,}" for n in experiment.lengths if n >= experiment.window)
+
+
+def _cells(experiment: Experiment, losses: Mapping[int, Above]) -> list[str]:
+    lengths = (n for n in experiment.lengths if n >= experiment.window)
+    return [_above(losses[n], experiment.decimals) if n in losses else "" for n in lengths]
+
+
+def _above(above: Above, decimals: int) -> str:
+    """Return a difference with half of its interval; bold if all of it lies below truncation."""
+    half = (above.high - above.low) / 2
+    text = f"{signed_text(above.value, decimals)} ± {half:.{decimals}f}"
+    return f"**{text}**" if above.high < 0 else text
+
+
+def _cost(cost: Cost | None) -> tuple[str, str, str]:
+    """Return numbers, tokens and seconds as text."""
+    if cost is None:
+        return "0", "0", "0"
+    return f"{cost.numbers:,}", f"{cost.tokens:,}", f"{cost.seconds:,.0f}"
+
+
+# The names of SmolLM2's curves, as published and fitted.
+CURVES = {way.curve: way.name for way in SMOLLM2.ways if way.kind == ZERO_SHOT} | {
+    f"fit-{fit}-s{seed}": f"fitted from {start}, seed {seed}"
+    for fit, start in (("yarn", "YaRN"), ("far", "leaky ReRoPE, logn"))
+    for seed in (0, 1)
+}
+
+
+def twice_table() -> str:
+    """Return a table of maps and fits of SmolLM2 at its window and at twice that.
+
+    The last column compares the two, by novel: what the longer text is worth to each.
+    """
+    window, twice, rows = SMOLLM2.window, 2 * SMOLLM2.window, {}
+    for path in (SMOLLM2.folder / "twice").glob("*.csv"):  # one for each machine
+        sums = {
+            (str(name), int(length)): Sums(rows["nll"].to_numpy(), rows["weight"].to_numpy())
+            for (name, length), rows in pd.read_csv(path).groupby(["name", "length"])
+        }
+        for name in {name for name, length in sums if length == twice}:
+            at_window, beyond = sums[name, window], sums[name, twice]
+            pairs = (at_window, sums["trained", window]), (beyond, sums["trained", window])
+            differences = (
+                paired_difference(*pair, resamples=2000, seed=0)
+                for pair in (*pairs, (beyond, at_window))
+            )
+            rows[name] = [_above(Above(*each), SMOLLM2.decimals) for each in differences]
+    headings = (f"{window:,}", f"{twice:,}", f"{window:,} to {twice:,}")
+    return table(("", *headings), ((CURVES[name], *rows[name]) for name in CURVES if name in rows))
+
+
+def position_table() -> str:
+    """Return a table of the loss by position of SmolLM2 trained further, and of its control."""
+    measured = pd.read_csv(SMOLLM2.folder / "positions.csv")
+    rows = []
+    for (first, last), group in measured.groupby(["first_position", "last_position"]):
+        nll = group.set_index("run")["nll"]
+        own, control = nll["smollm2-yarn-s0"], nll["smollm2-short-s0"]
+        rows.append((f"{first:,} to {last:,}", f"{control:.3f}", f"{own:.3f}"))
+    return table(("position", "trained at 8,192", "trained at 16,384 with YaRN by 2"), rows)
+
+
+def retrieval_table() -> str:
+    """Return a table of the answers that SmolLM2 finds, by task, scaling, length and depth.
+
+    Rows in which nothing is found are left out.
+    """
+    measured = pd.read_csv(SMOLLM2.folder / "tasks.csv")
+    trained = {way.run: f"{way.name}, {way.kind}" for way in SMOLLM2.ways}
+    rows = []
+    for (task, run, name, length), group in measured.groupby(["task", "run", "name", "length"]):
+        exact, nats = (
+            group[(group["metric"] == metric) & ~group["taken_out"]].sort_values("depth")
+            for metric in ("exact", "nats")
+        )
+        without = group[(group["metric"] == "nats") & group["taken_out"]]["value"].iloc[0]
+        if exact["value"].any():
+            cells = (
+                f"{100 * share:.0f}% [{100 * low:.0f}, {100 * high:.0f}], {loss:.2f}"
+                for share, low, high, loss in zip(
+                    exact["value"], exact["ci_low"], exact["ci_high"], nats["value"], strict=True
+                )
+            )
+            way = CURVES[name] if run == SMOLLM2.name else trained[without_seed(run)]
+            rows.append((task, way, f"{length:,}", *cells, f"{without:.2f}"))
+    depths = sorted(measured["depth"].dropna().unique())
+    return table(("", "", "tokens", *(f"depth {n:g}" for n in depths), "taken out"), rows)
