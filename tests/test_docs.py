@@ -126,6 +126,10 @@ def test_the_example_of_the_readme_rotates_in_linen_as_its_module_does():
     np.testing.assert_array_equal(found, wanted)
 
 
+def test_the_three_forms_of_the_rotation_are_equal():
+    exec(examples("docs/rope.md")[0], {})
+
+
 def test_the_sweep_of_a_model_of_your_own_runs(capsys):
     """The ellipsis is filled in with the smallest model that rotates something."""
     (example,) = examples("docs/sweeps.md")

@@ -15,30 +15,34 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.positions.mask import BandMask
 
-__all__ = ["AddedValues", "Interaction", "Params", "Scores", "capped", "dot_product"]
+__all__ = [
+    "AddedValues",
+    "Interaction",
+    "KeyIndex",
+    "Keys",
+    "Logits",
+    "Params",
+    "Queries",
+    "QueryIndex",
+    "Scores",
+    "capped",
+    "dot_product",
+]
 
 Params = dict[str, Array]
 """Float32 arrays by name."""
-
-#: scores(params, queries/√H, keys, query_index, key_index): the logits of a block of queries and a
-#: block of keys, up to a constant per query, which must be the same for all its keys. params: the
-#: layer's arrays, as `Encoding.layer_params` makes them. The indices are consecutive places in the
-#: window; below 0 is padding, which is masked afterwards, as is whatever a query must not see.
-Scores = Callable[
-    [
-        Params,
-        Float[Array, "B K G T H"],
-        Float[Array, "B K S H"],
-        Int[Array, " T"],
-        Int[Array, " S"],
-    ],
-    Float[Array, "B K G T S"],
-]
-#: values(params, weights, query_index, key_index): what is added to weights · values.
-AddedValues = Callable[
-    [Params, Float[Array, "B K G T S"], Int[Array, " T"], Int[Array, " S"]],
-    Float[Array, "B K G T V"],
-]
+Queries = Float[Array, "B K G T H"]
+Keys = Float[Array, "B K S H"]
+# Consecutive indices in the window; those below 0 are padding, which is masked afterwards.
+QueryIndex = Int[Array, " T"]
+KeyIndex = Int[Array, " S"]
+Logits = Float[Array, "B K G T S"]
+Scores = Callable[[Params, Queries, Keys, QueryIndex, KeyIndex], Logits]
+"""scores(params, queries/√H, keys, query_index, key_index): the logits of a block of queries and a
+block of keys, up to a constant per query, which must be the same for all its keys. params: the
+layer's arrays, as `Encoding.layer_params` makes them. What a query must not see is masked later."""
+AddedValues = Callable[[Params, Logits, QueryIndex, KeyIndex], Float[Array, "B K G T V"]]
+"""values(params, weights, query_index, key_index): what is added to weights · values."""
 
 
 def product(a: Float[Array, "B K X Y"], b: Float[Array, "B K Y Z"]) -> Float[Array, "B K X Z"]:
@@ -56,16 +60,12 @@ def unstacked(x: Float[Array, "B K rows X"], groups: int) -> Float[Array, "B K G
     return x.reshape(*x.shape[:2], groups, -1, x.shape[-1])
 
 
-def dot_product(
-    params: Params, q: Float[Array, "B K G T H"], k: Float[Array, "B K S H"], *indices: Array
-) -> Float[Array, "B K G T S"]:
+def dot_product(params: Params, q: Queries, k: Keys, *indices: Array) -> Logits:
     """q·kᵀ in float32: the scores of every encoding that adds nothing to them."""
     return unstacked(product(stacked(q), k.swapaxes(-1, -2)), q.shape[2])
 
 
-def plus_by_distance(
-    params: Params, q: Float[Array, "B K G T H"], k: Float[Array, "B K S H"], *indices: Array
-) -> Float[Array, "B K G T S"]:
+def plus_by_distance(params: Params, q: Queries, k: Keys, *indices: Array) -> Logits:
     """Scores q·kᵀ + params["by_distance"][n, min(i − j, C − 1)], from a table [#B, N, C]."""
     table = params["by_distance"]
     table = table.reshape(-1, k.shape[1], q.shape[2], 1, table.shape[-1])
@@ -79,7 +79,7 @@ def capped(scores: Scores) -> Scores:
     Gemma 2, arXiv 2408.00118, §2. The scores must be known exactly, not up to a constant per query.
     """
 
-    def capped_scores(params: Params, *block: Array) -> Float[Array, "B K G T S"]:
+    def capped_scores(params: Params, *block: Array) -> Logits:
         softcap = params["softcap"].reshape((1,) * 5)
         return softcap * jnp.tanh(scores(params, *block) / softcap)
 
@@ -130,8 +130,8 @@ class Interaction(NamedTuple):
 def add_by_distance(
     logits: Float[Array, "*batch T S"],
     table: Float[Array, "*#batch #T C"],
-    query_index: Int[Array, " T"],
-    key_index: Int[Array, " S"],
+    query_index: QueryIndex,
+    key_index: KeyIndex,
 ) -> Float[Array, "*batch T S"]:
     """Return logits[…, t, s] + table[…, t, min(i_t − j_s, C − 1)].
 
@@ -149,7 +149,7 @@ def add_by_distance(
 
 
 def _spread(
-    table: Float[Array, "*batch #T C"], query_index: Int[Array, " T"], key_index: Int[Array, " S"]
+    table: Float[Array, "*batch #T C"], query_index: QueryIndex, key_index: KeyIndex
 ) -> Float[Array, "*batch T S"]:
     """Return table[…, t, clip(i_t − j_s, 0, C − 1)]."""
     keys = key_index.shape[0]
@@ -175,8 +175,8 @@ def _slices(x: Array, starts: Int[Array, " T"], size: int, axis: int | None) -> 
 def sum_by_distance(
     weights: Float[Array, "*batch T S"],
     length: int,
-    query_index: Int[Array, " T"],
-    key_index: Int[Array, " S"],
+    query_index: QueryIndex,
+    key_index: KeyIndex,
 ) -> Float[Array, "*batch T {length}"]:
     """Return Σ_s weights[…, t, s] over the keys with min(i_t − j_s, C − 1) = c; C is `length`."""
 

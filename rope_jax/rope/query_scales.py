@@ -17,6 +17,9 @@ from rope_jax.rope.frequencies import AnyArray, array_module, as_float, host_pos
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.settings import Settings, Whole
 
+Ints = Int[AnyArray, "*batch T"]
+Floats = Float[AnyArray, "*batch T"]
+
 
 class QueryScale(Settings):
     """Settings of one query scale. A subclass's docstring is its entry in the docs' table."""
@@ -34,15 +37,11 @@ class QueryScale(Settings):
         xp = array_module(positions)
         return self._at(geometry, xp.maximum(positions, 0), xp).astype(np.float32)
 
-    def _at(
-        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
-    ) -> Float[AnyArray, "*batch T"]:
+    def _at(self, geometry: RotaryGeometry, positions: Ints, xp: ModuleType) -> Floats:
         """Compute the factor at positions of at least 0; xp is numpy or jax.numpy."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
-    def _log_ratio(
-        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
-    ) -> Float[AnyArray, "*batch T"]:
+    def _log_ratio(self, geometry: RotaryGeometry, positions: Ints, xp: ModuleType) -> Floats:
         """ln(p + 1) / ln L."""
         if geometry.train_length < 2:
             raise ValueError(f"train_length: {self.type} needs at least 2 (it divides by ln L)")
@@ -55,9 +54,7 @@ class LogN(QueryScale):
     source: ClassVar[str] = "Su, kexue.fm/archives/8823"
     type: Literal["logn"] = "logn"
 
-    def _at(
-        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
-    ) -> Float[AnyArray, "*batch T"]:
+    def _at(self, geometry: RotaryGeometry, positions: Ints, xp: ModuleType) -> Floats:
         return xp.maximum(1.0, self._log_ratio(geometry, positions, xp))
 
 
@@ -79,9 +76,7 @@ class PowerScale(QueryScale):
     # 31^16, for L = 2 and n = 2^31, is far inside float32's range
     p: float = Field(1.0, gt=0, le=16, description="p, the exponent of ln n / ln L")
 
-    def _at(
-        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
-    ) -> Float[AnyArray, "*batch T"]:
+    def _at(self, geometry: RotaryGeometry, positions: Ints, xp: ModuleType) -> Floats:
         return xp.maximum(1.0, self.s * self._log_ratio(geometry, positions, xp) ** self.p)
 
 
@@ -95,9 +90,7 @@ class Llama4Scale(QueryScale):
         8192, ge=1, lt=2**31, description="tokens per step of the staircase"
     )
 
-    def _at(
-        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
-    ) -> Float[AnyArray, "*batch T"]:
+    def _at(self, geometry: RotaryGeometry, positions: Ints, xp: ModuleType) -> Floats:
         # ⌊(p + 1)/f⌋ without computing p + 1, which overflows at the last position
         ends = positions % self.floor_scale == self.floor_scale - 1
         steps = positions // self.floor_scale + ends.astype(positions.dtype)
@@ -111,9 +104,7 @@ class MinistralScale(QueryScale):
     type: Literal["ministral"] = "ministral"
     beta: float = Field(0.1, gt=0, lt=1e6, description="coefficient of the logarithm")
 
-    def _at(
-        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
-    ) -> Float[AnyArray, "*batch T"]:
+    def _at(self, geometry: RotaryGeometry, positions: Ints, xp: ModuleType) -> Floats:
         steps = positions // geometry.train_length
         return 1 + self.beta * xp.log1p(as_float(steps, xp))
 
@@ -125,9 +116,7 @@ class ConstantScale(QueryScale):
     type: Literal["constant"] = "constant"
     s: float = Field(gt=0, lt=1e6, description="s, the factor on queries")
 
-    def _at(
-        self, geometry: RotaryGeometry, positions: Int[AnyArray, "*batch T"], xp: ModuleType
-    ) -> Float[AnyArray, "*batch T"]:
+    def _at(self, geometry: RotaryGeometry, positions: Ints, xp: ModuleType) -> Floats:
         return xp.full(positions.shape, self.s)
 
 

@@ -5,10 +5,9 @@ from typing import Annotated, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import Embeddings, Encoding, Positions, Sizes
 from rope_jax.positions.interaction import Params
 from rope_jax.rope import Frequencies, cos_sin
 from rope_jax.rope.settings import Whole
@@ -26,12 +25,7 @@ class SinusoidalEncoding(Encoding):
     uses_positions: ClassVar[bool] = True
     type: Literal["sinusoidal"] = "sinusoidal"
 
-    def embed(
-        self,
-        parameters: Params,
-        x: Float[Array, "B S D"],
-        positions: Int[Array | np.ndarray, "#B S"],
-    ) -> Float[Array, "B S D"]:
+    def embed(self, parameters: Params, x: Embeddings, positions: Positions) -> Embeddings:
         width = x.shape[-1]
         theta = 10000.0 ** (-np.arange(0, width, 2, dtype=np.float64) / width)
         cos, sin = cos_sin(Frequencies.from_float64(theta), positions)
@@ -68,12 +62,7 @@ class LearnedEncoding(Encoding):
             raise ValueError("length: is not known yet; give it, or call `resolved` first")
         return {"table": (1, self.length, sizes.hidden_size)}
 
-    def embed(
-        self,
-        parameters: Params,
-        x: Float[Array, "B S D"],
-        positions: Int[Array | np.ndarray, "#B S"],
-    ) -> Float[Array, "B S D"]:
+    def embed(self, parameters: Params, x: Embeddings, positions: Positions) -> Embeddings:
         positions = jnp.asarray(positions, jnp.int32)
         # jnp.take would count negative positions from the table's end.
         positions = jnp.where(positions < 0, np.int32(2**31 - 1), positions)

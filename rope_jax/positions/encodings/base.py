@@ -14,6 +14,14 @@ from rope_jax.positions.interaction import AddedValues, Params, Scores, dot_prod
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.settings import Settings
 
+Positions = Int[Array | np.ndarray, "#B S"]
+Embeddings = Float[Array, "B S D"]
+# Of queries, or of keys, whose S tokens have K heads; cos and sin are the same for all heads, or
+# for groups of consecutive ones.
+Heads = Float[Array, "B T N H"]
+Angles = Float[Array, "#B T groups pairs"]
+RotatedHeads = Float[Array, "B T N R"]
+
 
 class Sizes(NamedTuple):
     """What the shapes of an encoding's parameters depend on."""
@@ -83,40 +91,23 @@ class Encoding(Settings):
             for number, (name, shape) in enumerate(self.parameter_shapes(sizes).items())
         }
 
-    def embed(
-        self,
-        parameters: Params,
-        x: Float[Array, "B S D"],
-        positions: Int[Array | np.ndarray, "#B S"],
-    ) -> Float[Array, "B S D"]:
+    def embed(self, parameters: Params, x: Embeddings, positions: Positions) -> Embeddings:
         """Return the embeddings with what the encoding adds at the tokens' positions."""
         return x
 
-    def layer_params(
-        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
-    ) -> Params:
+    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
         """Return what every layer needs inside attention: float arrays [L|1, …]."""
         return {}
 
     def rotate_queries(
-        self,
-        params: Params,
-        x: Float[Array, "B T N H"],
-        cos: Float[Array, "#B T groups pairs"],
-        sin: Float[Array, "#B T groups pairs"],
-        layout: Layout,
-    ) -> Float[Array, "B T N R"]:
+        self, params: Params, x: Heads, cos: Angles, sin: Angles, layout: Layout
+    ) -> RotatedHeads:
         """Rotate queries, whose heads share the angles of `groups` in turn. params: the layer's."""
         return x
 
     def rotate_keys(
-        self,
-        params: Params,
-        x: Float[Array, "B S K H"],
-        cos: Float[Array, "#B S groups pairs"],
-        sin: Float[Array, "#B S groups pairs"],
-        layout: Layout,
-    ) -> Float[Array, "B S K R"]:
+        self, params: Params, x: Heads, cos: Angles, sin: Angles, layout: Layout
+    ) -> RotatedHeads:
         """Rotate keys; by default like queries."""
         return self.rotate_queries(params, x, cos, sin, layout)
 

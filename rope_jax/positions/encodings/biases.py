@@ -8,12 +8,22 @@ from typing import Annotated, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Float64, Int, Int32, Key
+from jaxtyping import Array, Float32, Float64, Int32, Key
 from pydantic import Field, model_validator
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Positions, Sizes
 from rope_jax.positions.functions import bounded
-from rope_jax.positions.interaction import Params, Scores, dot_product, plus_by_distance
+from rope_jax.positions.interaction import (
+    KeyIndex,
+    Keys,
+    Logits,
+    Params,
+    Queries,
+    QueryIndex,
+    Scores,
+    dot_product,
+    plus_by_distance,
+)
 from rope_jax.rope.settings import Whole
 
 
@@ -45,12 +55,8 @@ def alibi_slopes(heads: int) -> Float64[np.ndarray, " {heads}"]:
 
 
 def _alibi_scores(
-    params: Params,
-    q: Float[Array, "B K G T H"],
-    k: Float[Array, "B K S H"],
-    query_index: Int[Array, " T"],
-    key_index: Int[Array, " S"],
-) -> Float[Array, "B K G T S"]:
+    params: Params, q: Queries, k: Keys, query_index: QueryIndex, key_index: KeyIndex
+) -> Logits:
     """Add −slope·(t − j), with t the last of the queries, as more columns of queries and keys.
 
     That differs from −slope·(i − j) by a constant per query, which softmax ignores, and on a CPU
@@ -121,9 +127,7 @@ class T5Encoding(BiasByDistance):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"bias": (1, self.buckets, sizes.heads)}
 
-    def layer_params(
-        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
-    ) -> Params:
+    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
         buckets = t5_buckets(self.buckets, self.max_distance)
         return {"by_distance": jnp.take(parameters["bias"], buckets, axis=1).swapaxes(1, 2)}
 
@@ -174,9 +178,7 @@ class KERPLEEncoding(BiasByDistance):
             "r2": jax.random.uniform(r2_key, shape),
         }
 
-    def layer_params(
-        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
-    ) -> Params:
+    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
         r1, r2 = (bounded(parameters[name], _MIN_PARAMETER)[..., None] for name in ("r1", "r2"))
         distance = jnp.arange(positions.shape[-1], dtype=jnp.float32)[None, None]
         return {"by_distance": -r1 * jnp.log1p(r2 * distance)}

@@ -5,13 +5,21 @@ from typing import Annotated, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Positions, Sizes
 from rope_jax.positions.functions import mlp
-from rope_jax.positions.interaction import Params, Scores, dot_product
+from rope_jax.positions.interaction import (
+    KeyIndex,
+    Keys,
+    Logits,
+    Params,
+    Queries,
+    QueryIndex,
+    Scores,
+    dot_product,
+)
 from rope_jax.rope.settings import Whole
 
 _HIDDEN = 32
@@ -68,9 +76,7 @@ class FIREEncoding(Encoding):
         ones = jnp.ones(shapes["c"], jnp.float32)
         return {"c": _INITIAL_C * ones, "multiplier": ones} | drawn
 
-    def layer_params(
-        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
-    ) -> Params:
+    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
         if self.threshold is None:
             raise ValueError("threshold: is not known yet; give it, or call `resolved` first")
         threshold = jnp.abs(parameters["multiplier"] * self.threshold)
@@ -85,12 +91,8 @@ class FIREEncoding(Encoding):
 
 
 def _scores(
-    params: Params,
-    q: Float[Array, "B K G T H"],
-    k: Float[Array, "B K S H"],
-    query_index: Int[Array, " T"],
-    key_index: Int[Array, " S"],
-) -> Float[Array, "B K G T S"]:
+    params: Params, q: Queries, k: Keys, query_index: QueryIndex, key_index: KeyIndex
+) -> Logits:
     c = params["c"]
 
     def psi(x: Float[Array, "..."]) -> Float[Array, "..."]:

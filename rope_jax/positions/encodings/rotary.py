@@ -9,9 +9,25 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import (
+    Angles,
+    Encoding,
+    Heads,
+    Positions,
+    RotatedHeads,
+    Sizes,
+)
 from rope_jax.positions.functions import bounded
-from rope_jax.positions.interaction import Params, Scores, dot_product
+from rope_jax.positions.interaction import (
+    KeyIndex,
+    Keys,
+    Logits,
+    Params,
+    Queries,
+    QueryIndex,
+    Scores,
+    dot_product,
+)
 from rope_jax.rope import Layout, rotate_heads
 
 
@@ -27,13 +43,8 @@ class RoPE(Encoding):
     type: Literal["rope"] = "rope"
 
     def rotate_queries(
-        self,
-        params: Params,
-        x: Float[Array, "B T N H"],
-        cos: Float[Array, "#B T groups pairs"],
-        sin: Float[Array, "#B T groups pairs"],
-        layout: Layout,
-    ) -> Float[Array, "B T N R"]:
+        self, params: Params, x: Heads, cos: Angles, sin: Angles, layout: Layout
+    ) -> RotatedHeads:
         return rotate_heads(x, cos, sin, layout)
 
 
@@ -68,21 +79,14 @@ class XPosEncoding(Encoding):
         512.0, description="tokens after which pair i has decayed by ζ_i"
     )
 
-    def layer_params(
-        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
-    ) -> Params:
+    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
         dim = 2 * pairs
         zeta = (np.arange(0, dim, 2) + _GAMMA * dim) / ((1 + _GAMMA) * dim)
         return {"decay": jnp.asarray(-np.log(zeta) / self.scale_base, jnp.float32)[None]}
 
     def rotate_queries(
-        self,
-        params: Params,
-        x: Float[Array, "B T N H"],
-        cos: Float[Array, "#B T groups pairs"],
-        sin: Float[Array, "#B T groups pairs"],
-        layout: Layout,
-    ) -> Float[Array, "B T N R"]:
+        self, params: Params, x: Heads, cos: Angles, sin: Angles, layout: Layout
+    ) -> RotatedHeads:
         if layout == "interleaved":
             # Scores don't know the layout. Reordered dimensions give the same products, since
             # queries and keys are reordered alike.
@@ -97,12 +101,8 @@ class XPosEncoding(Encoding):
 
 
 def _decayed_scores(
-    params: Params,
-    q: Float[Array, "B K G T H"],
-    k: Float[Array, "B K S H"],
-    query_index: Int[Array, " T"],
-    key_index: Int[Array, " S"],
-) -> Float[Array, "B K G T S"]:
+    params: Params, q: Queries, k: Keys, query_index: QueryIndex, key_index: KeyIndex
+) -> Logits:
     """q·k with pair i's share times exp(−decay_i·(i − j)).
 
     The decay is a factor exp(−decay·(i − r)) of the query times exp(−decay·(r − j)) of the key. For
@@ -165,20 +165,13 @@ class PoPEEncoding(Encoding):
             return {"delta": jnp.zeros(shape, jnp.float32)}
         return {"delta": jax.random.uniform(key, shape, minval=-2 * math.pi, maxval=0.0)}
 
-    def layer_params(
-        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
-    ) -> Params:
+    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
         delta = bounded(parameters["delta"], -2 * math.pi, 0.0)
         return {"cos_delta": jnp.cos(delta), "sin_delta": jnp.sin(delta)}
 
     def rotate_queries(
-        self,
-        params: Params,
-        x: Float[Array, "B T N H"],
-        cos: Float[Array, "#B T groups pairs"],
-        sin: Float[Array, "#B T groups pairs"],
-        layout: Layout,
-    ) -> Float[Array, "B T N R"]:
+        self, params: Params, x: Heads, cos: Angles, sin: Angles, layout: Layout
+    ) -> RotatedHeads:
         _check_width(cos, x.shape[-1])
         cos_delta, sin_delta = (params[name][None, None] for name in ("cos_delta", "sin_delta"))
         # angle i·θ − δ
@@ -187,13 +180,8 @@ class PoPEEncoding(Encoding):
         return _polar(x, cos, sin, math.sqrt(2))
 
     def rotate_keys(
-        self,
-        params: Params,
-        x: Float[Array, "B S K H"],
-        cos: Float[Array, "#B S groups pairs"],
-        sin: Float[Array, "#B S groups pairs"],
-        layout: Layout,
-    ) -> Float[Array, "B S K R"]:
+        self, params: Params, x: Heads, cos: Angles, sin: Angles, layout: Layout
+    ) -> RotatedHeads:
         _check_width(cos, x.shape[-1])
         return _polar(x, cos, sin)
 
@@ -207,10 +195,7 @@ def _check_width(cos: Float[Array, "*axes pairs"], head_dim: int) -> None:
 
 
 def _polar(
-    x: Float[Array, "B T N H"],
-    cos: Float[Array, "#B T #N H"],
-    sin: Float[Array, "#B T #N H"],
-    scale: float = 1.0,
+    x: Heads, cos: Float[Array, "#B T #N H"], sin: Float[Array, "#B T #N H"], scale: float = 1.0
 ) -> Float[Array, "B T N 2*H"]:
     """Return scale·softplus(x)·e^(i·angle), the real parts before the imaginary ones."""
     magnitude = jax.nn.softplus(x.astype(jnp.float32)) * scale

@@ -3,14 +3,18 @@
 from typing import Annotated, ClassVar, Literal
 
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Positions, Sizes
 from rope_jax.positions.interaction import (
     AddedValues,
+    KeyIndex,
+    Keys,
+    Logits,
     Params,
+    Queries,
+    QueryIndex,
     Scores,
     add_by_distance,
     dot_product,
@@ -37,9 +41,7 @@ class ShawEncoding(Encoding):
         shape = (sizes.layers, self.max_distance + 1, sizes.head_dim)
         return {"keys": shape, "values": shape}
 
-    def layer_params(
-        self, parameters: Params, positions: Int[Array | np.ndarray, "#B S"], pairs: int
-    ) -> Params:
+    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
         return parameters
 
     @property
@@ -52,12 +54,8 @@ class ShawEncoding(Encoding):
 
 
 def _scores(
-    params: Params,
-    q: Float[Array, "B K G T H"],
-    k: Float[Array, "B K S H"],
-    query_index: Int[Array, " T"],
-    key_index: Int[Array, " S"],
-) -> Float[Array, "B K G T S"]:
+    params: Params, q: Queries, k: Keys, query_index: QueryIndex, key_index: KeyIndex
+) -> Logits:
     """Add q_i·a^K_c. The product comes before the distances: no array has axes T, S and H."""
     table = params["keys"].astype(q.dtype)
     by_distance = jnp.einsum("bkgth,ch->bkgtc", q, table, preferred_element_type=jnp.float32)
@@ -66,10 +64,7 @@ def _scores(
 
 
 def _values(
-    params: Params,
-    weights: Float[Array, "B K G T S"],
-    query_index: Int[Array, " T"],
-    key_index: Int[Array, " S"],
+    params: Params, weights: Logits, query_index: QueryIndex, key_index: KeyIndex
 ) -> Float[Array, "B K G T V"]:
     """Σ_j w_ij·a^V_c, as the sum over c of (the weights at this distance)·a^V_c."""
     table = params["values"].astype(weights.dtype)

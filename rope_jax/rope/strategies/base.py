@@ -22,6 +22,8 @@ from rope_jax.rope.settings import Factor, Settings, validated
 Lengths = Int[AnyArray, "*batch"]
 ByPair = Float[AnyArray, "... pairs"]
 ByLength = Float[AnyArray, "..."]
+Scaled = tuple[ByPair, ByLength | float]
+"""inv_freq and m."""
 
 
 class Scaling(Settings):
@@ -87,9 +89,7 @@ class Scaling(Settings):
         """Compute inv_freq, float64 [pairs], and m on the host."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
-    def scaled_at(
-        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
-    ) -> tuple[ByPair, ByLength | float]:
+    def scaled_at(self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType) -> Scaled:
         """Compute inv_freq and m at text lengths.
 
         The same code runs on host and device: xp is numpy (float64) or jax.numpy (float32, traced).

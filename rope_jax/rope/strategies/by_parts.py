@@ -13,6 +13,7 @@ from rope_jax.rope.strategies.base import (
     ByLength,
     ByPair,
     Lengths,
+    Scaled,
     Scaling,
     WithFactor,
     align_pairs,
@@ -169,9 +170,7 @@ class DynamicYaRNScaling(ByParts):
     type: Literal["dynamic_yarn"] = "dynamic_yarn"
     attention_factor: AttentionFactor | None = Field(None, description="m; null: computed from s")
 
-    def scaled_at(
-        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
-    ) -> tuple[ByPair, ByLength | float]:
+    def scaled_at(self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType) -> Scaled:
         s = dynamic_factor(geometry, length, xp)
         m = 0.1 * xp.log(s) + 1 if self.attention_factor is None else self.attention_factor
         return self._blend(geometry, s), m

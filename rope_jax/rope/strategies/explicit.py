@@ -12,7 +12,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from rope_jax.rope.frequencies import as_float
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.settings import AttentionFactor, Factor, PairFactors, Whole
-from rope_jax.rope.strategies.base import ByLength, ByPair, Lengths, Scaling, per_pair
+from rope_jax.rope.strategies.base import Lengths, Scaled, Scaling, per_pair
 
 
 class LongRoPEScaling(Scaling):
@@ -52,9 +52,7 @@ class LongRoPEScaling(Scaling):
         factors = per_pair(self.short_factor, geometry, "short_factor")
         return geometry.inv_freq() / factors, self.m(geometry)
 
-    def scaled_at(
-        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
-    ) -> tuple[ByPair, ByLength | float]:
+    def scaled_at(self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType) -> Scaled:
         short, m = self.scaled(geometry)
         long = geometry.inv_freq() / per_pair(self.long_factor, geometry, "long_factor")
         is_long = (length > geometry.train_length)[..., None]

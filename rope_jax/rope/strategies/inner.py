@@ -10,7 +10,7 @@ from pydantic import Field, create_model, model_validator
 from rope_jax.rope.frequencies import SeqLen, as_float
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.settings import Factor, validated
-from rope_jax.rope.strategies.base import ByLength, ByPair, Lengths, Scaling
+from rope_jax.rope.strategies.base import ByLength, ByPair, Lengths, Scaled, Scaling
 from rope_jax.rope.strategies.pi import NoScaling
 from rope_jax.rope.strategies.registry import PLAIN
 
@@ -69,9 +69,7 @@ class ResonanceScaling(Scaling):
         inv_freq, m = self.inner.scaled(geometry)
         return np.asarray(_whole_wavelengths(inv_freq, np)), m
 
-    def scaled_at(
-        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
-    ) -> tuple[ByPair, ByLength | float]:
+    def scaled_at(self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType) -> Scaled:
         inv_freq, m = self.inner.scaled_at(geometry, length, xp)
         return _whole_wavelengths(inv_freq, xp), m
 
@@ -168,9 +166,7 @@ class BucketedScaling(Scaling):
     def needs_whole_head(self) -> bool:
         return any(self.with_inner_factor(factor).needs_whole_head for factor in self.factors)
 
-    def scaled_at(
-        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
-    ) -> tuple[ByPair, ByLength | float]:
+    def scaled_at(self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType) -> Scaled:
         pairs = geometry.rotary_dim // 2
         by_factor: list[tuple[ByPair, ByLength]] = []
         for factor in self.factors:

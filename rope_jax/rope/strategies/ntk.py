@@ -9,9 +9,8 @@ from pydantic import Field
 
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.strategies.base import (
-    ByLength,
-    ByPair,
     Lengths,
+    Scaled,
     Scaling,
     WithFactor,
     align_pairs,
@@ -57,9 +56,7 @@ class DynamicNTKScaling(Scaling):
     type: Literal["dynamic_ntk"] = "dynamic_ntk"
     factor: float = Field(1.0, ge=1, lt=1e6, description="a, how fast s grows; 1: s = n/L")
 
-    def scaled_at(
-        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
-    ) -> tuple[ByPair, ByLength | float]:
+    def scaled_at(self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType) -> Scaled:
         _check_dimension(geometry, self.type)
         d = geometry.rotary_dim
         s = dynamic_factor(geometry, length, xp, self.factor)

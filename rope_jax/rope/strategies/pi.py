@@ -7,9 +7,8 @@ import numpy as np
 
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.strategies.base import (
-    ByLength,
-    ByPair,
     Lengths,
+    Scaled,
     Scaling,
     WithFactor,
     align_pairs,
@@ -44,8 +43,6 @@ class DynamicPIScaling(Scaling):
     follows_length: ClassVar[str] = "yes"
     type: Literal["dynamic_pi"] = "dynamic_pi"
 
-    def scaled_at(
-        self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType
-    ) -> tuple[ByPair, ByLength | float]:
+    def scaled_at(self, geometry: RotaryGeometry, length: Lengths, xp: ModuleType) -> Scaled:
         s = dynamic_factor(geometry, length, xp)
         return align_pairs(geometry.inv_freq(), s) / s[..., None], 1.0
