@@ -339,7 +339,7 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     from rope_jax.devices.memory import device_bytes
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.decoder import language_model
-    from rope_jax.model.memory import MemoryPlan
+    from rope_jax.model.memory import MemoryEstimate
     from rope_jax.model.resolve import check_backend, resolve_run
     from rope_jax.planning.plan import plan_readings
     from rope_jax.sweeps.model import mesh_for
@@ -361,7 +361,7 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     placement = placement.splitting(model.shardings)
     like = placement.shard_state(model.abstract_params())
     available = device_bytes(placement.device)
-    MemoryPlan(model.config, model.vocab_size, like, placement, available).check([READ])
+    MemoryEstimate(model.config, model.vocab_size, like, placement, available).check([READ])
     resolved = resolve_run_sweep(sweep, config, [config.last_step])
     (plan,) = plan_readings(config, resolved, model, placement, like)
     return figures(plan.bytes, plan.seconds, placement)

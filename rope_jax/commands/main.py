@@ -16,7 +16,6 @@ COMMANDS = {
     "plan": "show the cost of a run or a sweep without starting it",
     "show": "show scalings pair by pair, and unseen angles",
     "maps": "show position maps as pictures",
-    "costs": "show what training runs and fits took",
     "grid": "run many experiments and compare them; also through Slurm",
     "import": "import a Hugging Face checkpoint as a run",
     "export": "export a run as a folder that transformers loads",

@@ -1,4 +1,4 @@
-"""Schemas of inspections: scalings of a bare geometry or a model's layers, maps, costs."""
+"""Schemas of inspections: scalings of a bare geometry or a model's layers, and maps."""
 
 import operator
 import os
@@ -84,12 +84,6 @@ class MapsConfig(Frozen):
     @property
     def text_length(self) -> int:
         return self.length or 4 * self.window
-
-
-class CostsConfig(Frozen):
-    """A table of what runs and fits took."""
-
-    output: str | None = Field(None, description="CSV file to write; null: none")
 
 
 # Keys that may be added to a training config; the other keys describe a bare geometry.

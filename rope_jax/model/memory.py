@@ -94,7 +94,7 @@ def _itemsize(model: ModelConfig) -> int:
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class MemoryEstimate:
     """What determines the memory of a forward pass that reads one window at a time.
 
     like: shapes, dtypes and shardings of the parameters, which are where `placement` puts them.
@@ -136,7 +136,7 @@ class MemoryPlan:
         allowed = self.memory_gib is None or window <= self.memory_gib * 2**30
         return allowed and self.weights + window / LARGEST_OVERESTIMATE <= self.available
 
-    def sharing(self, length: int) -> "MemoryPlan":
+    def sharing(self, length: int) -> "MemoryEstimate":
         """Return the plan in which the fewest devices share a window: 1, 2, 4, … until it fits."""
         plan = self
         while not plan.fits(length):

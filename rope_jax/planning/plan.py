@@ -32,7 +32,7 @@ from rope_jax.evaluation.measure import Reader
 from rope_jax.evaluation.plan import Job, ResolvedSweep, SweepPlan
 from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model, vocabulary_size
-from rope_jax.model.memory import MemoryPlan, bytes_per_device, parameter_count
+from rope_jax.model.memory import MemoryEstimate, bytes_per_device, parameter_count
 from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.model import mesh_for, sweep_flops
@@ -198,7 +198,7 @@ def plan_sweep(
     placement.check_vocabulary(model.vocab_size)
     placement = placement.splitting(model.shardings)
     like = placement.shard_state(model.abstract_params())
-    memory = MemoryPlan(
+    memory = MemoryEstimate(
         model.config,
         model.vocab_size,
         like,

@@ -25,7 +25,7 @@ from rope_jax.evaluation.measure import measure
 from rope_jax.evaluation.plan import EvalBatch, ResolvedSweep, SweepPlan
 from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model
-from rope_jax.model.memory import MemoryPlan
+from rope_jax.model.memory import MemoryEstimate
 from rope_jax.model.resolve import ResolvedRun
 from rope_jax.results.rows import Origin
 from rope_jax.rope import Rotary
@@ -49,7 +49,7 @@ class EvalModel:
     corpus: Corpus
     """The one that it was trained on, or the sweep's own texts."""
     model: LanguageModel
-    memory: MemoryPlan
+    memory: MemoryEstimate
     """Memory on each device for reading a window; also where and how the parameters lie."""
 
     def placement_at(self, length: int) -> Placement:
@@ -143,7 +143,7 @@ def load_model(
     model = language_model(training, session.tokenizer.vocab_size)
     placement = placement.splitting(model.shardings)
     like = placement.shard_state(model.abstract_params())
-    memory = MemoryPlan(
+    memory = MemoryEstimate(
         model.config,
         model.vocab_size,
         like,

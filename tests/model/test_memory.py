@@ -15,7 +15,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.memory import LARGEST_OVERESTIMATE, MemoryPlan
+from rope_jax.model.memory import LARGEST_OVERESTIMATE, MemoryEstimate
 from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
 
@@ -28,13 +28,13 @@ LLAMA_8B = {"hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers
             "tie_word_embeddings": False}  # fmt: skip
 
 
-def plan(fields: dict, vocab_size: int = 128_256, fsdp: int = 1) -> MemoryPlan:
+def plan(fields: dict, vocab_size: int = 128_256, fsdp: int = 1) -> MemoryEstimate:
     config = ModelConfig(**{"attention": "blockwise", "layers": "scanned"} | fields)
     model = LanguageModel(resolve_model(config), vocab_size)
     placement = Placement(MeshConfig(fsdp=fsdp))
     placement = placement.splitting(model.shardings)
     like = placement.shard_state(model.abstract_params())
-    return MemoryPlan(config, vocab_size, like, placement)
+    return MemoryEstimate(config, vocab_size, like, placement)
 
 
 @pytest.fixture

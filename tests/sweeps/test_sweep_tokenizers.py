@@ -10,6 +10,7 @@ import pytest
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
+from results.costs import costs_of
 from rope_jax.config.inherit import load_training
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
@@ -18,7 +19,6 @@ from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import train_bpe
 from rope_jax.errors import UserError
-from rope_jax.inspection.costs import costs_of
 from rope_jax.protocols.same_tokens import SameTokens
 from rope_jax.protocols.windows import make_streams
 from rope_jax.results.files import SweepFiles

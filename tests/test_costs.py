@@ -1,11 +1,14 @@
-"""rope-jax costs, from the files of a run and its fits to the table and the CSV."""
+"""results/costs.py, from the files of a run and its fits to the CSV."""
 
 import csv
 import json
+import math
+import sys
 
 import pytest
 
-from rope_jax.commands import costs as show_costs
+from results.costs import costs_of, main
+from rope_jax.runs.directory import RunDirectory
 
 
 def write_lines(path, lines):
@@ -40,53 +43,28 @@ def run(tmp_path):
 FIT_TOKENS = 3 * 32 + 2 * 50 + 3 * 32 + 3 * 6 * 16
 
 
-def test_a_run_and_its_fit(run, tmp_path, capsys):
-    output = tmp_path / "costs.csv"
-    show_costs.main([str(run), f"output={output}"])
+def test_a_run_and_its_fit(run, monkeypatch):
+    output = run.parent / "costs.csv"
+    monkeypatch.setattr(sys, "argv", ["costs.py", str(run), "--output", str(output)])
+    main()
     training, fit = csv.DictReader(output.read_text().splitlines())
     # 257 tokens by 8, tied; four projections of 8 × 8, three of 8 × 12, three norms
     weights = 257 * 8 + 4 * 8 * 8 + 3 * 8 * 12 + 3 * 8
     wanted = ("tiny", "", str(weights), "30", "1920", str(10.0 + 5.0 + 20.0))
     assert tuple(training.values()) == wanted
     assert tuple(fit.values()) == ("tiny", "short", "7", "3", str(FIT_TOKENS), "30.0")
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in shown if "tiny" in line] == [
-        ["tiny", f"{weights:,}", "30", "1,920", "35"],
-        ["tiny", "short", "7", "3", f"{FIT_TOKENS:,}", "30"],
-    ]
 
 
-def test_steps_whose_speed_is_missing_make_the_time_unknown(run, capsys):
+def test_steps_whose_speed_is_missing_make_the_time_unknown(run):
     lines = (run / "throughput.jsonl").read_text().splitlines(keepends=True)
     (run / "throughput.jsonl").write_text("".join(lines[:2]))
-    show_costs.main([str(run)])
-    *_, training, _ = (line.split() for line in capsys.readouterr().out.splitlines() if line)
-    assert training[-2:] == ["1,920", "unknown"]
+    training, _ = costs_of(RunDirectory(run))
+    assert training.tokens == 1920
+    assert math.isnan(training.seconds)
 
 
-def test_an_imported_model_has_the_costs_of_its_fits_alone(run, capsys):
+def test_an_imported_model_has_the_costs_of_its_fits_alone(run):
     with (run / "config.yaml").open("a") as file:
         file.write("imported: {model: published, identity: x}\n")
-    (run / "throughput.jsonl").unlink()
-    show_costs.main([str(run)])
-    (fit,) = (line.split() for line in capsys.readouterr().out.splitlines() if "tiny" in line)
-    assert fit[1] == "short"
-
-
-def test_a_model_that_was_only_imported_has_none(run, refused):
-    with (run / "config.yaml").open("a") as file:
-        file.write("imported: {model: published, identity: x}\n")
-    (run / "fits/short/summary.json").unlink()
-    assert "without fits" in refused(show_costs, [str(run)])
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "says"),
-    [
-        ("metrics.jsonl", "{", "cannot be read as lines of JSON"),
-        ("fits/short/summary.json", "[]", "is not the summary of a fit; fit again"),
-    ],
-)
-def test_damaged_files_are_named(run, refused, file, text, says):
-    (run / file).write_text(text)
-    assert refused(show_costs, [str(run)]).startswith(f"{run / file}: {says}")
+    (fit,) = costs_of(RunDirectory(run))
+    assert fit.fit == "short"

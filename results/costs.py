@@ -1,18 +1,24 @@
-"""What runs and fits cost: numbers trained, tokens, seconds; from the files in their folders."""
+"""Show what runs and fits took: numbers trained, tokens, seconds; from the files in their folders.
 
+    python results/costs.py runs/demo runs/extend-yarn-4x
+    python results/costs.py runs/* --output costs.csv
+
+Prints one row for each run and for each of its fits, and writes the same to a CSV file.
+"""
+
+import argparse
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
+import pandas as pd
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load
 from rope_jax.config.training import TrainingConfig
-from rope_jax.errors import UserError, printable
-from rope_jax.inspection.output import print_table
+from rope_jax.errors import UserError
 from rope_jax.model.decoder import language_model
 from rope_jax.model.memory import parameter_count
 from rope_jax.model.resolve import resolve_run
@@ -87,10 +93,19 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
         raise UserError(f"{file}: cannot be read as lines of JSON ({error})") from None
 
 
-def print_costs(console: Console, costs: Sequence[Cost]) -> None:
-    """Print one row per run and fit."""
-    rows = []
-    for run, fit, *numbers, seconds in costs:
-        time = "unknown" if math.isnan(seconds) else f"{seconds:,.0f}"
-        rows.append((printable(run), printable(fit), *(f"{n:,}" for n in numbers), time))
-    print_table(console, Cost._fields, rows, left=2)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=Path, help="run directories")
+    parser.add_argument("--output", type=Path, help="CSV file to write")
+    arguments = parser.parse_args()
+    costs = pd.DataFrame(
+        [cost for run in arguments.runs for cost in costs_of(RunDirectory(run))],
+        columns=Cost._fields,
+    )
+    print(costs.to_string(index=False))
+    if arguments.output is not None:
+        costs.to_csv(arguments.output, index=False)
+
+
+if __name__ == "__main__":
+    main()
