@@ -198,7 +198,7 @@ def code_hash() -> str:
     """Return a hash of the package's source files, as they are at the first call."""
     package, digest = Path(__file__).parent, hashlib.sha256()
     for file in sorted(package.rglob("*")):
-        if file.suffix in (".py", ".cc", ".h"):
+        if file.suffix in (".py", ".cc", ".h", ".toml", ".yaml"):
             content = file.read_bytes()
             digest.update(f"{file.relative_to(package)} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:16]

@@ -34,7 +34,13 @@ from rope_jax.model.decoder import language_model
 from rope_jax.model.resolve import resolve_run
 from rope_jax.rope import RotaryGeometry, Scaling
 from rope_jax.rope.hf import to_hf
-from rope_jax.rope.hf.model_types import QUERIES_SCALED, UNROTATED_QUERIES_SCALED
+from rope_jax.rope.hf.model_types import (
+    EVERY_FOURTH_UNROTATED,
+    GLOBAL_LAYERS_UNROTATED,
+    MAY_ROTATE_PART,
+    QUERIES_SCALED,
+    UNROTATED_QUERIES_SCALED,
+)
 from rope_jax.rope.hf.read import LENGTH
 from rope_jax.rope.query_scales import Llama4Scale, QueryScale
 from rope_jax.runs.directory import RunDirectory
@@ -278,7 +284,7 @@ def _position_keys(
         raise ValueError(f"no rope.layout {training.rope.layout}, only {family.layout}")
     head_dim = training.model.self_attention.rotary_dim(training.model.spec())
     rotary_dim = training.geometry.rotary_dim
-    if rotary_dim != head_dim and not family.partial:
+    if rotary_dim != head_dim and family.model_type not in MAY_ROTATE_PART:
         raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")
     rotates = [own.type != "drope" for _, own in layers]
     query_scales = {own.query_scale for _, own in layers if own.type == "drope"}
@@ -286,9 +292,9 @@ def _position_keys(
         keys |= _temperature(query_scales)
     elif query_scales - {None}:
         raise ValueError("no query_scale in layers without rotation")
-    if family.lists_unrotated:
+    if family.model_type in EVERY_FOURTH_UNROTATED:
         keys["no_rope_layers"] = [int(rotated) for rotated in rotates]
-    elif family.global_unrotated:
+    elif family.model_type in GLOBAL_LAYERS_UNROTATED:
         if rotates != [window is not None or not any(windows) for window in windows]:
             raise ValueError("other layers without rotation than those without a sliding window")
     elif not all(rotates):
@@ -346,7 +352,7 @@ def _rope_keys(
         raise ValueError(f"no rope_type {rope_type}, only {' and '.join(family.rope_types)}")
     keys = {"max_position_embeddings": written["max_position_embeddings"]}
     in_either = {"rope_theta": written["rope_theta"]}  # form
-    if family.partial:
+    if family.model_type in MAY_ROTATE_PART:
         # proportional has it among its own settings
         share = written.get("partial_rotary_factor", 1.0)
         in_either["partial_rotary_factor"] = rope.get("partial_rotary_factor", share)

@@ -23,7 +23,11 @@ from rope_jax.config.model import MOST_LAYERS, ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.hf.layers import shortest_pattern
-from rope_jax.rope.hf.model_types import UNROTATED_QUERIES_SCALED
+from rope_jax.rope.hf.model_types import (
+    EVERY_FOURTH_UNROTATED,
+    GLOBAL_LAYERS_UNROTATED,
+    UNROTATED_QUERIES_SCALED,
+)
 from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES
 
 _ROPE = ("rope_scaling", "rope_parameters")
@@ -86,7 +90,8 @@ def read_description(
             model |= key.read(given)
         rope, window = _rope(given, family, model)
         known = {key.name for key in family.keys} | POSITION_KEYS | {family.windows.key}
-        known |= TEMPERATURE_KEYS if family.model_type in UNROTATED_QUERIES_SCALED else set()
+        if family.model_type in UNROTATED_QUERIES_SCALED:
+            known |= TEMPERATURE_KEYS
         known -= _unread_positions(given, family)
         known |= {*IGNORED_BY.get(family.model_type, ()), *_restated(given, model, rope)}
         if _misleads(given, family.windows.read(given, model["num_hidden_layers"])):
@@ -152,7 +157,8 @@ def _unread_positions(hf: Mapping[str, Any], family: Family) -> set[str]:
     """Return the keys about positions that the family's code ignores, so that they may mislead."""
     unread = {"rope_local_base_freq", "rotary_dim", "rotary_emb_base", "rotary_pct"}
     unread -= {*family.defaults, *family.aliases.values()}
-    unread |= set() if family.lists_unrotated else {"no_rope_layers", "no_rope_layer_interval"}
+    if family.model_type not in EVERY_FOURTH_UNROTATED:
+        unread |= {"no_rope_layers", "no_rope_layer_interval"}
     if not family.windows.exist and hf.get("use_sliding_window") is not False:
         unread |= {"sliding_window", "use_sliding_window"}
         types = hf.get("layer_types")
@@ -249,9 +255,9 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
         given["head_dim"] = width
     elif all(key.name != "head_dim" for key in family.keys):
         given["head_dim"] = model["hidden_size"] // model["num_attention_heads"]
-    if family.global_unrotated and "sliding_window" not in hf:
+    if family.model_type in GLOBAL_LAYERS_UNROTATED and "sliding_window" not in hf:
         given["sliding_window"] = family.windows.default
-    if family.local or family.global_unrotated:
+    if family.local or family.model_type in GLOBAL_LAYERS_UNROTATED:
         given["layer_types"] = family.windows.layer_types(hf, model["num_hidden_layers"])
     if family.local:
         if "rope_type" not in inside and inside.get("type", "default") != "default":

@@ -2,10 +2,9 @@
 
 from rope_jax.checkpoints.families.base import REQUIRED, Family
 from rope_jax.checkpoints.families.cohere import COHERE
-from rope_jax.checkpoints.families.deepseek import DEEPSEEK
+from rope_jax.checkpoints.families.deepseek import DEEPSEEK, GLM
 from rope_jax.checkpoints.families.exaone import EXAONE
 from rope_jax.checkpoints.families.gemma import GEMMA
-from rope_jax.checkpoints.families.glm import GLM
 from rope_jax.checkpoints.families.gpt_oss import GPT_OSS
 from rope_jax.checkpoints.families.granite import GRANITE
 from rope_jax.checkpoints.families.llama import LIKE_LLAMA, LLAMA

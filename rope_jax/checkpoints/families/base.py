@@ -13,11 +13,6 @@ from typing import Any, NamedTuple, Protocol
 
 from rope_jax.checkpoints.tensors import Row
 from rope_jax.rope.geometry import Layout
-from rope_jax.rope.hf.model_types import (
-    EVERY_FOURTH_UNROTATED,
-    GLOBAL_LAYERS_UNROTATED,
-    MAY_ROTATE_PART,
-)
 from rope_jax.rope.hf.read import positive_int
 
 REQUIRED = object()
@@ -66,30 +61,30 @@ class Key(NamedTuple):
                 self.times.name: config.get(self.times.name, self.times.default),
             }
             value = math.prod(positive_int(factors, name) for name in factors)
-        own = zip(self.fields, self._of_fields(value), strict=True)
-        return {name: value for name, value in own if value is not ANY}
+        fields = zip(self.fields, self._of_fields(value), strict=True)
+        return {name: value for name, value in fields if value is not ANY}
 
     def written(self, model: Mapping[str, Any]) -> Any:
         """Return the key's value, given all fields of a model. ValueError: no value means these."""
-        own = tuple(model[name] for name in self.fields)
+        wanted = tuple(model[name] for name in self.fields)
         if self.form is not None:
-            value = self.form.written(own[0])
+            value = self.form.written(wanted[0])
             self._of_fields(value)  # it has to be readable
             return value
-        for value in own[:1] if self.values is None else self.values:
+        for value in wanted[:1] if self.values is None else self.values:
             meant = self._of_fields(value)
-            if all(a == b or a is ANY for a, b in zip(meant, own, strict=True)):
+            if all(a == b or a is ANY for a, b in zip(meant, wanted, strict=True)):
                 if self.times is None:
                     return value
                 if value and value % (factor := model[self.times.fields[0]]) == 0:
                     return value // factor
-        pairs = zip(self.fields, own, strict=True)
+        pairs = zip(self.fields, wanted, strict=True)
         raise ValueError(f"no {' and '.join(f'{field} {value}' for field, value in pairs)}")
 
     def _of_fields(self, value: Any) -> tuple[Any, ...]:
         """Return what a value of the key means. ValueError: it is none of its values."""
         if self.values is not None:
-            known = [own for own in self.values if type(own) is type(value) and own == value]
+            known = [x for x in self.values if type(x) is type(value) and x == value]
             if not known:
                 expected = ", ".join(map(str, self.values))
                 raise ValueError(f"{self.name}: {value!r} is not one of {expected}")
@@ -285,21 +280,6 @@ class Family:
         if self.other_rows is not None:
             return self.other_rows(model)
         return (*llama_rows(self.fused), *self.more_rows)
-
-    @property
-    def partial(self) -> bool:
-        """Whether it may rotate a part of each head."""
-        return self.model_type in MAY_ROTATE_PART
-
-    @property
-    def lists_unrotated(self) -> bool:
-        """Whether its config lists the layers that do not rotate, in no_rope_layers."""
-        return self.model_type in EVERY_FOURTH_UNROTATED
-
-    @property
-    def global_unrotated(self) -> bool:
-        """Whether layers without a sliding window do not rotate."""
-        return self.model_type in GLOBAL_LAYERS_UNROTATED
 
 
 ACTIVATIONS = {

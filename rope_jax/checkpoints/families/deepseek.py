@@ -1,10 +1,11 @@
-"""DeepSeek: latent attention, and experts that are chosen in groups."""
+"""DeepSeek: latent attention, and experts that are chosen in groups; GLM, which has them too."""
 
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     ANY,
     EXPERTS,
+    GATE_UP,
     REQUIRED,
     ROUTED,
     Family,
@@ -12,6 +13,7 @@ from rope_jax.checkpoints.families.base import (
     Key,
     Windows,
     block_keys,
+    both_norms,
     llama_keys,
     mlp_modules,
     renamed,
@@ -20,7 +22,7 @@ from rope_jax.checkpoints.families.qwen import upper_layers
 from rope_jax.checkpoints.tensors import Row
 
 
-def deepseek_keys(
+def _expert_keys(
     dense: int,
     experts: int | object,
     chosen: int | object,
@@ -50,24 +52,24 @@ def _latent_keys(**of_experts: Any) -> tuple[Key, ...]:
         *block_keys("self_attention", q_lora_rank=1536, kv_lora_rank=512),
         *block_keys("self_attention", qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
         Key("moe_layer_freq", (), 1, {1: ()}),
-        *deepseek_keys(**of_experts),
+        *_expert_keys(**of_experts),
     )
 
 
-DEEPSEEK_EXPERTS = ROUTED | mlp_modules("mlp.shared_experts", "mlp.shared_expert")
-CHOICE_BIAS = Row(
+_EXPERTS = ROUTED | mlp_modules("mlp.shared_experts", "mlp.shared_expert")
+_CHOICE_BIAS = Row(
     "model.layers.{}.mlp.gate.e_score_correction_bias", ("layers/mlp/router/choice_bias",)
 )
-CHOSEN_IN_GROUPS = {
+_CHOSEN_IN_GROUPS = {
     **EXPERTS,
     "feed_forward.scores": "sigmoid",
     "feed_forward.choice_bias": True,
     "feed_forward.group_score": "best_two",
 }
 # transformers 5 may write other names
-published_names = renamed(num_experts="n_routed_experts", num_local_experts="n_routed_experts")
+_published_names = renamed(num_experts="n_routed_experts", num_local_experts="n_routed_experts")
 _LATENT = {
-    **DEEPSEEK_EXPERTS,
+    **_EXPERTS,
     **{
         f"self_attn.{name}": [f"self_attn.{name}"]
         for name in ("q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_layernorm", "kv_b_proj")
@@ -89,10 +91,10 @@ DEEPSEEK = (
                 {"greedy": (1, 1), "group_limited_greedy": (ANY, ANY)}),
         ),
         fused=_LATENT,
-        more_rows=(CHOICE_BIAS,),
+        more_rows=(_CHOICE_BIAS,),
         fixed=EXPERTS | {"self_attention.type": "latent"},
         layout="interleaved",
-        upgrade=published_names,
+        upgrade=_published_names,
     ),
     Family(
         "deepseek_v3",
@@ -105,10 +107,10 @@ DEEPSEEK = (
             Key("rope_interleave", (), True, {True: ()}),
         ),
         fused=_LATENT,
-        more_rows=(CHOICE_BIAS,),
-        fixed=CHOSEN_IN_GROUPS | {"self_attention.type": "latent"},
+        more_rows=(_CHOICE_BIAS,),
+        fixed=_CHOSEN_IN_GROUPS | {"self_attention.type": "latent"},
         layout="interleaved",
-        upgrade=published_names,
+        upgrade=_published_names,
         multimodal=("kimi_k2",),
     ),
     Family(
@@ -116,15 +118,54 @@ DEEPSEEK = (
         "Dots1ForCausalLM",
         (
             *llama_keys(heads=32, kv_heads=32, attention_bias=False),
-            *deepseek_keys(0, REQUIRED, REQUIRED, width=1408, shared=REQUIRED, groups=1),
+            *_expert_keys(0, REQUIRED, REQUIRED, width=1408, shared=REQUIRED, groups=1),
             *block_keys("feed_forward", routed_scaling_factor=1.0, norm_topk_prob=False),
         ),
-        fused=DEEPSEEK_EXPERTS,
-        more_rows=(CHOICE_BIAS,),
-        fixed=CHOSEN_IN_GROUPS | {"qk_norm": True},
+        fused=_EXPERTS,
+        more_rows=(_CHOICE_BIAS,),
+        fixed=_CHOSEN_IN_GROUPS | {"qk_norm": True},
         windows=Windows(
             default=4096, is_local=lambda config, count: upper_layers(config, count, first=62)
         ),
-        upgrade=published_names,
+        upgrade=_published_names,
     ),
 )  # fmt: skip
+_GLM_KEYS = (
+    *llama_keys(kv_heads=2, head_dim=128, eps=1.5625e-7),
+    Key("attention_bias", ("qkv_bias",), True),
+)
+GLM = (
+    Family(
+        "glm",
+        "GlmForCausalLM",
+        _GLM_KEYS,
+        fused=GATE_UP,
+        defaults={"partial_rotary_factor": 0.5},
+        layout="interleaved",
+    ),
+    Family(
+        "glm4",
+        "Glm4ForCausalLM",
+        _GLM_KEYS,
+        fused=GATE_UP | both_norms("post_self_attn_layernorm", "post_mlp_layernorm"),
+        fixed={"norm_placement": "both"},
+        defaults={"partial_rotary_factor": 0.5},
+        layout="interleaved",
+    ),
+    Family(
+        "glm4_moe",
+        "Glm4MoeForCausalLM",
+        (
+            *llama_keys(heads=96, kv_heads=8, eps=1e-5),
+            Key("attention_bias", ("qkv_bias",), False),
+            Key("use_qk_norm", ("qk_norm",), False),
+            *_expert_keys(dense=1, experts=128, chosen=8, width=1408, shared=1, groups=1),
+            *block_keys("feed_forward", routed_scaling_factor=1.0, norm_topk_prob=True),
+        ),
+        fused=_EXPERTS,
+        more_rows=(_CHOICE_BIAS,),
+        fixed=_CHOSEN_IN_GROUPS,
+        defaults={"partial_rotary_factor": 0.5},
+        upgrade=_published_names,
+    ),
+)

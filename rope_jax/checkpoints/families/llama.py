@@ -15,7 +15,6 @@ from rope_jax.checkpoints.families.base import (
     renamed,
 )
 from rope_jax.checkpoints.tensors import Row
-from rope_jax.config.messages import show_value
 
 
 def _rotated_layers(config: Mapping[str, Any], count: int) -> list[bool]:
@@ -41,7 +40,7 @@ def _all_experts(config: dict[str, Any]) -> dict[str, Any]:
         is_right = is_all and len(layers) == config.get("num_hidden_layers")
     if not is_right:
         raise ValueError(
-            f"{key}: {show_value(value)} leaves layers without experts between those with them, "
+            f"{key}: {value!r} leaves layers without experts between those with them, "
             "which the decoder here does not have"
         )
     return config

@@ -16,7 +16,6 @@ from rope_jax.checkpoints.families.base import (
     mlp_modules,
     renamed,
 )
-from rope_jax.config.messages import show_value
 
 
 def upper_layers(config: Mapping[str, Any], count: int, first: int = 28) -> list[bool]:
@@ -35,7 +34,7 @@ def _count(numbers: Any) -> int:
     """Return how many layers are listed. ValueError: they are not the first ones."""
     numbers = [] if numbers is None else numbers
     if not isinstance(numbers, list) or numbers != [*range(len(numbers))]:
-        raise ValueError(f"{show_value(numbers)} are not the first layers")
+        raise ValueError(f"{numbers!r} are not the first layers")
     return len(numbers)
 
 

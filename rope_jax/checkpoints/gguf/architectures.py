@@ -14,9 +14,11 @@ import yaml
 from numpy.typing import NDArray
 
 from rope_jax.checkpoints.families import FAMILIES, Family
+from rope_jax.checkpoints.families.base import FULL, SLIDING
 from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, parse_scaling
+from rope_jax.rope.hf.model_types import MAY_ROTATE_PART
 from rope_jax.rope.hf.read import LENGTH
 
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -104,7 +106,7 @@ def config_of(
     Metadata of the architecture that nothing here reads stay under their names, for the reader of
     the config to judge like any key that it does not know. UserError: see `architecture_of`.
     """
-    name, own, family = architecture_of(metadata, file)
+    name, architecture, family = architecture_of(metadata, file)
     given = {
         key.removeprefix(f"{name}."): value
         for key, value in metadata.items()
@@ -117,21 +119,20 @@ def config_of(
                 f"{file}: {name}.{key}: is {wrong}; it should be a whole number of at least 1"
             )
     by_field = {key.fields[0]: key.name for key in reversed(family.keys) if key.fields}
-    config: dict[str, Any] = {"model_type": family.model_type, **own.config}
+    config: dict[str, Any] = {"model_type": family.model_type, **architecture.config}
     names: dict[str, str | None] = {key.name: key.name for key in family.keys}
-    names |= {key: by_field[f] for key, f in _TABLE["fields"].items() if f in by_field} | _TABLE[
-        "positions"
-    ]
-    names |= own.names
+    names |= {key: by_field[field] for key, field in _FIELDS.items() if field in by_field}
+    names |= {**_TABLE["positions"], **architecture.names}
     for key, theirs in names.items():
         if key in given:
             value = given.pop(key)
             if theirs is not None:
                 config[theirs] = value
     needed = [by_field[field] for field in _TABLE["required_fields"] if field in by_field]
-    for theirs in (*needed, *own.names.values()):
+    for theirs in (*needed, *architecture.names.values()):
         if theirs is not None and theirs not in config:
-            choices = " or ".join(k for k in {**_FIELDS, **own.names} if names.get(k) == theirs)
+            keys = {**_FIELDS, **architecture.names}
+            choices = " or ".join(key for key in keys if names.get(key) == theirs)
             raise UserError(f"{file}: {name}: has no {choices}, which llama.cpp needs")
     config.setdefault(by_field["vocab_size"], rows)
     heads = config.get(by_field["num_attention_heads"])
@@ -139,9 +140,9 @@ def config_of(
         config.setdefault(by_field["num_key_value_heads"], heads)
     for field, endings in _TABLE["parts"].items():
         if field in by_field:
-            found = any(f"blk.0.{ending}" in tensors for ending in endings)
-            config.setdefault(by_field[field], found)
-    for theirs, (tensor, with_it, without) in own.tensors.items():
+            has_part = any(f"blk.0.{ending}" in tensors for ending in endings)
+            config.setdefault(by_field[field], has_part)
+    for theirs, (tensor, with_it, without) in architecture.tensors.items():
         config[theirs] = with_it if tensor in tensors else without
     config["tie_word_embeddings"] = "output.weight" not in tensors
     width = config.get("head_dim") or config["hidden_size"] // heads
@@ -155,16 +156,16 @@ def config_of(
         config["head_dim"] = width  # not the family's default
     if given.get("attention.value_length") == width:
         del given["attention.value_length"]
-    if own.num_layers_of_largest is not None:
-        is_wide = config["num_hidden_layers"] == own.num_layers_of_largest
+    if architecture.num_layers_of_largest is not None:
+        is_wide = config["num_hidden_layers"] == architecture.num_layers_of_largest
         config["query_pre_attn_scalar"] = config["hidden_size"] // heads if is_wide else width
     # whatever transformers' default is; 0 is Phi-4's
     window = given.pop("attention.sliding_window", config.get("sliding_window"))
     config["sliding_window"] = window or None
     if isinstance(slides := given.get("attention.sliding_window_pattern"), list):
         del given["attention.sliding_window_pattern"]
-        config["layer_types"] = [f"{'sliding' if own else 'full'}_attention" for own in slides]
-    rope = config["rope_parameters"] = _rope(given, config, width, own, family.partial, factors)
+        config["layer_types"] = [SLIDING if local else FULL for local in slides]
+    rope = config["rope_parameters"] = _rope(given, config, width, architecture, factors)
     if rope["rope_type"] == "yarn" and not math.isclose(
         m := _yarn_m(rope), stored := given.get(_YARN_M, m), rel_tol=1e-4
     ):
@@ -180,7 +181,7 @@ def config_of(
             "full_attention": config["rope_parameters"],
             "sliding_attention": {"rope_type": "default", "rope_theta": base},
         }
-    for key, usual in {**_TABLE["usual"], **own.usual}.items():
+    for key, usual in {**_TABLE["usual"], **architecture.usual}.items():
         if (value := given.pop(key, usual)) != usual:
             wrong = f"is {show_value(value)}; only {show_value(usual)} can be read"
             raise UserError(f"{file}: {name}.{key}: {wrong}")
@@ -191,23 +192,21 @@ def _rope(
     given: dict[str, Any],
     config: dict[str, Any],
     width: int,
-    own: Architecture,
-    is_partial: bool,
+    architecture: Architecture,
     factors: Mapping[str, NDArray[Any]],
 ) -> dict[str, Any]:
     """Return the rope parameters; takes what it reads out of `given`.
 
-    width: of a head. is_partial: whether the family may rotate a part of it. config: gets L, where
-        LongRoPE needs it.
+    width: of a head. config: gets L, where LongRoPE needs it.
     """
     rope: dict[str, Any] = {"rope_theta": given.pop("rope.freq_base", 10000.0)}
     rotary = given.pop("rope.dimension_count", width)
-    if width and (is_partial or rotary != width):
+    if width and (architecture.model_type in MAY_ROTATE_PART or rotary != width):
         share = rotary / width  # of which int(width · share) has to be `rotary`
         share = share if int(width * share) == rotary else math.nextafter(share, 1.0)
         rope["partial_rotary_factor"] = share
     factor = given["rope.scaling.factor"] = given.get("rope.scaling.factor") or 1.0  # as llama.cpp
-    kind = given.get("rope.scaling.type", "linear" if factor != 1 else "none")
+    scaling_type = given.get("rope.scaling.type", "linear" if factor != 1 else "none")
     attention = given.get("rope.scaling.attn_factor", 1.0)
     long, short = (factors.get(f"rope_factors_{x}.weight") for x in ("long", "short"))
     both = factors.get("rope_freqs.weight")
@@ -217,22 +216,25 @@ def _rope(
         for key in ("rope.scaling.type", "rope.scaling.attn_factor"):
             given.pop(key, None)
         config.setdefault(LENGTH, config["max_position_embeddings"])
-        for key, own_factors in (("short_factor", short), ("long_factor", long)):
-            chosen = own_factors if both is None else both
+        for key, divisors in (("short_factor", short), ("long_factor", long)):
+            chosen = divisors if both is None else both
             rope[key] = [float(str(x)) for x in chosen] if chosen is not None else None
         return rope | {"rope_type": "longrope", "attention_factor": attention}
     rope["rope_type"] = "default"
-    if kind in ("none", "linear", "yarn"):
+    if scaling_type in ("none", "linear", "yarn"):
         given.pop("rope.scaling.type", None)
-    if kind in ("linear", "yarn"):
-        rope["rope_type"] = kind
-        scaling = {**_TABLE["scaling"], **own.scaling}
+    if scaling_type in ("linear", "yarn"):
+        rope["rope_type"] = scaling_type
+        scaling = {**_TABLE["scaling"], **architecture.scaling}
         rope |= {theirs: given.pop(key) for key, theirs in scaling.items() if key in given}
-        rope |= own.rope if kind == "yarn" else {}
+        rope |= architecture.rope if scaling_type == "yarn" else {}
         if "mscale_all_dim" in rope:  # the other is not in the file; DeepSeek has both alike
-            in_all = round(rope["mscale_all_dim"] / own.log_unit, 6)
-            rope |= {"mscale": 1.0 if own.log_unit == 1 else in_all, "mscale_all_dim": in_all}
-        elif kind == "yarn" and attention != 1:
+            in_all = round(rope["mscale_all_dim"] / architecture.log_unit, 6)
+            rope |= {
+                "mscale": 1.0 if architecture.log_unit == 1 else in_all,
+                "mscale_all_dim": in_all,
+            }
+        elif scaling_type == "yarn" and attention != 1:
             rope["attention_factor"] = given.pop("rope.scaling.attn_factor") * _yarn_m(rope)
     return rope
 

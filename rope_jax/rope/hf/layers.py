@@ -62,8 +62,8 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
         geometry = RotaryGeometry(geometry.rotary_dim, geometry.base, lengths.pop())
     nope = LayerOverride(scaling=_without_positions(config))
 
-    def override(own: RotaryGeometry, other: Scaling) -> LayerOverride:
-        base = None if own.base == geometry.base else own.base
+    def override(of_layer: RotaryGeometry, other: Scaling) -> LayerOverride:
+        base = None if of_layer.base == geometry.base else of_layer.base
         return LayerOverride(base, None if other == scaling else other)
 
     pattern = shortest_pattern([nope if layer is None else override(*layer) for layer in layers])
@@ -74,10 +74,10 @@ def _rotating_layers(config: Config, count: int) -> list[bool]:
     kind = config.get("model_type")
     if kind in GLOBAL_LAYERS_UNROTATED and config.get("sliding_window"):
         return [layer != "full_attention" for layer in layer_types(config, count)]
-    if own := config.get("no_rope_layers"):
-        if len(own) != count:
-            raise ValueError(f"no_rope_layers: {len(own)} entries for {count} layers")
-        return [bool(rotates) for rotates in own]
+    if listed := config.get("no_rope_layers"):
+        if len(listed) != count:
+            raise ValueError(f"no_rope_layers: {len(listed)} entries for {count} layers")
+        return [bool(rotates) for rotates in listed]
     every = config.get("no_rope_layer_interval")
     if every is None and kind in EVERY_FOURTH_UNROTATED:
         every = 4
@@ -89,8 +89,8 @@ def _without_positions(config: Config) -> Scaling:
     settings: dict[str, Any] = {"type": "drope"}
     is_llama4 = config.get("model_type") in UNROTATED_QUERIES_SCALED
     if is_llama4 and config.get("attn_temperature_tuning", True) and config.get("attn_scale", True):
-        own = {key: config[key] for key in ("attn_scale", "floor_scale") if key in config}
-        settings["query_scale"] = {"type": "llama4"} | own
+        scale = {key: config[key] for key in ("attn_scale", "floor_scale") if key in config}
+        settings["query_scale"] = {"type": "llama4"} | scale
     return parse_theirs(settings)
 
 

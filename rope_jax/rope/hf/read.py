@@ -141,7 +141,7 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
         parameters = given.get("rope_parameters", parameters)
         if wrong := [k for k, v in parameters.items() if not isinstance(v, Mapping | None)]:
             raise ValueError(f"rope_parameters.{wrong[0]}: is mixed with a mapping per layer type")
-        return {name: own for name, own in parameters.items()}
+        return {name: part for name, part in parameters.items()}
     # before transformers 5.0, scaling and rope_theta are for the global layers of these
     if config.get("rope_local_base_freq") is not None:  # Gemma 3
         local = {"rope_type": "default", "rope_theta": config["rope_local_base_freq"]}
@@ -154,8 +154,8 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
 
 def _of_global_layers(rope: Config) -> Config:
     """Return what rope_scaling says beside rope_parameters by layer type: that of these layers."""
-    own = rope.get("full_attention")
-    return own if isinstance(own, Mapping) else rope
+    of_global = rope.get("full_attention")
+    return of_global if isinstance(of_global, Mapping) else rope
 
 
 def layer_types(config: Config, count: int) -> list[str | None]:
@@ -179,12 +179,13 @@ def read_part(
         raise ValueError(f"layer_type: {layer_type} does not rotate")
     where = "rope parameters" if layer_type is None else f"rope parameters of {layer_type}"
     rope = {key: value for key, value in rope.items() if value is not None}
-    kind = _type(config, rope, where)
-    _, required, optional = ROPE_TYPES[kind]
+    rope_type = _type(config, rope, where)
+    _, required, optional = ROPE_TYPES[rope_type]
     known = ("rope_type", "type", *_IN_EITHER_PLACE, *required, *optional)
     if unknown := [key for key in rope if key not in known]:
         raise ValueError(
-            f"{unknown[0]}: is not used in {where} of type {kind}; they may have {', '.join(known)}"
+            f"{unknown[0]}: is not used in {where} of type {rope_type}; they may have "
+            f"{', '.join(known)}"
         )
     outside = config
     if layer_type is not None:  # top-level keys apply to layer types that lack them
@@ -202,29 +203,31 @@ def read_part(
         )
     width = head_dim(config, layer_type)
     rotary_dim = width
-    if kind != "proportional" and share is not None:
+    if rope_type != "proportional" and share is not None:
         rotary_dim = int(width * _number("partial_rotary_factor", share))
-        if kind == "default" and rotary_dim != width and model_type in ROTATES_WHOLE:
+        if rope_type == "default" and rotary_dim != width and model_type in ROTATES_WHOLE:
             raise ValueError(
                 f"partial_rotary_factor: is ignored by transformers' {model_type}, which "
                 "rotates the whole head when unscaled; leave it out"
             )
     if config.get("rotary_dim") is not None:
-        own = positive_int(config, "rotary_dim")
-        if share is not None and own != rotary_dim:
-            raise ValueError(f"rotary_dim: is {own}, but partial_rotary_factor says {rotary_dim}")
-        rotary_dim = own
+        stated = positive_int(config, "rotary_dim")
+        if share is not None and stated != rotary_dim:
+            raise ValueError(
+                f"rotary_dim: is {stated}, but partial_rotary_factor says {rotary_dim}"
+            )
+        rotary_dim = stated
     original = _either(outside, rope, LENGTH)
-    if original is None or kind == "dynamic":
+    if original is None or rope_type == "dynamic":
         original = positive_int(config, "max_position_embeddings")
-    if kind == "dynamic" and rope.get(LENGTH, original) != original:
+    if rope_type == "dynamic" and rope.get(LENGTH, original) != original:
         raise ValueError(
             f"{LENGTH}: is {rope[LENGTH]}, but dynamic scaling grows from "
             f"max_position_embeddings, {original}; write the same, or leave it out"
         )
     length = positive_int({LENGTH: original}, LENGTH)
     geometry = RotaryGeometry(rotary_dim, float(_number("rope_theta", base)), length)
-    settings = _settings(config, rope, kind, geometry, 1.0 if share is None else share)
+    settings = _settings(config, rope, rope_type, geometry, 1.0 if share is None else share)
     return geometry, parse_theirs(settings)
 
 
@@ -240,63 +243,66 @@ def parse_theirs(settings: dict[str, Any]) -> Scaling:
 
 def _type(config: Config, rope: Config, where: str) -> str:
     given = (rope[key] for key in ("rope_type", "type") if key in rope)
-    kinds = {"longrope" if kind == "su" else kind for kind in given}
+    kinds = {"longrope" if rope_type == "su" else rope_type for rope_type in given}
     if len(kinds) > 1:
         raise ValueError(f"rope_type: {where} have {' and '.join(sorted(map(repr, kinds)))}")
-    kind = kinds.pop() if kinds else "default"
-    if kind == "yarn" and config.get("model_type") == "phi3":
-        kind = "longrope"  # the name in the first versions of Phi-3's config
-    if kind not in ROPE_TYPES:
-        raise ValueError(f"rope_type: {kind!r} is not one of {', '.join(ROPE_TYPES)}")
-    return kind
+    rope_type = kinds.pop() if kinds else "default"
+    if rope_type == "yarn" and config.get("model_type") == "phi3":
+        rope_type = "longrope"  # the name in the first versions of Phi-3's config
+    if rope_type not in ROPE_TYPES:
+        raise ValueError(f"rope_type: {rope_type!r} is not one of {', '.join(ROPE_TYPES)}")
+    return rope_type
 
 
 def _settings(
-    config: Config, rope: Config, kind: str, geometry: RotaryGeometry, share: float
+    config: Config, rope: Config, rope_type: str, geometry: RotaryGeometry, share: float
 ) -> dict[str, Any]:
     """A strategy's settings from the keys of its type."""
-    strategy, required, optional = ROPE_TYPES[kind]
-    own = {key: rope[key] for key in (*required, *optional) if key in rope and key != LENGTH}
-    needs_factor = kind == "yarn" or (kind == "longrope" and "attention_factor" not in own)
-    if needs_factor and "factor" not in own:
+    strategy, required, optional = ROPE_TYPES[rope_type]
+    settings = {key: rope[key] for key in (*required, *optional) if key in rope and key != LENGTH}
+    needs_factor = rope_type == "yarn" or (
+        rope_type == "longrope" and "attention_factor" not in settings
+    )
+    if needs_factor and "factor" not in settings:
         longest = positive_int(config, "max_position_embeddings")
         # Below 1 if a config has swapped the two lengths, which YaRN's own check rejects.
         ratio = longest / geometry.train_length
-        own["factor"] = max(ratio, 1.0) if kind == "longrope" else ratio  # m is 1 up to 1
-    if missing := [key for key in required if key not in own]:
-        raise ValueError(f"{missing[0]}: is required for rope_type {kind} and was not given")
-    if kind == "proportional":
-        own["p"] = float(share)
-    if kind == "longrope":
-        scales = [own.pop(key) for key in ("short_mscale", "long_mscale") if key in own]
+        settings["factor"] = max(ratio, 1.0) if rope_type == "longrope" else ratio  # m is 1 up to 1
+    if missing := [key for key in required if key not in settings]:
+        raise ValueError(f"{missing[0]}: is required for rope_type {rope_type} and was not given")
+    if rope_type == "proportional":
+        settings["p"] = float(share)
+    if rope_type == "longrope":
+        scales = [settings.pop(key) for key in ("short_mscale", "long_mscale") if key in settings]
         if scales and config.get("model_type") == "phimoe":
             if scales[0] != scales[-1]:
                 raise ValueError("short_mscale: differs from long_mscale; only one m is supported")
-            own["attention_factor"] = scales[0]
-    if kind == "yarn":
-        own.pop("finetuned", None)
-        own.pop("max_position_embeddings", None)  # Ministral 3 repeats the top-level one
-        if beta := own.pop("llama_4_scaling_beta", None):  # 0 scales nothing
+            settings["attention_factor"] = scales[0]
+    if rope_type == "yarn":
+        settings.pop("finetuned", None)
+        settings.pop("max_position_embeddings", None)  # Ministral 3 repeats the top-level one
+        if beta := settings.pop("llama_4_scaling_beta", None):  # 0 scales nothing
             model_type = config.get("model_type")
             if model_type is not None and model_type not in QUERIES_SCALED:
                 raise ValueError(
                     f"llama_4_scaling_beta: is ignored by transformers' {model_type}; leave it out"
                 )
-            own["query_scale"] = {"type": "ministral", "beta": beta}
-        if config.get("model_type") in SOFTMAX_SCALED and own.get("mscale_all_dim"):
-            if not own.get("mscale") and "attention_factor" not in own:
+            settings["query_scale"] = {"type": "ministral", "beta": beta}
+        if config.get("model_type") in SOFTMAX_SCALED and settings.get("mscale_all_dim"):
+            if not settings.get("mscale") and "attention_factor" not in settings:
                 raise ValueError(
                     "mscale_all_dim: is given without mscale, from which DeepSeek's own code and "
                     "transformers compute different m; give mscale, 1 for DeepSeek's"
                 )
-            own["query_scale"] = {"type": "constant", "s": softmax_scale(own)}
+            settings["query_scale"] = {"type": "constant", "s": softmax_scale(settings)}
         # transformers replaces 0 with its default
-        idle = [key for key in ("beta_fast", "beta_slow") if not own.get(key, True)]
-        if "attention_factor" in own or not (own.get("mscale") and own.get("mscale_all_dim")):
+        idle = [key for key in ("beta_fast", "beta_slow") if not settings.get(key, True)]
+        has_both = settings.get("mscale") and settings.get("mscale_all_dim")
+        if "attention_factor" in settings or not has_both:
             # transformers ignores one without the other, and both if attention_factor is given
             idle += ["mscale", "mscale_all_dim"]
-        own = {key: value for key, value in own.items() if key not in idle}
-    return {"type": strategy, **own}
+        settings = {key: value for key, value in settings.items() if key not in idle}
+    return {"type": strategy, **settings}
 
 
 def _either(config: Config, rope: Config, key: str, other: str | None = None) -> Any:
@@ -310,9 +316,9 @@ def _either(config: Config, rope: Config, key: str, other: str | None = None) ->
 
 def head_dim(config: Config, layer_type: str | None) -> int:
     """The width of the rotated heads in layers of one type."""
-    if isinstance(own := config.get("per_layer_config"), Mapping) and layer_type is not None:
+    if isinstance(layers := config.get("per_layer_config"), Mapping) and layer_type is not None:
         # Gemma 4's global layers have wider heads; the keys are layer indices as text
-        widths = {int(index): layer.get("head_dim") for index, layer in own.items()}
+        widths = {int(index): layer.get("head_dim") for index, layer in layers.items()}
         types = layer_types(config, positive_int(config, "num_hidden_layers"))
         found = {widths.get(layer) for layer, kind in enumerate(types) if kind == layer_type}
         if len(found) > 1:
