@@ -168,22 +168,6 @@ def check_content(path: Path, content: bytes, checksums: Mapping[str, str] | Non
         )
 
 
-def is_complete(folder: Path) -> bool:
-    """Return whether there is a sealed folder. Raises Damaged if a file has changed."""
-    if (checksums := read_checksums(folder)) is None:
-        return False
-    for path in folder.iterdir():  # what others keep beside the files is in folders
-        if path.name not in {*checksums, CHECKSUMS} and not path.is_dir():
-            raise Damaged(f"{path}: is not in {CHECKSUMS}")
-    for name in checksums:
-        if not (folder / name).is_file():  # reading a pipe would never end
-            raise Damaged(f"{folder / name}: is missing")
-    for name, digest in _digests(folder, list(checksums)).items():
-        if digest != checksums[name]:
-            raise Damaged(f"{folder / name}: is damaged (its checksum is not that in {CHECKSUMS})")
-    return True
-
-
 def _digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
     def digest(name: str) -> str:
         with (folder / name).open("rb") as file:

@@ -90,12 +90,12 @@ class Session:
     def tokenizer(self) -> Tokenizer:
         """The run's tokenizer; bpe is trained the first time."""
         with self.console.status("opening the tokenizer"), shortage_as(_TEXTS_TOO_LARGE):
-            return self.run.open_tokenizer(self.config, self.warn)
+            return self.run.open_tokenizer(self.config)
 
     def open_corpus(self, data: DataConfig | None = None, only: str | None = None) -> Corpus:
         """Open the texts of the run, or of `data`; all three splits, or `only` one."""
         with self.console.status("opening the corpus"), shortage_as(_TEXTS_TOO_LARGE):
-            corpus = open_corpus(data or self.config.data, self.tokenizer, self.warn, only)
+            corpus = open_corpus(data or self.config.data, self.tokenizer, only)
         processes.check_same("data", corpus.fingerprint)
         return corpus
 

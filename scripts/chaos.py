@@ -231,9 +231,8 @@ def send_signal(bench: Bench, chance: random.Random) -> Case:
 
 # A command, what is deleted of the run so that there is work, and the files to damage.
 DAMAGED = (
-    *[(TRAIN, f"checkpoints/{LAST_STEP}", where) for where in ("copy/run/**/*", "cache/**/*")],
+    (TRAIN, f"checkpoints/{LAST_STEP}", "copy/run/**/*"),
     *[(name, "", "copy/run/**/*") for name in COMMANDS],
-    (SWEEP, "", "cache/**/*"),
     (SWEEP, "evals/swept", "copy/run/evals/.*.journal"),  # as if it was killed at its end
     (COMPARE, "", "copy/run/evals/swept/*"),
 )

@@ -1,6 +1,6 @@
 """The cache of what is made from the texts of a corpus: its tokens, or a tokenizer.
 
-Each is a sealed folder, named by a hash of everything that its files depend on, so its content
+Each is a folder, named by a hash of everything that its files depend on, so its content
 never changes.
 """
 
@@ -10,13 +10,12 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import matching_files
 from rope_jax.data.stdlib import source_files, stdlib_root
-from rope_jax.errors import file_errors, printable
-from rope_jax.sealed import Damaged, is_complete, locked, replacing_folder, seal
+from rope_jax.errors import file_errors
+from rope_jax.sealed import locked, replacing_folder
 from rope_jax.user_cache import user_cache
 
 CHANGE = "name another folder with data.cache_dir"
@@ -53,36 +52,25 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
     return root / key
 
 
-def make_once(
-    folder: Path, what: str, make: Callable[[Path], None], warn: Callable[[str], Any]
-) -> None:
-    """Have `make` write the files of a folder of the cache, unless they are there and undamaged.
+def make_once(folder: Path, make: Callable[[Path], None]) -> None:
+    """Have `make` write the files of a folder of the cache, unless it is there.
 
-    If several processes need it at once, one makes it and the others wait.
-
-    what: its content in errors, such as "tokens". warn: called with one line if it is damaged.
+    It appears complete or not at all. If several processes need it at once, one makes it and the
+    others wait.
     """
-    if _is_complete(folder, what, warn):
-        return
-    is_first = not folder.parent.exists()
-    try:
-        with file_errors(folder.parent, "written", CHANGE), contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):  # a file system without locks
-                stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
-            if not _is_complete(folder, what, lambda _: None):  # it may have been made meanwhile
-                with replacing_folder(folder) as new:
-                    make(new)
-                    seal(new, sorted(path.name for path in new.iterdir()))
-    finally:
+    with file_errors(folder, "written", CHANGE), contextlib.ExitStack() as stack:
+        if folder.exists():
+            return
+        is_first = not folder.parent.exists()
         if is_first:
-            with contextlib.suppress(OSError):  # it is not empty
-                folder.parent.rmdir()
+            stack.callback(_remove_if_empty, folder.parent)
+        with contextlib.suppress(OSError):  # a file system without locks
+            stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
+        if not folder.exists():  # it may have been made meanwhile
+            with replacing_folder(folder) as new:
+                make(new)
 
 
-def _is_complete(folder: Path, what: str, warn: Callable[[str], Any]) -> bool:
-    with file_errors(folder, advice=CHANGE):
-        try:
-            return is_complete(folder)
-        except Damaged as damage:
-            warn(printable(f"{damage}; writing {what} again"))
-            return False
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()

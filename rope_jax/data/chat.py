@@ -103,15 +103,15 @@ def find_template(folder: Path) -> ChatTemplate | None:
 
     UserError: a file with settings is not JSON.
     """
-    for place in (folder / name for name in _FOLDERS):
+    for directory in (folder / name for name in _FOLDERS):
         settings: dict[str, Any] = {}
         for name in (SETTINGS, "chat_template.json"):
-            if (path := place / name).is_file():
+            if (path := directory / name).is_file():
                 try:
                     settings |= json.loads(path.read_text("utf-8"))
                 except ValueError as error:
                     raise UserError(f"tokenizer.path: {path} is not JSON ({error})") from None
-        template, jinja = settings.get("chat_template"), place / "chat_template.jinja"
+        template, jinja = settings.get("chat_template"), directory / "chat_template.jinja"
         if jinja.is_file():
             template = jinja.read_text("utf-8")
         if isinstance(template, list):  # several, by name

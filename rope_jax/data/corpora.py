@@ -66,9 +66,9 @@ def load_documents(
     elif isinstance(data, HubData):
         given = _hub_splits(data, skipped, render)
     else:
-        found = matching_files(data).items()
         given = {
-            name: partial(read_documents, files, data, skipped, render) for name, files in found
+            name: partial(read_documents, files, data, skipped, render)
+            for name, files in matching_files(data).items()
         }
     if only in given:
         given = {only: given[only]}

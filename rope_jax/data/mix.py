@@ -36,22 +36,22 @@ class Mix(NamedTuple):
         """
         longest = windows.shape[1] - 1
         begins = np.full(len(windows), longest + 1)
-        for place, row in enumerate(rows.tolist()):
+        for index, row in enumerate(rows.tolist()):
             draws = Draws(*seed, row, purpose=_FOR_TASKS)
             left = draws.fraction()
-            for index, task in enumerate(self.tasks):
+            for number, task in enumerate(self.tasks):
                 left -= task.share
                 if left < 0:
                     shortest = min(task.shortest or longest, longest)
                     length = shortest + draws.below(longest - shortest + 1)
                     depth = draws.fraction()
-                    request = Request(self.words, windows[place], draws, length, depth)
+                    request = Request(self.words, windows[index], draws, length, depth)
                     try:
                         sample = task.sample(request)
                     except ValueError as error:  # a key of more tokens than the one of `check`
-                        raise UserError(f"data.mix.{index}.{error}") from None
-                    begins[place] = longest - length
-                    windows[place, longest - length :] = sample.tokens
+                        raise UserError(f"data.mix.{number}.{error}") from None
+                    begins[index] = longest - length
+                    windows[index, longest - length :] = sample.tokens
                     break
         return begins
 

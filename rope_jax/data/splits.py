@@ -41,11 +41,11 @@ def assign(
 
     Raises UserError if nothing is left to train on.
     """
-    place = keys / 2.0**64
-    test = place < test_fraction
+    share = keys / 2.0**64
+    test = share < test_fraction
     if test_fraction and not test.any():
         test = keys == keys.min()
-    validation = ~test & (place < test_fraction + validation_fraction)
+    validation = ~test & (share < test_fraction + validation_fraction)
     if validation_fraction and not validation.any() and not test.all():
         validation = keys == keys[~test].min()
     if (test | validation).all():

@@ -6,7 +6,6 @@ Shapes: D documents, N tokens in all of them, document starts included.
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -89,12 +88,11 @@ class Corpus:
 def open_corpus(
     data: DataConfig,
     tokenizer: Tokenizer,
-    warn: Callable[[str], Any] = print,
     only: str | None = None,
 ) -> Corpus:
-    """Open the tokens of a corpus; write them first if they are absent or damaged.
+    """Open the tokens of a corpus; write them first if they are absent.
 
-    only: as in `load_documents`. warn: called with one line if they are damaged.
+    only: as in `load_documents`.
 
     UserError: a bad source, or a cache that cannot be read or written.
     """
@@ -102,7 +100,7 @@ def open_corpus(
     name = tokenizer.name if chat is None else f"{tokenizer.name}, chats by {chat.settings()}"
     folder = cache_folder(data, name, only)
     stopping.check()
-    make_once(folder, "tokens", lambda new: _write_corpus(data, tokenizer, only, new), warn)
+    make_once(folder, lambda new: _write_corpus(data, tokenizer, only, new))
     path, dtype = folder / _TOKENS, token_dtype(vocab_size)
     with file_errors(folder, advice=CHANGE):
         about = json.loads((folder / _ABOUT).read_text("utf-8"))

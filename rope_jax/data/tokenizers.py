@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -270,14 +270,12 @@ def open_tokenizer(
     config: TokenizerConfig,
     data: DataConfig,
     copy: Path | None = None,
-    warn: Callable[[str], Any] = print,
     known: int | None = None,
 ) -> Tokenizer:
     """Return the tokenizer that a run's config describes.
 
     data: the corpus whose train split `bpe` is trained on, once: the result is cached.
     copy: the run's own tokenizer.json, which is preferred if it exists.
-    warn: called with one line if the cached tokenizer is damaged.
     known: size of the model's vocabulary, see `JsonTokenizer`; None: that of the tokenizer.
 
     UserError: a file cannot be read or does not fit, or as `load_documents`.
@@ -298,7 +296,7 @@ def open_tokenizer(
             texts = ([text for _, text in batch] for batch in batches)
             (new / _FILE).write_text(train_bpe(texts, config.vocab_size), "utf-8")
 
-    make_once(folder, "the tokenizer", train, warn)
+    make_once(folder, train)
     return read_tokenizer(folder / _FILE, START_TOKEN)
 
 
@@ -324,8 +322,8 @@ def read_content(path: Path) -> str:
 def describe_tokenizer(config: TokenizerConfig, tokenizer: Tokenizer) -> str:
     """Return one line on a tokenizer, and on what precedes a document."""
     ids = ", ".join(map(str, tokenizer.bos_ids))
-    plural = "s" * (len(tokenizer.bos_ids) > 1)
-    start = f"{' '.join(start_tokens(config.start))} (token{plural} {ids})" if ids else "none"
+    tokens = "token" if len(tokenizer.bos_ids) == 1 else "tokens"
+    start = f"{' '.join(start_tokens(config.start))} ({tokens} {ids})" if ids else "none"
     return f"{config.type}, {tokenizer.vocab_size:,} tokens; document start: {start}"
 
 

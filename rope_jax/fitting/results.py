@@ -18,7 +18,7 @@ from rope_jax.plots.style import figure_style
 from rope_jax.positions.mapping import FittedParams
 from rope_jax.results.statistics import paired_difference
 
-_MOST_LABELS = 8  # of layers, that can be told apart
+_MAX_LABELS = 8  # of layers, that can be told apart
 
 
 class FitRow(NamedTuple):
@@ -95,7 +95,7 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
         )
         for axis, panel in zip(axes, panels, strict=True):
             colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(panel.values)))
-            every = -(-len(colours) // _MOST_LABELS) if len(colours) > 1 else 0
+            every = -(-len(colours) // _MAX_LABELS) if len(colours) > 1 else 0
             for layer, (colour, heads) in enumerate(zip(colours, panel.values, strict=True)):
                 label = f"layer {layer}" if every and layer % every == 0 else None
                 low, high = heads.min(axis=0), heads.max(axis=0)

@@ -1,9 +1,6 @@
 """Fit a run's positions: from its checkpoint to a strategy file, a table and a figure."""
 
-import contextlib
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -71,12 +68,17 @@ def fit_run(
         step = max(saved, default=0) if config.step is None else config.step
         if step in saved:  # before anything is loaded; others are refused when they are read
             checked_start(session.config, config, session.config.stage_at(step))
-        with _locked(folder, config):
-            if (folder / _SUMMARY).exists():
-                _check_finished(folder / _SUMMARY, run, config)
-                print_message(console, f"{folder}: already fitted")
-            else:
-                _fit(folder, session, config)
+        file = folder / "fit.yaml"
+        if file.exists() and load(FitConfig, file) != config:
+            raise UserError(
+                f"{folder}: holds a fit with other settings; choose another name, or delete that "
+                "folder"
+            )
+        if (folder / _SUMMARY).exists():
+            _check_finished(folder / _SUMMARY, run, config)
+            print_message(console, f"{folder}: already fitted")
+        else:
+            _fit(folder, session, config)
     return folder
 
 
@@ -129,29 +131,6 @@ def _check_memory(loaded: EvalModel, config: FitConfig) -> None:
     )
 
 
-@contextlib.contextmanager
-def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
-    """Lock the fit's folder, which is new or holds the same fit; what is refused leaves none."""
-    is_new, file = not folder.exists(), folder / "fit.yaml"
-    busy = f"{folder}: another process is fitting in it; wait for it, or choose another name"
-    with locked(folder / ".lock", busy):
-        if not file.exists():
-            write_text(file, dump(config))
-        elif load(FitConfig, file) != config:
-            raise UserError(
-                f"{folder}: holds a fit with other settings; choose another name, or delete that "
-                "folder"
-            )
-        try:
-            yield
-        except (UserError, OSError):
-            if is_new and not any(folder.glob("*.npz")):
-                shutil.rmtree(folder)
-                with contextlib.suppress(OSError):  # it holds other fits
-                    folder.parent.rmdir()
-            raise
-
-
 def _fit(folder: Path, session: Session, config: FitConfig) -> None:
     # what is fitted may differ by head
     loaded = load_model(session, config.data, None, whole_heads=True)
@@ -171,8 +150,11 @@ def _fit(folder: Path, session: Session, config: FitConfig) -> None:
     few = {"max_documents": min(4, config.max_documents), "max_blocks": 1}
     (as_it_is,) = fit.sweep(["trained"], (fit.window,), **few).measurements
     warn_of_chance(session.console, float(as_it_is.sums.mean()), loaded.model.vocab_size)
-    state = fit.run(fit_step)
-    _conclude(fit, fit_step.parameters, state)
+    # only now: what is refused leaves no folder
+    busy = f"{folder}: another process is fitting in it; wait for it, or choose another name"
+    with locked(folder / ".lock", busy):
+        write_text(folder / "fit.yaml", dump(config))
+        _conclude(fit, fit_step.parameters, fit.run(fit_step))
 
 
 def _announce(fit: Fit, learned: int) -> None:

@@ -74,10 +74,10 @@ def _all_at_once(
     groups = jnp.repeat(jnp.arange(sizes.size), sizes, total_repeat_length=x.shape[0])
 
     def product(x: Array, name: str) -> Array:
-        own, dtype = weights[name], jnp.bfloat16 if low_precision else x.dtype
-        factors = x.astype(dtype), own["kernel"].astype(dtype)
+        weight, dtype = weights[name], jnp.bfloat16 if low_precision else x.dtype
+        factors = x.astype(dtype), weight["kernel"].astype(dtype)
         y = jax.lax.ragged_dot(*factors, sizes, preferred_element_type=jnp.float32).astype(x.dtype)
-        return y + own["bias"][groups] if "bias" in own else y
+        return y + weight["bias"][groups] if "bias" in weight else y
 
     return function(product, x)
 
@@ -101,13 +101,13 @@ def _in_blocks(
     padded = jnp.pad(x, ((0, size), (0, 0)))
 
     def of_group(y: Array, group: tuple[Weights, Array, Array]) -> tuple[Array, None]:
-        own, first, last = group
+        group_weights, first, last = group
 
         def step(block: Array, y: Array) -> Array:
             at = first + block * size
             rows = jax.lax.dynamic_slice_in_dim(padded, at, size)
             # What it writes past the group's last row, the next groups replace.
-            new = _of_one(function, low_precision, own, rows)
+            new = _of_one(function, low_precision, group_weights, rows)
             return jax.lax.dynamic_update_slice_in_dim(y, new, at, 0)
 
         return jax.lax.fori_loop(0, -((first - last) // size), step, y), None
@@ -124,20 +124,20 @@ def _gradient_in_blocks(
     run = functools.partial(_of_one, function, low_precision)
 
     def of_group(dx: Array, group: tuple[Weights, Array, Array]) -> tuple[Array, Weights]:
-        own, first, last = group
+        group_weights, first, last = group
 
         def step(block: Array, sums: tuple[Array, Weights]) -> tuple[Array, Weights]:
-            dx, d_own = sums
+            dx, d_group = sums
             at = first + block * size
             rows, d_rows = (jax.lax.dynamic_slice_in_dim(y, at, size) for y in (padded, d_padded))
-            is_own = (at + jnp.arange(size) < last)[:, None]
-            more, new = jax.vjp(run, own, rows)[1](jnp.where(is_own, d_rows, 0))
-            d_own = jax.tree.map(lambda a, b: a + b.astype(jnp.float32), d_own, more)
-            return jax.lax.dynamic_update_slice_in_dim(dx, new, at, 0), d_own
+            is_of_group = (at + jnp.arange(size) < last)[:, None]
+            more, new = jax.vjp(run, group_weights, rows)[1](jnp.where(is_of_group, d_rows, 0))
+            d_group = jax.tree.map(lambda a, b: a + b.astype(jnp.float32), d_group, more)
+            return jax.lax.dynamic_update_slice_in_dim(dx, new, at, 0), d_group
 
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), own)
-        dx, d_own = jax.lax.fori_loop(0, -((first - last) // size), step, (dx, zeros))
-        return dx, jax.tree.map(lambda d, leaf: d.astype(leaf.dtype), d_own, own)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), group_weights)
+        dx, d_group = jax.lax.fori_loop(0, -((first - last) // size), step, (dx, zeros))
+        return dx, jax.tree.map(lambda d, leaf: d.astype(leaf.dtype), d_group, group_weights)
 
     groups = weights, ends - sizes, ends
     dx, d_weights = jax.lax.scan(of_group, jnp.zeros_like(padded), groups)

@@ -40,7 +40,6 @@ from rope_jax.sweeps.resolve import resolve_run_sweep
 from rope_jax.tasks import TokenizerView
 from rope_jax.training.memory import (
     StageBytes,
-    check_compile_time,
     check_stage,
     compiled_bytes,
     stage_bound,
@@ -76,7 +75,6 @@ def plan_training(
     config = resolve_run(config, placement.platform)
     check_backend(config.model, placement.platform)
     placement.check_stages(config.stages)
-    check_compile_time(config)
     program = Program(config, vocab_size, placement)
     parameters = parameter_count(program.model)
     tokens = [span.stage.steps * span.tokens_per_step for span in config.spans]

@@ -8,7 +8,6 @@ import platform
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from rope_jax.config.load import dump, load
 from rope_jax.config.schema import different_keys
@@ -118,12 +117,10 @@ class RunDirectory:
                 raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
         return load(TrainingConfig, self.config_file)
 
-    def open_tokenizer(
-        self, config: TrainingConfig, warn: Callable[[str], Any] = print
-    ) -> Tokenizer:
+    def open_tokenizer(self, config: TrainingConfig) -> Tokenizer:
         """Return the run's tokenizer, from its copy if there is one. UserError: it is another."""
         tokenizer = open_tokenizer(
-            config.tokenizer, config.data, self.tokenizer_file, warn, config.model.vocab_size
+            config.tokenizer, config.data, self.tokenizer_file, config.model.vocab_size
         )
         if self._recorded("tokenizer") not in (None, tokenizer.name):
             raise UserError(

@@ -107,12 +107,12 @@ class Task(Question):
 
 
 class Needle(NamedTuple):
-    """Tokens that are hidden in a text, behind the share `place` of it.
+    """Tokens that are hidden in a text, behind this share of it.
 
     asked: whether they are asked for, so that an ablated sample leaves them out.
     """
 
-    place: float
+    share: float
     tokens: NDArray[np.integer]
     asked: bool = False
 
@@ -128,7 +128,7 @@ def hide(
 ) -> Sample:
     """Return the sample with start, text that holds the needles, question, answer.
 
-    Needles at the same place keep their order; ablated ones make room for more text.
+    Needles at the same share keep their order; ablated ones make room for more text.
     setting: what makes them long, as in "keys: 4"; the ValueError begins with it if the window is
         too short for all of them. start: default: the document-start token.
     """
@@ -144,12 +144,12 @@ def hide(
     hidden = [needle for needle in needles if not (request.ablated and needle.asked)]
     count = free - sum(len(needle.tokens) for needle in hidden)
     filler = text[len(text) - count :]
-    pieces, before = [start], 0
-    for needle in sorted(hidden, key=lambda needle: needle.place):
-        place = round(needle.place * count)
-        pieces += [filler[before:place], needle.tokens]
-        before = place
-    tokens = np.concatenate([*pieces, filler[before:], question, answer])
+    pieces, begin = [start], 0
+    for needle in sorted(hidden, key=lambda needle: needle.share):
+        end = round(needle.share * count)
+        pieces += [filler[begin:end], needle.tokens]
+        begin = end
+    tokens = np.concatenate([*pieces, filler[begin:], question, answer])
     return answered_at_end(tokens, np.zeros(len(answer)))
 
 

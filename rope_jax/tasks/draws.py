@@ -61,10 +61,10 @@ class Draws:
         """Return `count` different whole numbers below `bound`, in random order."""
         moved: dict[int, int] = {}  # the first places of a Fisher–Yates shuffle of range(bound)
         drawn = []
-        for place in range(count):
-            other = place + self.below(bound - place)
+        for index in range(count):
+            other = index + self.below(bound - index)
             drawn.append(moved.get(other, other))
-            moved[other] = moved.get(place, place)
+            moved[other] = moved.get(index, index)
         return drawn
 
     def tokens(self, bound: int, count: int) -> Int32[np.ndarray, " count"]:

@@ -102,13 +102,13 @@ class RulerNeedle(Task):
         hidden = [drawn[key * self.values :][: self.values] for key in range(self._keys)]
         needles = []
         for number, (key, of_key) in enumerate(zip(keys, hidden, strict=True)):
-            places = sorted(draws.fraction() for _ in of_key)
+            shares = sorted(draws.fraction() for _ in of_key)
             if number == 0:
-                places = [depth, *(depth + (1 - depth) * place for place in places[1:])]
+                shares = [depth, *(depth + (1 - depth) * share for share in shares[1:])]
             about = f" One of the special magic {self.kind} for {key} is:"
-            for place, value in zip(places, of_key, strict=True):
+            for share, value in zip(shares, of_key, strict=True):
                 tokens = _joined(words, [about, f" {value}", "."])
-                needles.append(Needle(place, tokens, asked=number < self.queries))
+                needles.append(Needle(share, tokens, asked=number < self.queries))
         asked = [value for of_key in hidden[: self.queries] for value in of_key]
         answer = [piece for value in asked for piece in (",", f" {value}")][1:]
         task, question = self._prompts(keys[: self.queries])

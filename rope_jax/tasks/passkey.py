@@ -71,18 +71,18 @@ class Multikey(Task):
         }
         values = distinct(make[self.values], self.keys)
         others = self.keys - 1
-        places = [request.depth, *((part + draws.fraction()) / others for part in range(others))]
-        return _keyed(request, names, values, places, f"keys: {self.keys}")
+        shares = [request.depth, *((part + draws.fraction()) / others for part in range(others))]
+        return _keyed(request, names, values, shares, f"keys: {self.keys}")
 
 
 def _keyed(
-    request: Request, names: list[str], values: list[str], places: list[float], setting: str
+    request: Request, names: list[str], values: list[str], shares: list[float], setting: str
 ) -> Sample:
     """Return the sample that hides <<name:value>> at each place, and asks for the first value."""
     words = request.words
     needles = [
-        Needle(place, words.joined(f"<<{name}:", value, ">>"), asked=name == names[0])
-        for place, name, value in zip(places, names, values, strict=True)
+        Needle(share, words.joined(f"<<{name}:", value, ">>"), asked=name == names[0])
+        for share, name, value in zip(shares, names, values, strict=True)
     ]
     question, answer = words.encode(f"<<{names[0]}:"), words.encode(values[0])
     return hide(needles, request, question=question, answer=answer, setting=setting)

@@ -91,7 +91,7 @@ def _check(
             f"init_from.optimizer: {source.run} was imported, so its checkpoint has no moments of "
             "AdamW; give false"
         )
-    tokenizer = RunDirectory(source.run).open_tokenizer(source.config, warn)
+    tokenizer = RunDirectory(source.run).open_tokenizer(source.config)
     if tokenizer.name != corpus.tokenizer.name:
         raise UserError(
             f"init_from: the tokenizer of {source.run} is another one; leave the section tokenizer "

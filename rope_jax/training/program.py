@@ -101,8 +101,8 @@ class StageProgram:
     def validation_bytes(self) -> int:
         """Memory of a validation batch on each device, with the optimizer's state."""
         calls = self._program.config.validation.batches
-        own = program_bytes(self._compiled_sums, calls, self._placement.device)
-        return own + bytes_per_device(self._program.abstract_state.opt_state)
+        program = program_bytes(self._compiled_sums, calls, self._placement.device)
+        return program + bytes_per_device(self._program.abstract_state.opt_state)
 
     @functools.cached_property
     def compiled_step(self) -> Any:
@@ -174,7 +174,7 @@ class StageProgram:
             if has_query_scale:
                 ends = np.cumsum([group.rows for group in groups])[:-1].tolist()
                 parts = zip(groups, jnp.split(positions, ends), strict=True)
-                scales = [layers.query_scale(group.scaling, own) for group, own in parts]
+                scales = [layers.query_scale(group.scaling, rows) for group, rows in parts]
                 count = max(scale.shape[0] for scale in scales)
                 scales = [jnp.broadcast_to(x, (count, *x.shape[1:])) for x in scales]
                 rotary = rotary._replace(query_scale=jnp.concatenate(scales, axis=1))

@@ -225,8 +225,8 @@ def _by_bucket(
     name: str, edges: Sequence[int], values: Iterable[Any], length: int
 ) -> dict[str, float]:
     """Name the values of buckets that begin at these edges, such as "tokens_at/16-31"."""
-    buckets = itertools.pairwise([*edges, length])
-    return {
-        f"{name}/{first}" + f"-{end - 1}" * (end > first + 1): float(value)
-        for (first, end), value in zip(buckets, values, strict=True)
-    }
+    scalars = {}
+    for (first, end), value in zip(itertools.pairwise([*edges, length]), values, strict=True):
+        bucket = f"{first}-{end - 1}" if end > first + 1 else f"{first}"
+        scalars[f"{name}/{bucket}"] = float(value)
+    return scalars

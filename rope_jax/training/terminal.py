@@ -51,9 +51,9 @@ def announce(
     if mix := config.data.mix:
         rows["mix"] = ", ".join(f"{100 * task.share:g}% {task.task}" for task in mix)
     if config.init_from is not None:
-        taken = "weights and AdamW's moments" if config.init_from.optimizer else "weights"
+        inherited = "weights and AdamW's moments" if config.init_from.optimizer else "weights"
         step = config.init_from.step or "of the newest checkpoint"
-        rows["starts from"] = f"{config.init_from.run}, step {step}: {taken}"
+        rows["starts from"] = f"{config.init_from.run}, step {step}: {inherited}"
     for number, stage in enumerate(stages):
         scaling, map_ = config.stage_scaling(number), config.stage_map(number)
         if scaling.type == "none" and map_ is None:
@@ -117,13 +117,13 @@ class TrainingProgress(StepProgress):
 
     def swept(self, step: int, scalars: Scalars) -> None:
         """Show a sweep: "sweep trained: −0.012 at 256, +0.104 at 512 nats above truncation"."""
-        found: dict[str, list[str]] = {}
+        by_label: dict[str, list[str]] = {}
         for tag, above in scalars.items():
             _, label, quantity = tag.split("/")
             if quantity.startswith("above_truncation_"):
                 length = quantity.removeprefix("above_truncation_")
-                found.setdefault(label, []).append(f"{signed_text(above)} at {length}")
-        for label, shown in found.items():
+                by_label.setdefault(label, []).append(f"{signed_text(above)} at {length}")
+        for label, shown in by_label.items():
             line = f"sweep {label}: {', '.join(shown)} nats above truncation"
             self._console.print(f"step {step}/{self._total}  {line}")
 

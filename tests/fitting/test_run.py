@@ -249,19 +249,6 @@ def test_a_finished_fit_does_nothing_and_another_is_refused(run, quick, settings
         fitted(copy, **settings)
 
 
-def test_a_refused_fit_leaves_the_others(run, tmp_path, monkeypatch):
-    copy = copied(run, tmp_path)
-
-    def meanwhile(*_, **__):
-        (copy[0].fits / "other").mkdir()
-        raise UserError("refused")
-
-    monkeypatch.setattr("rope_jax.fitting.run.load_model", meanwhile)
-    with pytest.raises(UserError, match=r"^refused$"):
-        fitted(copy, **QUICK)
-    assert [path.name for path in copy[0].fits.iterdir()] == ["other"]
-
-
 def test_numbers_that_cannot_change_the_start_are_refused_before_weights_are_read(run, monkeypatch):
     monkeypatch.setattr("rope_jax.fitting.run.load_model", None)
     for given in ({"start": "none"}, {"start": {"type": "yarn", "factor": 2}}):
