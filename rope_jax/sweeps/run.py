@@ -79,7 +79,7 @@ def sweep_run(
             whole_heads=differ_by_head(entry.map for entry in resolved.config.scalings),
         )
         planned, results = _measure(loaded, resolved, steps)
-        _finish(loaded, training, planned.sweep.config, sweep_tables(results))
+        _finish(loaded, planned.sweep.config, sweep_tables(results))
 
 
 def _measure(
@@ -162,16 +162,14 @@ def sweep_tables(results: Sequence[Result]) -> SweepTables:
     )
 
 
-def _finish(
-    loaded: EvalModel, training: TrainingConfig, config: SweepConfig, tables: SweepTables
-) -> None:
+def _finish(loaded: EvalModel, config: SweepConfig, tables: SweepTables) -> None:
     """Write the results, delete journals of other checkpoints, and show the tables."""
     run, console, newest = loaded.session.run, loaded.session.console, tables.checkpoints[0]
     folder = run.evals / config.name
 
     def write() -> None:
         with file_errors(folder, *GO_ON):
-            write_folder(folder, config, tables, training)
+            write_folder(folder, config, tables, loaded.session.recorded)
         run.remove_sweep_journals(config.name, [one.step for one in tables.checkpoints])
 
     processes.on_first(write)

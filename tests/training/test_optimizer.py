@@ -99,12 +99,6 @@ def test_the_last_step_of_wsd_has_the_final_rate(steps, schedule, wanted):
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-9)
 
 
-def test_a_cosine_is_half_way_down_in_the_middle():
-    given = {"learning_rate": 1e-2, "warmup_steps": 10, "final_lr_fraction": 0.1}
-    found = rates(config(100, **given), [1, 10, 40, 55, 100])
-    np.testing.assert_allclose(found, [1e-3, 1e-2, 7.75e-3, 5.5e-3, 1e-3], rtol=1e-5)
-
-
 # AdamW
 
 
