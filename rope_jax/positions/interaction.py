@@ -92,7 +92,7 @@ class Interaction(NamedTuple):
     masks:  the keys of each band. Every key that a query sees belongs to exactly one, its own key
             to the first.
     scores: the logits of a block of queries and a block of keys.
-    values: what is added to the weighted values (Shaw); None: nothing.
+    values: what is added to the weighted values, if anything (Shaw).
     sinks:  whether params["sinks"] [N] is one more logit of each query's softmax, which takes a
             share of its weights but has no value (gpt-oss).
     """
@@ -156,8 +156,8 @@ def _spread(
     # A row that lies entirely outside the table is a slice of the padding on one of its sides.
     padding = [(0, 0)] * (table.ndim - 1) + [(keys, keys)]
     descending = jnp.pad(table, padding, mode="edge")[..., ::-1]
-    places = descending.shape[-1] - 1 - keys - (query_index - key_index[0])
-    starts = jnp.clip(places, 0, descending.shape[-1] - keys)
+    starts = descending.shape[-1] - 1 - keys - (query_index - key_index[0])
+    starts = jnp.clip(starts, 0, descending.shape[-1] - keys)
     if table.shape[-2] == 1:
         return _slices(descending[..., 0, :], starts, keys, axis=None)
     return _slices(descending, starts, keys, axis=-2)

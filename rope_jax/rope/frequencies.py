@@ -70,7 +70,7 @@ class Rotary(NamedTuple):
     bands:       of a position map (`rope_jax.positions.bands`), which see some keys with other
                  frequencies or at other positions; empty: no map.
     bias:        float32 [L, B, N, C], added to the logits of head n at distance c, and the last one
-                 at C − 1 and more; None: nothing is added.
+                 at C − 1 and more; or None.
 
     An axis of size 1 broadcasts and is never dropped: [L, d/2] against batched positions would
     broadcast wrongly, and silently so if L equals B.

@@ -7,6 +7,7 @@ head dim after rotation, pairs d/2 of the rotary dimension d. An axis marked # m
 from typing import ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
@@ -120,3 +121,10 @@ class Encoding(Settings):
     def values(self) -> AddedValues | None:
         """What is added to the weighted values, if anything."""
         return None
+
+
+def bounded(
+    x: Float[Array, "*shape"], low: float, high: float | None = None
+) -> Float[Array, "*shape"]:
+    """Return min(max(x, low), high) with a derivative of 1, so that x can come back from beyond."""
+    return x + jax.lax.stop_gradient(jnp.clip(x, low, high) - x)

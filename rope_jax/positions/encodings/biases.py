@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float32, Float64, Int32, Key
 from pydantic import Field, model_validator
 
-from rope_jax.positions.encodings.base import Encoding, Positions, Sizes
-from rope_jax.positions.functions import bounded
+from rope_jax.positions.encodings.base import Encoding, Positions, Sizes, bounded
 from rope_jax.positions.interaction import (
     KeyIndex,
     Keys,

@@ -16,8 +16,8 @@ from rope_jax.positions.encodings.base import (
     Positions,
     RotatedHeads,
     Sizes,
+    bounded,
 )
-from rope_jax.positions.functions import bounded
 from rope_jax.positions.interaction import (
     KeyIndex,
     Keys,

@@ -37,11 +37,11 @@ class Places:
 
     def of(self, positions: Int[AnyArray, "*shape"]) -> Int[AnyArray, "*shape"]:
         """Return the function's values, of the positions' dtype."""
-        places = positions if self.chunk is None else positions % self.chunk
+        moved = positions if self.chunk is None else positions % self.chunk
         if self.group > 1:
-            places = places // self.group
-        places = places + self.offset
-        return places if self.cap is None else places.clip(max=self.cap)
+            moved = moved // self.group
+        moved = moved + self.offset
+        return moved if self.cap is None else moved.clip(max=self.cap)
 
 
 OWN = Places()
@@ -101,8 +101,8 @@ class PositionMap(Settings):
             return self
         if length <= window and not self.acts_inside:
             return None
-        settings, found = self.model_dump(), self.resolved(window, length)
-        settings |= {name: x for name, x in found.items() if settings[name] == "auto"}
+        settings, resolved = self.model_dump(), self.resolved(window, length)
+        settings |= {name: x for name, x in resolved.items() if settings[name] == "auto"}
         try:
             return validated(type(self), settings)
         except ValueError as error:
@@ -197,7 +197,7 @@ def relative_positions(
 
     ValueError: a band has frequencies of its own, for which no single r exists.
     """
-    found = np.full((queries.size, keys.size), np.nan)
+    relative = np.full((queries.size, keys.size), np.nan)
     distance = queries[:, None] - keys[None]
     for band in bands:
         if band.far is not None:
@@ -205,8 +205,8 @@ def relative_positions(
         visible = band.mask.by_distance(distance) & band.mask.by_document_position(queries, keys)
         steps = band.query.of(queries)[:, None] - band.key.of(keys)[None]
         r = steps / band.divisor + band.border * (1 - 1 / band.divisor)
-        found = np.where(visible, r, found)
-    return found
+        relative = np.where(visible, r, relative)
+    return relative
 
 
 def first_changed_distance(bands: tuple[MapBand, ...], length: int) -> int | None:

@@ -66,8 +66,10 @@ def _divisors(w: int) -> list[int]:
 
 def _divisible(w: int) -> int:
     """Return, of the numbers from 7w/8 to w, the one that most powers of 2 divide."""
-    exponents = range(w.bit_length() - 1, -1, -1)
-    return next(w >> a << a for a in exponents if w >> a << a >= 7 * w // 8)
+    power = 1
+    while w // (2 * power) * (2 * power) >= max(1, 7 * w // 8):
+        power *= 2
+    return w // power * power
 
 
 class DualChunk(PositionMap):

@@ -178,6 +178,6 @@ def _read_json(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError):  # ValueError also covers bad UTF-8 and overlong numbers
         raise ValueError(f"path: {path} is not JSON") from None
     if not isinstance(numbers, dict) or not numbers.keys() <= _SHARED_DEPTH.keys():
-        found = ", ".join(numbers) if isinstance(numbers, dict) else "no keys"
-        raise ValueError(f"path: {path} may hold {', '.join(_SHARED_DEPTH)}; it has {found}")
+        keys = ", ".join(numbers) if isinstance(numbers, dict) else "no keys"
+        raise ValueError(f"path: {path} may hold {', '.join(_SHARED_DEPTH)}; it has {keys}")
     return numbers

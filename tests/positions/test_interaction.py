@@ -1,10 +1,10 @@
-"""Functions of attention with an encoding: a network and its derivatives, tables by distance."""
+"""Tables by distance, spread over blocks of queries and keys; FIRE's network."""
 
 import jax
 import numpy as np
 import pytest
 
-from rope_jax.positions.functions import mlp
+from rope_jax.positions.encodings.fire import mlp
 from rope_jax.positions.interaction import add_by_distance, sum_by_distance
 
 T, S, C = 5, 7, 6
