@@ -1,4 +1,4 @@
-"""Schema of the tokenizer. Imports neither jax nor tokenizers."""
+"""Schema of the tokenizer."""
 
 from typing import Annotated, Literal
 

@@ -80,27 +80,33 @@ def test_a_row_has_every_field(result):
     row = rows(result, ORIGIN)[-1]
     nll = np.average(LEVEL, weights=TOKENS) + 0.01
     interval = mean_nll(result.measurements[-1].sums, resamples=50, seed=1)
-    assert row[:5] == ("pi-auto", "pi", "", 4.0, True)
-    assert row[5:9] == ("same_tokens", 64, 61, 64)  # positions
-    assert row[9:14] == (500, "demo", 3, "c0ffee", "test")
-    assert (row.metric, row.value) == ("nats", row.nll)
-    assert (row.ci_low, row.ci_high) == (interval.low, interval.high)
-    assert (row.reliable, row.tokens, row.documents, row.units) == (True, 24 * 4 + 6 * 8, 30, 30)
-    assert row[-4:] == ("0123456789abcdef", None, "document", 0.1235)  # targets, stride, bos
-    assert row.nll == pytest.approx(nll, rel=1e-12)
-    assert row.ppl == pytest.approx(math.exp(nll), rel=1e-12)
     # 2.5 bytes per token: nats per token → bits per byte
-    assert row.bpb == pytest.approx(nll / 2.5 * math.log2(math.e), rel=1e-12)
-    ends = np.array([row.ci_low, row.ci_high]) / 2.5 / math.log(2)
-    assert [row.bpb_low, row.bpb_high] == pytest.approx(ends, rel=1e-12)
+    in_bits = 1 / 2.5 / math.log(2)
+    wanted = {
+        **{"nll": nll, "value": nll, "ppl": math.exp(nll), "bpb": nll * in_bits},
+        **{"ci_low": interval.low, "ci_high": interval.high},
+        **{"bpb_low": interval.low * in_bits, "bpb_high": interval.high * in_bits},
+    }
+    found = row._asdict()
+    assert {name: found.pop(name) for name in wanted} == pytest.approx(wanted, rel=1e-12)
+    assert found == {
+        **{"name": "pi-auto", "scaling": "pi", "map": "", "factor": 4.0, "auto": True},
+        **{"protocol": "same_tokens", "length": 64, "first_position": 61, "last_position": 64},
+        **{"step": 500, "run": "demo", "seed": 3, "corpus": "c0ffee", "split": "test"},
+        **{"metric": "nats", "reliable": True, "tokens": 24 * 4 + 6 * 8, "documents": 30},
+        **{"units": 30, "targets": "0123456789abcdef", "stride": None, "bos": "document"},
+        "seconds": 0.1235,
+    }
     assert row.ci_low < row.nll < row.ci_high
 
 
 def test_rows_have_the_settings_of_their_entries_in_the_order_of_the_measurements(result):
     lengths = (8, 16, 32, 64)
-    found = [(*row[:2], *row[3:5], row.length) for row in rows(result, ORIGIN)]
-    assert found[:4] == [("trained", "none", None, False, n) for n in lengths]
-    assert found[4:] == [("pi-auto", "pi", max(1.0, n / 16), True, n) for n in lengths]
+    found = [(row.name, row.factor, row.auto, row.length) for row in rows(result, ORIGIN)]
+    assert found == [
+        *(("trained", None, False, n) for n in lengths),
+        *(("pi-auto", max(1.0, n / 16), True, n) for n in lengths),
+    ]
     settings = {"scalings": [{"type": "pi", "factor": 4, "name": "fixed"}]}
     one = measurement("fixed", 64, 0.0, protocol="sliding", first=9, stride=4)
     (row,) = rows(result_of([one], **settings), ORIGIN)
