@@ -290,7 +290,7 @@ def test_values_without_an_interval_are_shown_alone():
     assert "<td>7.389</td>" in shown
 
 
-HEAVY = "scipy.stats", "matplotlib", "pandas", "datasets", "rich", "orbax", "flax", "plotly"
+HEAVY = "scipy.stats", "matplotlib", "pandas", "datasets", "orbax", "plotly"
 
 
 @pytest.mark.slow
