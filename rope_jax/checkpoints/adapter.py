@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rope_jax.checkpoints.keys import ADAPTER
 from rope_jax.checkpoints.opening import opened, read_json, without_prefix
 from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError
@@ -25,21 +26,6 @@ from rope_jax.errors import UserError
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
-# Values that plain LoRA has; what else there is cannot be merged by one product for each matrix, or
-# changes the base model's weights. Keys that are absent here have to be off, whatever they are.
-_PLAIN: dict[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",),
-    "bias": ("none", None),
-    "use_rslora": (True, False, None),
-    "init_lora_weights": (True, False, None, "gaussian"),
-}
-_READ_OR_IGNORED = {
-    *("base_model_name_or_path", "revision", "lora_alpha", "alpha_pattern", "lora_dropout"),
-    *("r", "rank_pattern"),
-    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "task_type"),
-    *("auto_mapping", "inference_mode", "megatron_config", "megatron_core", "parent_library"),
-    *("peft_version", "qalora_group_size"),
-}
 _ADVICE = (
     "only plain LoRA can be merged here; merge the adapter with PEFT (merge_and_unload), and save "
     "the model"
@@ -106,11 +92,10 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
         )
     config = read_json(path)
     for key, value in config.items():
-        plain = _PLAIN.get(key, (None, False, [], {}, ""))
+        plain = [*ADAPTER["plain"].get(key, ()), None, False, [], {}, ""]
         # by type as well: 1 is no flag
-        if key not in _READ_OR_IGNORED and not any(
-            value == x and type(value) is type(x) for x in plain
-        ):
+        is_plain = any(value == x and type(value) is type(x) for x in plain)
+        if key not in ADAPTER["read_or_ignored"] and not is_plain:
             raise UserError(f"{path}: {key}: is {show_value(value)}, and {_ADVICE}")
     # as PEFT matches them: the end of a module's name
     given = config.get("alpha_pattern") or {}
@@ -144,13 +129,15 @@ def _changes(
             tensor = np.asarray(file.get_tensor(name)).astype(np.float32)
             parts.setdefault(match[1], {})[match[2]] = tensor
     changes = {}
-    for module, own in parts.items():
+    for module, factors in parts.items():
         name = f"{without_prefix(module)}.weight"
-        if not own.keys() >= {"lora_A", "lora_B"}:
+        if not factors.keys() >= {"lora_A", "lora_B"}:
             raise UserError(f"{path}: {name} has only one of lora_A and lora_B")
         alphas = (alpha for pattern, alpha in patterns.items() if pattern.match(module))
-        rank = len(own["lora_A"])
+        rank = len(factors["lora_A"])
         divisor = math.sqrt(rank) if config.get("use_rslora") else rank
         scale = next(alphas, config["lora_alpha"]) / divisor
-        changes[name] = Change(own["lora_A"], own["lora_B"], scale, own.get("base_layer"))
+        changes[name] = Change(
+            factors["lora_A"], factors["lora_B"], scale, factors.get("base_layer")
+        )
     return changes

@@ -115,19 +115,19 @@ class CheckpointFiles:
 
     def _join_scales(self) -> None:
         """Give quantized tensors their scales, and all of them numpy's names of their types."""
-        found, self.tensors = self.tensors, {}
-        pairs = {name: partner(name, info.dtype) for name, info in found.items()}
+        stored, self.tensors = self.tensors, {}
+        pairs = {name: partner(name, info.dtype) for name, info in stored.items()}
         scales = {pair[1] for pair in pairs.values() if pair is not None}
         # those of activations, which are not quantized here
         scales |= {f"{scale.removesuffix('weight_scale_inv')}activation_scale" for scale in scales}
-        for name, info in found.items():
+        for name, info in stored.items():
             if name in scales:
                 continue
             pair = pairs[name]
-            if pair is not None and pair[1] in found:
+            if pair is not None and pair[1] in stored:
+                name, scales_name = pair
                 shape = logical_shape(info.shape, info.dtype)
-                dtype, own = "bfloat16", found[pair[1]]
-                name, info = pair[0], info._replace(shape=shape, dtype=dtype, scales=own)
+                info = info._replace(shape=shape, dtype="bfloat16", scales=stored[scales_name])
             elif info.dtype in _DTYPES:
                 info = info._replace(dtype=_DTYPES[info.dtype])
             else:

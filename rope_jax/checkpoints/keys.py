@@ -19,6 +19,8 @@ IGNORED_BY: Mapping[str, list[str]] = _TABLE["ignored_by"]
 """Keys that a family's code does not read, by model_type."""
 REFUSED = {name: reason for reason, names in _TABLE["refused"].items() for name in names}
 """Why models of a model_type cannot be read."""
+ADAPTER: Mapping[str, Any] = _TABLE["adapter"]
+"""What keys of an adapter's config mean."""
 _IGNORED = re.compile("|".join(_TABLE["ignored"]))
 _CHANGES = re.compile("|".join(_TABLE["changes"]), re.IGNORECASE)
 _TURN_OFF = re.compile("|".join(_TABLE["turn_off"]))

@@ -102,8 +102,10 @@ def params_of(run: RunDirectory, step: int = 0) -> Params:
     """Return the parameters in one of a run's checkpoints."""
     config = run.load_config()
     model = language_model(resolve_run(config), run.open_tokenizer(config).vocab_size)
-    like = Placement(config.mesh).splitting(model.shardings).shard_state(model.abstract_params())
-    return params_at(run.checkpoints, step, like)
+    abstract_params = (
+        Placement(config.mesh).splitting(model.shardings).shard_state(model.abstract_params())
+    )
+    return params_at(run.checkpoints, step, abstract_params)
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -140,8 +142,10 @@ def loaded(folder: Path, param_dtype: str = "float32") -> tuple[TrainingConfig, 
     description.model["param_dtype"] = param_dtype
     config = config_of(description)
     model = language_model(resolve_run(config), description.model["vocab_size"])
-    like = Placement(config.mesh).splitting(model.shardings).shard_state(model.abstract_params())
-    return config, load_parameters(files, description.family.rows(config.model), like)
+    abstract_params = (
+        Placement(config.mesh).splitting(model.shardings).shard_state(model.abstract_params())
+    )
+    return config, load_parameters(files, description.family.rows(config.model), abstract_params)
 
 
 def logits_function(config: TrainingConfig) -> Any:

@@ -46,11 +46,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     made, rng = RunDirectory(Path(config.runs_dir) / config.name), np.random.default_rng(0)
     made.path.mkdir(parents=True)
     made.config_file.write_text(dump(config))
-    like = jax.eval_shape(lambda: language_model(resolve_run(config), 257).init(0))
-    given = made.checkpoints, 2, provenance_of(config, None), like
+    shapes = jax.eval_shape(lambda: language_model(resolve_run(config), 257).init(0))
+    given = made.checkpoints, 2, provenance_of(config, None), shapes
     with contextlib.closing(Checkpoints(*given)) as checkpoints:
         for step in (8, 9):
-            params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), like)
+            params = jax.tree.map(
+                lambda x: rng.normal(size=x.shape).astype(x.dtype), abstract_params
+            )
             checkpoints.save(step, TrainState(jax.device_put(params), None))
         checkpoints.wait()
     return made

@@ -334,37 +334,41 @@ def replaced(old: bytes, new: bytes) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "metadata", "says_"),
+    ("change", "message"),
     [
-        (truncated, {}, "is truncated or damaged (output_norm.weight ends at byte"),
-        (cut_in_the_header, {}, "is truncated or damaged (the header does not end)"),
-        (
-            replaced(b"output_norm.weight\1", b"output_norm.weight\0"),
-            *({}, "is truncated or damaged (output_norm.weight has 0 axes)"),
-        ),
-        (None, {"general__type": "adapter"}, "general.type: is 'adapter', not a model; name the"),
-        (None, {"llama__rope__scaling__type": "ntk"}, "llama.rope.scaling.type: is 'ntk', which"),
-        (None, {"llama__attention__clamp": 8}, "llama.attention.clamp: is 8, which nothing here"),
-        (None, {"general__architecture": "gptneox"}, "gptneox.context_length: is missing; it"),
-        (None, {"split__count": 3}, "is one of 3 files, which should be named …-00001-of-00003."),
-        (
-            None,
-            byte_level() | {"tokenizer__ggml__token_type": [1]},
-            "tokenizer.ggml.tokens: has 264 elements, but scores 264 and token_type 1; all",
-        ),
-        (None, {"tokenizer__ggml__model": "gpt2"}, "tokenizer.ggml.tokens: is missing, as a gpt2"),
-        (None, {"tokenizer__ggml__model": "rwkv"}, "tokenizer.ggml.model: 'rwkv' is not one of gp"),
-        (None, byte_level("gpt-9"), "tokenizer.ggml.pre: 'gpt-9' is not one of "),
+        (truncated, "is truncated or damaged (output_norm.weight ends at byte"),
+        (cut_in_the_header, "is truncated or damaged (the header does not end)"),
+        (replaced(b"output_norm.weight\1", b"output_norm.weight\0"),
+         "is truncated or damaged (output_norm.weight has 0 axes)"),
     ],
-)
-def test_what_cannot_be_read(
-    tmp_path: Path, change: Callable[[Path], None] | None, metadata: dict[str, Any], says_: str
-) -> None:
-    case = with_vocabulary(264)
-    path = write_gguf(tmp_path / "tiny.gguf", case, **metadata)
-    if change is not None:
-        change(path)
-    assert says(imported, path).startswith(f"{path}: {says_}")
+)  # fmt: skip
+def test_a_damaged_file(tmp_path: Path, change: Callable[[Path], None], message: str) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", with_vocabulary(264))
+    change(path)
+    assert says(imported, path).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"general__type": "adapter"}, "general.type: is 'adapter', not a model; name the"),
+        ({"llama__rope__scaling__type": "ntk"}, "llama.rope.scaling.type: is 'ntk', which"),
+        ({"llama__attention__clamp": 8}, "llama.attention.clamp: is 8, which nothing here"),
+        ({"general__architecture": "gptneox"}, "gptneox.context_length: is missing; it"),
+        ({"llama__attention__head_count": [4, 4]}, "num_attention_heads: should be a whole number"),
+        ({"llama__attention__head_count": [4, 4], "llama__attention__key_length": None},
+         "has metadata of a wrong kind ("),
+        ({"split__count": 3}, "is one of 3 files, which should be named …-00001-of-00003."),
+        (byte_level() | {"tokenizer__ggml__token_type": [1]},
+         "tokenizer.ggml.tokens: has 264 elements, but scores 264 and token_type 1; all"),
+        ({"tokenizer__ggml__model": "gpt2"}, "tokenizer.ggml.tokens: is missing, as a gpt2"),
+        ({"tokenizer__ggml__model": "rwkv"}, "tokenizer.ggml.model: 'rwkv' is not one of gp"),
+        (byte_level("gpt-9"), "tokenizer.ggml.pre: 'gpt-9' is not one of "),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read(tmp_path: Path, metadata: dict[str, Any], message: str) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", with_vocabulary(264), **metadata)
+    assert says(imported, path).startswith(f"{path}: {message}")
 
 
 EPS, KEYS = "attention__layer_norm_rms_epsilon", "attention__key_length"

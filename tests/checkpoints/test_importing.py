@@ -258,14 +258,9 @@ def test_a_sweep_of_a_checkpoint_imports_it_once(
     config = validate(SweepConfig, raw, "test")
     sweep_run(run, training, config, plain_console(file=printed, width=1000))
     assert (run.evals / "sweep" / "results.csv").is_file()
-    assert (
-        "trained: the model as published, with its own yarn, factor 4 of L 8, which every other "
-        "entry replaces\n"
-    ) in printed.getvalue()
-    assert (
-        "scalings: auto is length / window, and the window is 4 times L = 8: pi-auto, ntk-auto, "
-        "yarn-auto change nothing up to the window; give factors of length / L"
-    ) in printed.getvalue()
+    shown = printed.getvalue()
+    assert "trained: the model as published, with its own yarn, factor 4 of L 8, which" in shown
+    assert "scalings: auto is length / window, and the window is 4 times L = 8: pi-auto," in shown
 
 
 def with_tokenizer(folder: Path, template: str | None, **settings: Any) -> Path:
@@ -297,13 +292,10 @@ def test_a_start_that_the_post_processor_does_not_add(folder: Path) -> None:
         given = with_tokenizer(byte_checkpoint(folder), None, **settings)
         run = imported(given, plain_console(file=said, width=1000), name=name)
         assert run.load_config().tokenizer.start == start
-        shown = "document start: none"
-        if start is not None:
-            shown = (
-                f"document start: {start} (token 258), which the tokenizer's own post-processor "
-                "does not add"
-            )
-        assert f"{shown}\n" in said.getvalue()
+        shown = (
+            "none\n" if start is None else f"{start} (token 258), which the tokenizer's own post"
+        )
+        assert f"document start: {shown}" in said.getvalue()
 
 
 def test_a_start_of_two_tokens_is_read_swept_and_exported(folder: Path, tmp_path: Path) -> None:
