@@ -28,8 +28,9 @@ _WIDEST_HELP = 120  # columns: longer lines are hard to read
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        advice = "write key=value; " * message.startswith("unrecognized arguments")
-        raise UserError(f"{message}; {advice}see {self.prog} --help")
+        if message.startswith("unrecognized arguments"):
+            message += "; write key=value"
+        raise UserError(f"{message}; see {self.prog} --help")
 
 
 def parser(

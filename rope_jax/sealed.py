@@ -21,7 +21,7 @@ from rope_jax.errors import UserError
 
 CHECKSUMS = "SHA256SUMS"
 _OLD = ".old"
-_MOST_BYTES = 2**16  # of the checksums
+_MAX_BYTES = 2**16  # of the checksums
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 
 
@@ -147,10 +147,10 @@ def seal(folder: Path, names: Sequence[str]) -> None:
 
 
 def read_checksums(folder: Path) -> Mapping[str, str] | None:
-    """Return the checksums of a folder's files by name; None if it has none. Raises Damaged."""
+    """Return the checksums of a folder's files by name, or None if it has none. Raises Damaged."""
     path = folder / CHECKSUMS
     try:
-        lines = read_limited(path, _MOST_BYTES).decode("ascii", "replace").splitlines()
+        lines = read_limited(path, _MAX_BYTES).decode("ascii", "replace").splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return None
     matches = [_LINE.fullmatch(line) for line in lines]

@@ -32,8 +32,10 @@ def plan(argv: list[str], devices: Sequence[Any] | None = None) -> None:
     is_run = Path(arguments.planned, "config.yaml").is_file()
     sweep_file = None if arguments.sweep is None else config_path(arguments.sweep, "sweeps")
     config = None if is_run else load_training(config_path(arguments.planned), overrides)
-    own = overrides if is_run else []
-    sweep = load(SweepConfig, sweep_file, own) if is_run or sweep_file is not None else None
+    sweep_overrides = overrides if is_run else []
+    sweep = (
+        load(SweepConfig, sweep_file, sweep_overrides) if is_run or sweep_file is not None else None
+    )
     from rope_jax.console import plain_console
     from rope_jax.planning.plan import plan_sweep, plan_training, planned_vocabulary
     from rope_jax.runs.directory import RunDirectory
@@ -50,6 +52,6 @@ def plan(argv: list[str], devices: Sequence[Any] | None = None) -> None:
         plan_sweep(config, sweep, vocab_size, console, devices)
     words = () if arguments.sweep is None else ("--sweep", arguments.sweep)
     if is_run:
-        cli.print_next(cli.command_line("sweep", arguments.planned, *words, *own))
+        cli.print_next(cli.command_line("sweep", arguments.planned, *words, *overrides))
     else:
         cli.print_next(cli.command_line("train", arguments.planned, *overrides))

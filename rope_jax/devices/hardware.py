@@ -24,8 +24,9 @@ _ON_CPU = {"xla_backend_optimization_level": 2}
 def device_line(numbers: str, devices: Sequence[Any] | None = None) -> str:
     """Return one line that names the devices, by default all, and the dtype they compute in."""
     devices = jax.devices() if devices is None else devices
-    kind, platform = devices[0].device_kind, devices[0].platform
-    name = kind if kind == platform else f"{kind} ({platform})"
+    name, platform = devices[0].device_kind, devices[0].platform
+    if name != platform:
+        name = f"{name} ({platform})"
     return f"{len(devices)} × {name}, {numbers}"
 
 

@@ -154,28 +154,28 @@ class _Entry(NamedTuple):
             for source in sources
             if all(value in chosen.get(axis, (value,)) for axis, value in source.values.items())
         ]
-        own = {axis: v for axis, v in chosen.items() if axis not in inherited}
-        for combination in itertools.product(*own.values()):
+        added = {axis: v for axis, v in chosen.items() if axis not in inherited}
+        for combination in itertools.product(*added.values()):
             for start in starts or [None]:
-                yield self._made(dict(zip(own, combination, strict=True)), start)
+                yield self._made(dict(zip(added, combination, strict=True)), start)
         used = set(_PLACEHOLDER.findall(str(self._settings)))
-        for axis in own:
+        for axis in added:
             if axis not in used and not (axis == "factor" and used & _DERIVED.keys()):
                 raise UserError(
                     f"{self.key}.axes.{axis}: repeats the same run, because nothing refers to "
                     f"{{{axis}}}; use it in {self.key}.set, as in {axis}: '{{{axis}}}'"
                 )
 
-    def _made(self, own: Values, start: _Made | None) -> _Made:
-        """Plan the jobs of one combination. own: the values that the source does not have."""
-        values = {**own, **(start.values if start else {})}
+    def _made(self, added: Values, start: _Made | None) -> _Made:
+        """Plan the jobs of one combination. added: the values that the source does not have."""
+        values = {**added, **(start.values if start else {})}
         variables, source = self._variables(values), start.job if start else None
         fitted = source if self.template.fit is not None else None
         if fitted is None:
             name = self._name(values)
             folder = Path(self.grid.runs_dir) / name
         else:
-            name = self._name(own)  # the axes of the run are in its own name
+            name = self._name(added)  # the axes of the run are in its own name
             folder = fitted.run.folder / "fits" / name
             variables["fit"] = str(folder)
         if source is not None:

@@ -43,7 +43,7 @@ class InspectedModel:
             )
         stages = tuple(training.stage_scaling(stage) for stage in range(len(training.stages)))
         window = training.stages[-1].seq_len
-        sliding = tuple(own.sliding_window or own.attention_chunk for own in training.pattern)
+        sliding = tuple(layer.sliding_window or layer.attention_chunk for layer in training.pattern)
         return cls(training.name, training.rotary_layers, window, stages, sliding)
 
     @property

@@ -33,7 +33,7 @@ from rope_jax.rope.pairs import exact_frequencies
 PLAIN_NAME = "rope"
 _PLAIN = (MapBand(BandMask()),)
 _ROWS = 256  # queries whose keys are held in memory together
-_MOST_PIXELS = 512  # along a side of a panel; of longer texts, evenly spaced tokens are drawn
+MAX_PIXELS = 512  # along a side of a panel; of longer texts, evenly spaced tokens are drawn
 _UNTRAINED = "#D55E00"
 _HATCH = "////"
 
@@ -192,7 +192,7 @@ def maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
 
 
 def _panel(axis: Axes, made: ShownMap, length: int) -> AxesImage:
-    places = np.unique(np.linspace(0, length - 1, min(length, _MOST_PIXELS)).round().astype(int))
+    places = np.unique(np.linspace(0, length - 1, min(length, MAX_PIXELS)).round().astype(int))
     r = relative_positions(made.bands, places, places)
     edges = (-0.5, length - 0.5)
     image = axis.imshow(

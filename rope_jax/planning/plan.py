@@ -53,9 +53,9 @@ class StageCost:
     """A stage as it would run on each device.
 
     bound: of its memory, without compiling.
-    bytes: by the compiler; None: the stage is too large to compile.
+    bytes: by the compiler, or None if the stage is too large to compile.
     seconds: what compiling took.
-    refusal: why the stage cannot be trained, with the key to change; None: it can.
+    refusal: why the stage cannot be trained, with the key to change, or None.
     """
 
     bound: StageBytes
@@ -138,8 +138,8 @@ def planned_vocabulary(config: TrainingConfig, run: Path | None = None) -> int:
     elif isinstance(config.tokenizer, BPETokenizerConfig):
         size = config.tokenizer.vocab_size
     else:
-        own = config.model.vocab_size
-        size = open_tokenizer(config.tokenizer, config.data, known=own).vocab_size
+        known = config.model.vocab_size
+        size = open_tokenizer(config.tokenizer, config.data, known=known).vocab_size
     return vocabulary_size(config.model, size)
 
 
