@@ -50,9 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     given = made.checkpoints, 2, provenance_of(config, None), shapes
     with contextlib.closing(Checkpoints(*given)) as checkpoints:
         for step in (8, 9):
-            params = jax.tree.map(
-                lambda x: rng.normal(size=x.shape).astype(x.dtype), abstract_params
-            )
+            params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes)
             checkpoints.save(step, TrainState(jax.device_put(params), None))
         checkpoints.wait()
     return made
