@@ -103,7 +103,7 @@ def plan_checkpoints(loaded: EvalModel, sweep: ResolvedSweep, steps: Sequence[in
     for path, mask in sweep.masks.items():
         if mask.corpus != loaded.corpus.fingerprint:
             raise UserError(
-                f"tasks: mask: {path} was made from another corpus; scripts/key_tokens.py makes "
+                f"tasks: mask: {path} was made from another corpus; rope-jax key-tokens makes "
                 "one of this corpus"
             )
 
