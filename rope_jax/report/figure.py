@@ -88,7 +88,7 @@ def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figu
         legend = sorted(layout.legend.items(), key=lambda entry: -ends[entry[0]])
         layout = replace(layout, legend=dict(legend))
     title = _title(comparison) if title is None else title
-    return _draw(layout, _meanings(layout, comparison), comparison, title)
+    return _draw(layout, comparison, title)
 
 
 def _drawn(comparison: Comparison, curves: Sequence[Curve]) -> list[Curve]:
@@ -148,22 +148,28 @@ def describe_group(group: Group, separator: str = "", *, key: str | None = None)
     return f"{group.label} ({text})"
 
 
-def _meanings(layout: FigureLayout, comparison: Comparison) -> list[Artist]:
-    """Return what the legend says besides the styles of curves."""
-    handles: list[Artist] = []
+def _legend(layout: FigureLayout, comparison: Comparison) -> list[Artist]:
+    letters = int(13 * style.WIDTHS[comparison.how.figure_width])
+    lines = {panels.fold_text(label, letters): vars(look) for label, look in layout.legend.items()}
     if layout.alone:
         baseline = comparison.baseline
         if any(curve.name == baseline for curve in layout.panel_of):
-            label = baseline if len(comparison.groups) == 1 else f"{baseline} of the same runs"
-            handles.append(Line2D([], [], label=label, **vars(style.REFERENCE)))
-        label = "the other scalings" if comparison.only else "the others"
-        handles.append(Line2D([], [], label=label, color=style.BACKGROUND, linewidth=0.9))
+            whose = "" if len(comparison.groups) == 1 else " of the same runs"
+            lines[f"{baseline}{whose}"] = vars(style.REFERENCE)
+        others = "the other scalings" if comparison.only else "the others"
+        lines[others] = {"color": style.BACKGROUND, "linewidth": 0.9}
     points = [point for curve in layout.panel_of for point in curve.points]
     if any(len(point.nll_by_seed) > 1 for point in points) and not layout.is_above:
-        handles.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
+        lines["each seed"] = {"color": "0.3", "linewidth": 0.5}
+    handles: list[Artist] = [Line2D([], [], label=label, **look) for label, look in lines.items()]
     if layout.with_others or not comparison.only:
-        opacity = style.BAND_OPACITY
-        handles.append(Patch(color="0.4", alpha=opacity, linewidth=0, label="95% interval"))
+        band: dict[str, Any] = {"alpha": style.BAND_OPACITY, "linewidth": 0}
+        handles.append(Patch(color="0.4", label="95% interval", **band))
+    if _levels(layout, list(layout.panel_of)) and any(p.protocol == BASELINE for p in points):
+        whose = "of the other runs" if layout.is_above else "to the window"
+        handles.append(Line2D([], [], label=f"truncation {whose}", **_TRUNCATION))
+    if len({curve.window for curve in layout.panel_of}) > 1:
+        handles.append(panels.tick_handle("training window", "0.6", 0.8))
     return handles
 
 
@@ -221,10 +227,8 @@ def _title(comparison: Comparison) -> str:
     return title
 
 
-def _draw(
-    layout: FigureLayout, meanings: Sequence[Artist], comparison: Comparison, title: str
-) -> Figure:
-    """Draw curves in panels; meanings: what the legend has behind `layout.legend`."""
+def _draw(layout: FigureLayout, comparison: Comparison, title: str) -> Figure:
+    """Draw curves in panels."""
     width = comparison.how.figure_width
     points = [point for curve in layout.panel_of for point in curve.points]
     windows = sorted({curve.window for curve in layout.panel_of})
@@ -289,19 +293,7 @@ def _draw(
             if place % columns == columns - 1 and not layout.is_above:
                 _add_bits_per_byte_axis(axis, at)
             _draw_panel(axis, protocol, key, layout, comparison.baseline)
-        letters = int(13 * style.WIDTHS[width])
-        handles: list[Artist] = [
-            Line2D([], [], label=panels.fold_text(label, letters), **vars(look))
-            for label, look in layout.legend.items()
-        ]
-        handles += meanings
-        if levels and BASELINE in protocols:
-            whose = (
-                "truncation of the other runs" if layout.is_above else "truncation to the window"
-            )
-            handles.append(Line2D([], [], label=whose, **_TRUNCATION))
-        if len(windows) > 1:
-            handles.append(panels.tick_handle("training window", "0.6", 0.8))
+        handles = _legend(layout, comparison)
         panels.add_legend(figure, handles, may_be_beside=len(axes) == 1)
     return figure
 
@@ -475,4 +467,4 @@ def draw_checkpoints(comparison: Comparison, *, title: str) -> Figure:
         has_intervals=False,
         is_above=comparison.how.show == "above_truncation",
     )
-    return _draw(layout, [], comparison, title)
+    return _draw(layout, comparison, title)
