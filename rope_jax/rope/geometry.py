@@ -28,11 +28,14 @@ class RotaryGeometry:
     train_length: int = 4096
 
     def __post_init__(self) -> None:
-        for field, whole in (("rotary_dim", True), ("base", False), ("train_length", True)):
+        for field in ("rotary_dim", "train_length"):
             value = getattr(self, field)
-            kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
-            if isinstance(value, bool) or not isinstance(value, kinds):
-                raise ValueError(f"{field}: {value!r} is not a {'whole ' * whole}number")
+            if isinstance(value, bool) or not isinstance(value, int | np.integer):
+                raise ValueError(f"{field}: {value!r} is not a whole number")
+        if isinstance(self.base, bool) or not isinstance(
+            self.base, int | float | np.integer | np.floating
+        ):
+            raise ValueError(f"base: {self.base!r} is not a number")
         if self.rotary_dim < 2 or self.rotary_dim % 2:
             raise ValueError(f"rotary_dim: {self.rotary_dim} is not an even number of at least 2")
         if not (math.isfinite(self.base) and self.base >= 1):
