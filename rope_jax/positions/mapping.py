@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from rope_jax.positions.bands import Band
 from rope_jax.positions.maps import Places, PositionMap
-from rope_jax.positions.maps.base import OWN
+from rope_jax.positions.maps.base import UNMOVED
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Frequencies, Rotary, RotaryLayers
@@ -62,7 +62,7 @@ def with_map(
             Band(
                 frequencies.for_heads(),
                 band.mask,
-                query_positions=None if band.query == OWN else positions_of(band.query),
+                query_positions=None if band.query == UNMOVED else positions_of(band.query),
                 key_positions=None if band.key == band.query else positions_of(band.key),
                 border=np.full((1, 1), band.border, np.int32) if band.border else None,
             )

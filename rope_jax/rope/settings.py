@@ -35,7 +35,7 @@ class Settings(BaseModel):
 def single_error(message: str) -> WrapValidator:
     """Report a single error for a value of a union type, not one per member."""
 
-    def validator(value: Any, handler: Callable[[Any], Any]) -> Any:
+    def validator(value: object, handler: Callable[[object], object]) -> object:
         try:
             return handler(value)
         except ValidationError:

@@ -44,7 +44,7 @@ class Places:
         return moved if self.cap is None else moved.clip(max=self.cap)
 
 
-OWN = Places()
+UNMOVED = Places()
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class MapBand:
     """
 
     mask: BandMask
-    query: Places = OWN
-    key: Places = OWN
+    query: Places = UNMOVED
+    key: Places = UNMOVED
     divisor: float = 1.0
     border: int = 0
     far: Scaling | None = None

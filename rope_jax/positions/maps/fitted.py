@@ -1,6 +1,6 @@
 """`fitted`: a map whose params were found by gradient descent, for each layer and head."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -15,12 +15,10 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Frequency = Annotated[float, Field(ge=-np.pi, le=np.pi)]
 
 
-def _nested(number: Any, depth: int) -> Any:
-    """The type of lists of lists of numbers, which are never empty."""
-    for _ in range(depth):
-        number = Annotated[tuple[number, ...], Field(strict=False, min_length=1)]
-    return number
-
+Number = TypeVar("Number")
+_List = Annotated[tuple[Number, ...], Field(strict=False, min_length=1)]
+# [layers][heads]
+_ByHead = _List[_List[Number]]
 
 _OF_FAR = ("far_inv_freq", "far_phase", "far_amplitude")
 _BY_PAIR = ("near_inv_freq", *_OF_FAR)
@@ -47,32 +45,32 @@ class FittedMap(PositionMap):
     borders: Annotated[tuple[Annotated[int, Field(ge=1), Whole], ...], Field(strict=False)] = Field(
         (), description="distances at which the far bands begin, ascending"
     )
-    near_inv_freq: _nested(_Frequency, 3) | None = Field(  # type: ignore[valid-type]
+    near_inv_freq: _ByHead[_List[_Frequency]] | None = Field(
         None,
         description="θ' below the first border, [layers or 1][key-value heads or 1][pairs], "
         "radians per token; null: that of the scaling",
     )
-    attention_factor: _nested(Positive, 2) | None = Field(  # type: ignore[valid-type]
+    attention_factor: _ByHead[Positive] | None = Field(
         None, description="m, [layers or 1][key-value heads or 1]; null: that of the scaling"
     )
-    far_inv_freq: _nested(_Frequency, 4) | None = Field(  # type: ignore[valid-type]
+    far_inv_freq: _List[_ByHead[_List[_Frequency]]] | None = Field(
         None, description="θ' of each far band, [bands][layers or 1][key-value heads or 1][pairs]"
     )
-    far_phase: _nested(_Finite, 4) | None = Field(  # type: ignore[valid-type]
+    far_phase: _List[_ByHead[_List[_Finite]]] | None = Field(
         None, description="φ of each far band in radians, [bands][layers or 1][heads or 1][pairs]"
     )
-    far_amplitude: _nested(Positive, 4) | None = Field(  # type: ignore[valid-type]
+    far_amplitude: _List[_ByHead[_List[Positive]]] | None = Field(
         None, description="a of each far band, [bands][layers or 1][heads or 1][pairs]; null: 1"
     )
-    scale_s: _nested(Positive, 2) | None = Field(  # type: ignore[valid-type]
+    scale_s: _ByHead[Positive] | None = Field(
         None,
         description="s of the query scale s·max(1, ln n / ln L)^p, [layers or 1][heads or 1]; "
         "null: the scaling's own query scale",
     )
-    scale_p: _nested(_Finite, 2) | None = Field(  # type: ignore[valid-type]
+    scale_p: _ByHead[_Finite] | None = Field(
         None, description="p of the query scale, [layers or 1][heads or 1]"
     )
-    bias: _nested(_Finite, 3) | None = Field(  # type: ignore[valid-type]
+    bias: _ByHead[_List[_Finite]] | None = Field(
         None,
         description="added to logits, [layers or 1][heads][knots], at distances borders[0]·2^k; "
         "linear in ln d between them, 0 below the first; null: 0",

@@ -69,7 +69,7 @@ FrequencyList = Annotated[tuple[Frequency, ...], Field(strict=False)]
 _SHARED_DEPTH = {"inv_freq": 1, "factors": 1, "attention_factor": 0}
 
 
-def _is_deeper(value: Any, depth: int) -> bool:
+def _is_deeper(value: object, depth: int) -> bool:
     """Whether more than `depth` lists are nested in one another."""
     return isinstance(value, list | tuple) and (
         depth == 0 or any(_is_deeper(inside, depth - 1) for inside in value)
@@ -118,7 +118,7 @@ class ExplicitScaling(Scaling):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_path(cls, settings: Any) -> Any:
+    def _read_path(cls, settings: object) -> object:
         if not isinstance(settings, dict) or not isinstance(settings.get("path"), str):
             return settings
         given = {key: value for key, value in settings.items() if key != "path"}

@@ -136,7 +136,7 @@ class BucketedScaling(Scaling):
 
     @model_validator(mode="before")
     @classmethod
-    def _factors_are_here(cls, settings: Any) -> Any:
+    def _factors_are_here(cls, settings: object) -> object:
         inner = settings.get("inner") if isinstance(settings, dict) else None
         if isinstance(inner, dict) and "factor" in inner:
             raise ValueError("inner.factor: is chosen from factors; leave it out")
