@@ -38,6 +38,8 @@ _NUMBERS_AT_ONCE = 2**22  # of an array, when its fingerprint is computed
 # In TensorStore's messages where the system failed: the files may be as they were saved.
 _OF_SYSTEM = "OS error", "RESOURCE_EXHAUSTED", "UNAVAILABLE"
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+# Raised by decoding. JSON, UTF-8 and TensorStore errors are all ValueErrors.
+_UNDECODABLE = (ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError)
 
 
 class DamagedCheckpoint(UserError):
@@ -276,7 +278,9 @@ def shows_damage(error: Exception) -> bool:
         if isinstance(cause, MemoryError | OSError) and not isinstance(cause, _ABSENT):
             return False
         cause = cause.__cause__ or cause.__context__
-    return not any(sign in str(error) for sign in _OF_SYSTEM)
+    if any(sign in str(error) for sign in _OF_SYSTEM):
+        return False
+    return isinstance(error, (*_ABSENT, *_UNDECODABLE))
 
 
 def brief_reason(error: Exception) -> str:

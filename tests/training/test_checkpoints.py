@@ -300,6 +300,7 @@ def caused_by(cause: Exception) -> Exception:
         (False, caused_by(MemoryError())),
         (False, jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")),
         (False, ValueError('UNKNOWN: Error reading "c/0": [OS error 5: EIO Input/output error]')),
+        (False, RuntimeError("something that nobody has seen yet")),
         (True, FileNotFoundError(errno.ENOENT, "No such file or directory")),
         (True, json.JSONDecodeError("Expecting value", "{oops", 1)),
         (True, ValueError('DATA_LOSS: Error opening "zarr" driver: checksum mismatch')),
