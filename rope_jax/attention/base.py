@@ -5,12 +5,35 @@ keys, V that of values, R dimensions of a rotated feature.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float32, Int
 
 from rope_jax.positions.interaction import Interaction, Params
 from rope_jax.positions.zigzag import ZigZag
+
+
+class Inputs(NamedTuple):
+    """The arrays that attention is computed from, as `Backend.attend_bands` describes them."""
+
+    queries: tuple[Float[Array, "B T N H"], ...]
+    keys: tuple[Float[Array, "B S K H"], ...]
+    v: Float[Array, "B S K V"]
+    segment_ids: Int[Array, "B S"] | None
+    part: ZigZag | None
+    params: Params
+
+    @property
+    def scaled_queries(self) -> list[Float[Array, "B T N H"]]:
+        """The queries q/√H of each band."""
+        return [q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype) for q in self.queries]
+
+    def cast(self, dtype: DTypeLike) -> "Inputs":
+        """Return it with queries, keys and values of another dtype."""
+        queries, keys = (tuple(x.astype(dtype) for x in bands) for bands in self[:2])
+        return self._replace(queries=queries, keys=keys, v=self.v.astype(dtype))
 
 
 class Backend:
@@ -82,6 +105,13 @@ class Backend:
         low_precision: round the factors of products to bfloat16. Only for a backend that
             `has_precision`; others are given queries, keys and values that are rounded already.
         """
+        inputs = Inputs(queries, keys, v, segment_ids, part, params)
+        return self.compute(interaction, inputs, low_precision)
+
+    def compute(
+        self, interaction: Interaction, inputs: Inputs, low_precision: bool
+    ) -> Float[Array, "B T N V"]:
+        """`attend_bands`, which every backend with a softmax defines here."""
         raise NotImplementedError
 
     def attend_features(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from rope_jax.attention.base import Inputs
 from rope_jax.positions.interaction import (
     Interaction,
     Params,
@@ -23,25 +24,6 @@ from rope_jax.positions.interaction import (
 from rope_jax.positions.mask import BandMask
 
 State = TypeVar("State")
-
-
-class Inputs(NamedTuple):
-    """What attention is computed from: the arguments of `Backend.attend_bands` that are arrays.
-
-    starts: where devices share the window, the index in it of the first query of each half.
-    """
-
-    queries: tuple[Float[Array, "B T N H"], ...]
-    keys: tuple[Float[Array, "B S K H"], ...]
-    v: Float[Array, "B S K V"]
-    segment_ids: Int[Array, "B S"] | None
-    starts: Int[Array, " 2"] | None
-    params: Params
-
-    @property
-    def scaled_queries(self) -> list[Float[Array, "B T N H"]]:
-        """The queries q/√H of each band."""
-        return [q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype) for q in self.queries]
 
 
 class Visit(NamedTuple):
@@ -110,7 +92,7 @@ class Blocks:
 
     Query block i lies on the diagonal of key block `diagonal(i)`. If the queries are the last T of
     the S tokens, both are padded at the front to whole blocks, so that their ends stay aligned.
-    Otherwise `inputs.starts` says where they lie, and the block size must divide both halves.
+    Otherwise `inputs.part` says where they lie, and the block size must divide both halves.
 
     segment_ids:   [n, B, block], or None.
     document_positions: [n, #B, block].
@@ -120,9 +102,9 @@ class Blocks:
     def __init__(self, interaction: Interaction, block: int, inputs: Inputs) -> None:
         queries, keys = inputs.queries[0].shape[1], inputs.v.shape[1]
         segment_ids, self._diagonals = inputs.segment_ids, None
-        if inputs.starts is not None:
-            within = jnp.arange(queries // 2 // block)
-            self._diagonals = (inputs.starts[:, None] // block + within[None]).reshape(-1)
+        if inputs.part is not None:
+            first = inputs.part.starts(keys)[:, None] // block
+            self._diagonals = (first + jnp.arange(queries // 2 // block)[None]).reshape(-1)
         self.interaction, self.block = interaction, block
         self.query_padding, self.key_padding = -queries % block, -keys % block
         self._before = (keys + self.key_padding - queries - self.query_padding) // block

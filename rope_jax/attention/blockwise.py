@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int
 
-from rope_jax.attention.base import Backend
+from rope_jax.attention.base import Backend, Inputs
 from rope_jax.attention.blocks import (
     Blocks,
-    Inputs,
     Visit,
     sink_gradient,
     sinks_of,
@@ -28,25 +27,14 @@ from rope_jax.attention.blocks import (
 )
 from rope_jax.attention.remat_names import attended
 from rope_jax.positions.interaction import Interaction, Params
-from rope_jax.positions.zigzag import ZigZag
 
-__all__ = ["banded_blockwise"]
+__all__ = ["Blockwise"]
 
 BLOCK = 512  # tokens
 
 
-def banded_blockwise(
-    queries: tuple[Float[Array, "B T N H"], ...],
-    keys: tuple[Float[Array, "B S K H"], ...],
-    v: Float[Array, "B S K V"],
-    segment_ids: Int[Array, "B S"] | None,
-    interaction: Interaction,
-    params: Params,
-    part: ZigZag | None = None,
-    *,
-    block: int = BLOCK,
-) -> Float[Array, "B T N V"]:
-    """`Backend.attend_bands`, in memory linear in S.
+class Blockwise(Backend):
+    """Attention in memory linear in S, on every platform.
 
     block: the most tokens per block: longer ones make larger products, shorter ones skip more of
         the work above the diagonal. The window, or each chunk of one that devices share, is cut
@@ -56,17 +44,6 @@ def banded_blockwise(
     backward pass keeps queries, keys, v, the output and one number per query and head (lse), and
     recomputes the probabilities.
     """
-    length = v.shape[1]
-    if part is None:
-        size, starts = -(-length // -(-length // block)), None
-    else:  # the block size has to divide the chunks
-        chunk, starts = queries[0].shape[1] // 2, part.starts(length)
-        size = next(n for n in range(min(block, chunk), 0, -1) if chunk % n == 0)
-    return _attention(interaction, size, Inputs(queries, keys, v, segment_ids, starts, params))
-
-
-class Blockwise(Backend):
-    """`banded_blockwise`, on every platform."""
 
     name: ClassVar[str] = "blockwise"
     summary: ClassVar[str] = "memory linear in the length"
@@ -74,63 +51,35 @@ class Blockwise(Backend):
     def __init__(self, block: int = BLOCK) -> None:
         self.block = block
 
-    def attend_bands(
-        self,
-        queries: tuple[Float[Array, "B T N H"], ...],
-        keys: tuple[Float[Array, "B S K H"], ...],
-        v: Float[Array, "B S K V"],
-        segment_ids: Int[Array, "B S"] | None,
-        interaction: Interaction,
-        params: Params,
-        part: ZigZag | None = None,
-        *,
-        low_precision: bool = False,
+    def compute(
+        self, interaction: Interaction, inputs: Inputs, low_precision: bool = False
     ) -> Float[Array, "B T N V"]:
-        arrays = queries, keys, v, segment_ids
-        return banded_blockwise(*arrays, interaction, params, part, block=self.block)
+        length, block = inputs.v.shape[1], self.block
+        size = -(-length // -(-length // block))
+        if inputs.part is not None:  # the block size has to divide the chunks
+            chunk = inputs.queries[0].shape[1] // 2
+            size = next(n for n in range(min(block, chunk), 0, -1) if chunk % n == 0)
+        return _attention(interaction, size, inputs)
 
 
 class PlainKernel(Backend):
-    """A backend whose `attend` computes one band of dot products.
+    """A backend whose own `attend` computes one band of dot products.
 
-    All else is left to `banded_blockwise`: maps, encodings' own scores, soft caps, sinks.
+    All else is left to `Blockwise`: maps, encodings' own scores, soft caps, sinks.
     """
 
-    def attend(
-        self,
-        q: Float[Array, "B T N H"],
-        k: Float[Array, "B S K H"],
-        v: Float[Array, "B S K V"],
-        segment_ids: Int[Array, "B S"] | None = None,
-        sliding_window: int | None = None,
-        part: ZigZag | None = None,
-    ) -> Float[Array, "B T N V"]:
-        raise NotImplementedError
-
     def block(self, rows: int) -> int:
-        """Return the most tokens per block of what is left to `banded_blockwise`; rows: B·N."""
+        """Return the most tokens per block of what is left to `Blockwise`; rows: B·N."""
         return BLOCK
 
-    def attend_bands(
-        self,
-        queries: tuple[Float[Array, "B T N H"], ...],
-        keys: tuple[Float[Array, "B S K H"], ...],
-        v: Float[Array, "B S K V"],
-        segment_ids: Int[Array, "B S"] | None,
-        interaction: Interaction,
-        params: Params,
-        part: ZigZag | None = None,
-        *,
-        low_precision: bool = False,
+    def compute(
+        self, interaction: Interaction, inputs: Inputs, low_precision: bool
     ) -> Float[Array, "B T N V"]:
+        queries, keys, v, segment_ids, part, _ = inputs
         if interaction.is_plain:
             window = interaction.masks[0].beyond
             return self.attend(queries[0], keys[0], v, segment_ids, window, part)
-        arrays, block = (
-            (queries, keys, v, segment_ids),
-            self.block(v.shape[0] * queries[0].shape[2]),
-        )
-        return banded_blockwise(*arrays, interaction, params, part, block=block)
+        return Blockwise(self.block(v.shape[0] * queries[0].shape[2])).compute(interaction, inputs)
 
 
 class _Running(NamedTuple):

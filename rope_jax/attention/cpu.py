@@ -12,18 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Int
 
-from rope_jax.attention.base import Backend
+from rope_jax.attention.base import Backend, Inputs
 from rope_jax.attention.blocks import document_positions
-from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.attention.blockwise import Blockwise
 from rope_jax.attention.remat_names import attended
 from rope_jax.kernels.loading import call_kernel, floats, load_kernels
-from rope_jax.positions.interaction import (
-    Interaction,
-    Params,
-    dot_product,
-    plus_by_distance,
-)
-from rope_jax.positions.zigzag import ZigZag
+from rope_jax.positions.interaction import Interaction, dot_product, plus_by_distance
 
 # The backward pass works on one key-value head and one chunk of keys at a time. These numbers
 # decide how many there are. They do not depend on the processor, so neither does the result.
@@ -31,14 +25,11 @@ _WANTED_TASKS, _LEAST_KEYS = 16, 512
 _AHEAD = 128  # as in kernels.h
 
 
-_Bands = tuple[tuple[Array, ...], tuple[Array, ...], Array]  # queries, keys, values
-
-
 class Cpu(Backend):
     """Our own kernel in C++, called once for each band.
 
     The tokens of a document must be consecutive. The kernel knows dot products, and biases by
-    distance; other scores, and added values, are `banded_blockwise`. Products accumulate in
+    distance; other scores, and added values, are left to `Blockwise`. Products accumulate in
     float32, whatever the dtypes of queries, keys and v. The backward pass keeps queries, keys, v,
     the output and one number per query and head, and recomputes the probabilities.
     """
@@ -56,34 +47,22 @@ class Cpu(Backend):
             return "was not compiled; install rope-jax again where there is a C++ compiler"
         return None
 
-    def attend_bands(
-        self,
-        queries: tuple[Float[Array, "B T N H"], ...],
-        keys: tuple[Float[Array, "B S K H"], ...],
-        v: Float[Array, "B S K V"],
-        segment_ids: Int[Array, "B S"] | None,
-        interaction: Interaction,
-        params: Params,
-        part: ZigZag | None = None,
-        *,
-        low_precision: bool = False,
+    def compute(
+        self, interaction: Interaction, inputs: Inputs, low_precision: bool
     ) -> Float[Array, "B T N V"]:
         if load_kernels() is None:
             raise RuntimeError("attention cpu: the kernels were not compiled")
-        arrays: _Bands = (queries, keys, v)
-        bias = None
+        dtype, bias = inputs.v.dtype, None
         unbiased = interaction._replace(scores=dot_product)
         is_biased = interaction.scores is plus_by_distance and unbiased.is_dot_product
-        if part is None and is_biased:
-            bias, interaction = _by_key(params["by_distance"], v.shape[1]), unbiased
+        if inputs.part is None and is_biased:
+            bias = _by_key(inputs.params["by_distance"], inputs.v.shape[1])
+            interaction = unbiased
         if not interaction.is_dot_product:
-            if low_precision:
-                arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
-            out = banded_blockwise(*arrays, segment_ids, interaction, params, part)
-            return out.astype(v.dtype)
-        wide: _Bands = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
-        seen = _seen(interaction, queries[0].shape[1], v, segment_ids, part)
-        return _attention(low_precision, _Inputs(*wide, bias), seen).astype(v.dtype)
+            narrow = inputs.cast(jnp.bfloat16) if low_precision else inputs
+            return Blockwise().compute(interaction, narrow).astype(dtype)
+        wide = inputs.cast(jnp.float32)._replace(segment_ids=None, part=None, params={})
+        return _attention(low_precision, wide, bias, _seen(interaction, inputs)).astype(dtype)
 
 
 def _by_key(table: Float[Array, "*B N C"], keys: int) -> Float[Array, "#B N _"]:
@@ -102,15 +81,9 @@ def _by_key(table: Float[Array, "*B N C"], keys: int) -> Float[Array, "#B N _"]:
 _Interval = tuple[Int[Array, "B T"], Int[Array, "B T"]]
 
 
-def _seen(
-    interaction: Interaction,
-    queries: int,
-    v: Float[Array, "B S K V"],
-    segment_ids: Int[Array, "B S"] | None,
-    part: ZigZag | None,
-) -> tuple[_Interval, ...]:
-    batch, keys = v.shape[:2]
-    index = jnp.arange(keys)[None]
+def _seen(interaction: Interaction, inputs: Inputs) -> tuple[_Interval, ...]:
+    (batch, keys), queries = inputs.v.shape[:2], inputs.queries[0].shape[1]
+    segment_ids, part, index = inputs.segment_ids, inputs.part, jnp.arange(keys)[None]
     position = index if segment_ids is None else document_positions(segment_ids)
 
     def of_queries(x: Int[Array, "#B S"]) -> Int[Array, "B T"]:
@@ -125,15 +98,9 @@ def _seen(
     )
 
 
-class _Inputs(NamedTuple):
-    queries: tuple[Float32[Array, "B T N H"], ...]
-    keys: tuple[Float32[Array, "B S K H"], ...]
-    v: Float32[Array, "B S K V"]
-    bias: Float32[Array, "#B N _"] | None
-
-
 class _Saved(NamedTuple):
-    inputs: _Inputs
+    inputs: Inputs
+    bias: Float32[Array, "#B N _"] | None
     seen: tuple[_Interval, ...]
     out: Float32[Array, "B T N V"]
     lse: Float32[Array, "B N T"]
@@ -141,19 +108,25 @@ class _Saved(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(
-    low_precision: bool, inputs: _Inputs, seen: tuple[_Interval, ...]
+    low_precision: bool,
+    inputs: Inputs,
+    bias: Float32[Array, "#B N _"] | None,
+    seen: tuple[_Interval, ...],
 ) -> Float32[Array, "B T N V"]:
-    return _forward(low_precision, inputs, seen)[0]
+    return _forward(low_precision, inputs, bias, seen)[0]
 
 
 def _forward(
-    low_precision: bool, inputs: _Inputs, seen: tuple[_Interval, ...]
+    low_precision: bool,
+    inputs: Inputs,
+    bias: Float32[Array, "#B N _"] | None,
+    seen: tuple[_Interval, ...],
 ) -> tuple[Float32[Array, "B T N V"], _Saved]:
     """Band b's own softmax has the output out_b and lse_b = log2 Σ_s 2^logit_s.
 
     Over all bands, lse = log2 Σ_b 2^lse_b, and band b's output counts 2^lse_b / Σ_b 2^lse_b.
     """
-    queries, keys, v, bias = inputs
+    queries, keys, v, *_ = inputs
     batch, length, heads, _ = queries[0].shape
     results = floats(batch, length, heads, v.shape[-1]), floats(batch, heads, length)
     attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
@@ -175,14 +148,14 @@ def _forward(
         ]
         out, lse = sum(parts[1:], parts[0]), largest + jnp.log2(total)
     out, lse = attended((out, lse))
-    return out, _Saved(inputs, seen, out, lse)
+    return out, _Saved(inputs, bias, seen, out, lse)
 
 
 def _backward(
     low_precision: bool, saved: _Saved, dout: Float32[Array, "B T N V"]
-) -> tuple[_Inputs, None]:
+) -> tuple[Inputs, Float32[Array, "#B N _"] | None, None]:
     """The kernel takes probabilities from lse, so with that of all bands each band's are right."""
-    (queries, keys, v, bias), seen, out, lse = saved
+    (queries, keys, v, *_), bias, seen, out, lse = saved
     chunks = -(-_WANTED_TASKS // max(1, v.shape[0] * v.shape[2]))
     chunks = max(1, min(chunks, -(-v.shape[1] // _LEAST_KEYS)))
     attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
@@ -202,7 +175,8 @@ def _backward(
         dbias = np.float32(np.log(2)) * sum(dbiases[1:], dbiases[0]).sum(0)
         if bias.shape[0] == 1:
             dbias = dbias.sum(0, keepdims=True)
-    return _Inputs(tuple(dqs), tuple(dks), sum(dvs[1:], dvs[0]), dbias), None
+    dv = sum(dvs[1:], dvs[0])
+    return Inputs(tuple(dqs), tuple(dks), dv, None, None, {}), dbias, None
 
 
 _attention.defvjp(_forward, _backward)

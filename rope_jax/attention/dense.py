@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from rope_jax.attention.base import Backend
+from rope_jax.attention.base import Backend, Inputs
 from rope_jax.attention.blocks import (
-    Inputs,
     document_positions,
     masked_logits,
     sink_gradient,
@@ -24,7 +23,7 @@ from rope_jax.attention.blocks import (
     weighted_values,
 )
 from rope_jax.attention.remat_names import attended
-from rope_jax.positions.interaction import Interaction, Params
+from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from rope_jax.positions.zigzag import ZigZag
 
@@ -47,20 +46,10 @@ class Xla(Backend):
     summary: ClassVar[str] = "whole score matrices"
     quadratic_memory: ClassVar[bool] = True
 
-    def attend_bands(
-        self,
-        queries: tuple[Float[Array, "B T N H"], ...],
-        keys: tuple[Float[Array, "B S K H"], ...],
-        v: Float[Array, "B S K V"],
-        segment_ids: Int[Array, "B S"] | None,
-        interaction: Interaction,
-        params: Params,
-        part: ZigZag | None = None,
-        *,
-        low_precision: bool = False,
+    def compute(
+        self, interaction: Interaction, inputs: Inputs, low_precision: bool
     ) -> Float[Array, "B T N V"]:
-        starts = None if part is None else part.starts(v.shape[1])
-        return _attention(interaction, Inputs(queries, keys, v, segment_ids, starts, params))
+        return _attention(interaction, inputs)
 
 
 class _Chunk(NamedTuple):
@@ -94,7 +83,7 @@ def _chunks(interaction: Interaction, inputs: Inputs) -> Iterator[_Chunk]:
     masks, kv_heads = interaction.masks, inputs.v.shape[2]
     queries = [_split(q, kv_heads) for q in inputs.scaled_queries]
     keys, v = [k.swapaxes(1, 2) for k in inputs.keys], inputs.v.swapaxes(1, 2)
-    for rows, first, span in _spans(queries[0].shape[3], v.shape[2], masks, inputs.starts):
+    for rows, first, span in _spans(queries[0].shape[3], v.shape[2], masks, inputs.part):
         indices = first + jnp.arange(rows.stop - rows.start), jnp.arange(span.start, span.stop)
         seen = [_seen(mask, first, *indices, inputs.segment_ids) for mask in masks]
         logits = functools.partial(masked_logits, interaction.scores, seen, indices)
@@ -103,17 +92,17 @@ def _chunks(interaction: Interaction, inputs: Inputs) -> Iterator[_Chunk]:
 
 
 def _spans(
-    queries: int, keys: int, masks: Sequence[BandMask], starts: Int[Array, " 2"] | None
+    queries: int, keys: int, masks: Sequence[BandMask], part: ZigZag | None
 ) -> Iterator[tuple[slice, int | Int[Array, ""], slice]]:
     """Yield the queries of each chunk, the first one's index in the window, and the keys.
 
-    The queries are the last ones of the window. If devices share it, they are two equal parts, and
-    `starts` the index of each one's first query. It is traced, so both read all keys.
+    The queries are the last ones of the window. If devices share it, they are two equal parts,
+    whose place in it is traced, so both read all keys.
     """
-    if starts is not None:
-        half = queries // 2
-        for number in (0, 1):
-            yield slice(number * half, (number + 1) * half), starts[number], slice(0, keys)
+    if part is not None:
+        half, starts = queries // 2, part.starts(keys)
+        yield slice(0, half), starts[0], slice(0, keys)
+        yield slice(half, queries), starts[1], slice(0, keys)
         return
     window = max(keys if mask.beyond is None else mask.beyond for mask in masks)
     size, before = max(_MIN_CHUNK, -(-queries // _MAX_CHUNKS)), keys - queries

@@ -5,6 +5,7 @@ A window of S tokens is cut into 2·count equal chunks, and device p holds chunk
 2407.21783, §3.3.2). Shapes: T = S/count tokens on each device.
 """
 
+import functools
 from dataclasses import dataclass
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["index"], meta_fields=["count"])
 @dataclass(frozen=True)
 class ZigZag:
     """The tokens of one device: chunks `index` and 2·count − 1 − `index` of a window.

@@ -1,11 +1,13 @@
 """Attention in blocks: custom scores, which blocks are skipped, and memory."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention.blockwise import Blockwise, banded_blockwise
+from rope_jax.attention.blockwise import Blockwise
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, inputs, seen_keys
@@ -28,7 +30,7 @@ def test_custom_scores_and_their_gradients_match_float64():
     def ours(slopes, q, k, v, ids):
         def attend(slopes, q, k, v):
             params = {"slopes": slopes}
-            return banded_blockwise((q,), (k,), v, ids, interaction, params, block=32)
+            return Blockwise(32).attend_bands((q,), (k,), v, ids, interaction, params)
 
         out, pull_back = jax.vjp(attend, slopes, q, k, v)
         return out, *pull_back(jnp.asarray(dout))
@@ -93,8 +95,8 @@ def test_only_the_blocks_that_a_band_needs_are_computed(bands, wanted):
     q, k, v, *_ = inputs(256, 256, 1, 1, batch=1)
     every = (q,) * len(bands), (k,) * len(bands)
     interaction = Interaction(bands, recorded)
-    run = jax.jit(lambda q, k, v: banded_blockwise(q, k, v, None, interaction, {}, block=64))
-    jax.block_until_ready(run(*every, v))
+    run = jax.jit(functools.partial(Blockwise(64).attend_bands, interaction=interaction, params={}))
+    jax.block_until_ready(run(*every, v, None))
     jax.effects_barrier()
     assert sorted(computed) == sorted(wanted)
 

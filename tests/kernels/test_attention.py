@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rope_jax.attention.backends import BACKENDS
-from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.positions.interaction import Interaction, capped, dot_product, plus_by_distance
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, seen_keys
@@ -16,7 +15,7 @@ from tests.compiled import needs_kernels
 from tests.kernels.arrays import EACH, EACH_ROUNDED, along, as_bfloat16, cases, draw
 
 pytestmark = needs_kernels
-CPU = BACKENDS["cpu"]
+CPU, BLOCKWISE = BACKENDS["cpu"], BACKENDS["blockwise"]
 
 
 @functools.partial(jax.jit, static_argnums=5)
@@ -124,7 +123,7 @@ def test_a_bias_by_distance_is_that_of_float64(
         return jax.tree.leaves(along(run, qs, ks, v, table, dout)[1:])
 
     options = {"low_precision": True} if low_precision else {}
-    found, wanted = gradients(CPU.attend_bands, **options), gradients(banded_blockwise)
+    found, wanted = gradients(CPU.attend_bands, **options), gradients(BLOCKWISE.attend_bands)
     if low_precision:
         for a, b in zip(found, wanted, strict=True):
             assert np.linalg.norm(a - b) < 0.01 * np.linalg.norm(b)
@@ -147,7 +146,7 @@ def test_a_bias_beside_sinks_is_added_in_blocks():
         jax.jit(functools.partial(attend, interaction=interaction, params=params))(
             (q,), (k,), v, None
         )
-        for attend in (CPU.attend_bands, banded_blockwise)
+        for attend in (CPU.attend_bands, BLOCKWISE.attend_bands)
     )
     np.testing.assert_array_equal(found, wanted)
 
@@ -277,8 +276,8 @@ def test_rounded_attention_without_a_kernel_is_that_of_blocks_in_bfloat16():
 
     found, exact = (
         run(CPU.attend_bands, *arrays, low_precision=True),
-        run(banded_blockwise, *arrays),
+        run(BLOCKWISE.attend_bands, *arrays),
     )
-    wanted = run(banded_blockwise, *(x.astype(jnp.bfloat16) for x in arrays))
+    wanted = run(BLOCKWISE.attend_bands, *(x.astype(jnp.bfloat16) for x in arrays))
     np.testing.assert_array_equal(found, wanted)
     assert 1e-4 < np.abs(found - exact).max() < 2e-2

@@ -164,7 +164,7 @@ def test_blockwise_gives_the_same_losses_and_gradients(method, monkeypatch):
 @needs_kernels
 @pytest.mark.parametrize("method", ["t5", "kerple", "map fitted"])
 def test_the_kernel_for_cpus_adds_biases_by_distance(method, monkeypatch):
-    monkeypatch.delattr("rope_jax.attention.cpu.banded_blockwise")  # it is not what computes them
+    monkeypatch.delattr("rope_jax.attention.cpu.Blockwise")  # it is not what computes them
     check_against_dense(method, "cpu")
 
 
