@@ -58,7 +58,7 @@ def name_of(case) -> str:
 
 def everything_in(folder):
     """Return all paths in a folder, except corpora cached completely, which the next run reads."""
-    corpora = {path.parent for path in folder.rglob("SHA256SUMS")}
+    corpora = {path.parent for path in folder.rglob("corpus.json")}
     kept = [*corpora, *(path.parent for path in corpora)]
     return {p for p in folder.rglob("*") if p not in kept and p.parent not in corpora}
 
