@@ -102,11 +102,11 @@ def training(shape: Shape) -> Side:
     """Return the side of this code's training step."""
     import jax
 
+    from rope_jax.config.resolve import resolve_run
     from rope_jax.data.batches import Batch
     from rope_jax.devices.hardware import peak_flops
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.cost import flops_per_token
-    from rope_jax.model.resolve import resolve_run
     from rope_jax.training.program import Program
 
     config = config_of(shape)
@@ -135,7 +135,7 @@ def training(shape: Shape) -> Side:
 
     def facts() -> dict[str, Any]:
         peak, source = peak_flops()
-        per_token = flops_per_token(config.model, shape.vocabulary, length) / peak
+        per_token = flops_per_token(config.model.spec(), shape.vocabulary, length) / peak
         return describe(config, state.params) | {
             "windows": f"{shape.windows} × {length:,} tokens per device and step",
             "tokens": shape.windows * length,
@@ -171,11 +171,11 @@ def sweeping(shape: Shape) -> Side:
     """Return the side of a sweep, whose steps return how many tokens it read."""
     import jax
 
+    from rope_jax.config.resolve import resolve_run
     from rope_jax.devices.mesh import Placement
+    from rope_jax.devices.window_memory import window_bytes
     from rope_jax.evaluation import sweep
     from rope_jax.evaluation.decoder import nll_of_last
-    from rope_jax.model.memory import window_bytes
-    from rope_jax.model.resolve import resolve_run
     from rope_jax.training.program import Program
 
     config = config_of(shape)
@@ -205,7 +205,7 @@ def sweeping(shape: Shape) -> Side:
             params=params,
             geometry=config.rotary_layers,
             nll_of_last=of_last,
-            row_bytes=lambda n: float(window_bytes(config.model, shape.vocabulary, n)),
+            row_bytes=lambda n: float(window_bytes(config.model.spec(), shape.vocabulary, n)),
             row_multiple=lambda n: placement.row_shards,
             programs=programs,
             progress=progress,

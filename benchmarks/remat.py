@@ -31,8 +31,8 @@ class Step:
     """
 
     def __init__(self, model: dict[str, Any], windows: int, length: int) -> None:
+        from rope_jax.config.resolve import resolve_run
         from rope_jax.devices.mesh import Placement
-        from rope_jax.model.resolve import resolve_run
         from rope_jax.training.program import Program
 
         config = TrainingConfig.model_validate(

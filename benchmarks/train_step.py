@@ -51,11 +51,11 @@ def ours(shape: Shape) -> Side:
     import jax
     import numpy as np
 
+    from rope_jax.config.resolve import resolve_model
     from rope_jax.config.training import TrainingConfig
     from rope_jax.data.batches import Batch
     from rope_jax.devices.hardware import compiled
     from rope_jax.model.decoder import LanguageModel
-    from rope_jax.model.resolve import resolve_model
     from rope_jax.rope import Rotary
     from rope_jax.training.optimizer import optimizer
     from rope_jax.training.step import TrainState, make_train_step
@@ -75,7 +75,7 @@ def ours(shape: Shape) -> Side:
             "stages": [{"steps": 10**6, "seq_len": seq_len, "batch_size": batch_size}],
         }
     )
-    model, adamw = LanguageModel(resolve_model(config.model), VOCABULARY), optimizer(config)
+    model, adamw = LanguageModel(resolve_model(config.model).spec(), VOCABULARY), optimizer(config)
     rotary = Rotary.shared(config.stage_scaling(0).frequencies(config.geometry))
     params = model.init(0)
     state = TrainState(params, jax.jit(adamw.init)(params))

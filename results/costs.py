@@ -17,11 +17,10 @@ import pandas as pd
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.training import TrainingConfig
+from rope_jax.devices.window_memory import parameter_count
 from rope_jax.errors import UserError
-from rope_jax.model.decoder import language_model
-from rope_jax.model.memory import parameter_count
-from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 
 

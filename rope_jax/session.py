@@ -9,6 +9,13 @@ from rich.console import Console
 from rope_jax.attention.backends import AttentionName
 from rope_jax.config.data import DataConfig
 from rope_jax.config.devices import DistributedConfig
+from rope_jax.config.resolve import (
+    check_backend,
+    describe_precision,
+    resolve_model,
+    resolve_run,
+    with_products,
+)
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console, print_warning
 from rope_jax.data.storage import Corpus, open_corpus
@@ -17,13 +24,6 @@ from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
 from rope_jax.errors import GO_ON, file_errors, shortage_as
 from rope_jax.kernels.loading import load_kernels
-from rope_jax.model.resolve import (
-    check_backend,
-    describe_precision,
-    resolve_model,
-    resolve_run,
-    with_products,
-)
 from rope_jax.runs.directory import RunDirectory
 
 _TEXTS_TOO_LARGE = "data: there is not enough memory to read it; split large files"

@@ -314,8 +314,8 @@ def training_config(case: Case) -> dict[str, Any]:
 
 def compile_training(config: Any, case: Case) -> dict[str, Any]:
     """Compile the training step."""
+    from rope_jax.config.resolve import check_backend, resolve_run
     from rope_jax.devices.mesh import Placement
-    from rope_jax.model.resolve import check_backend, resolve_run
     from rope_jax.planning.plan import plan_stage
     from rope_jax.training.program import Program
 
@@ -335,12 +335,11 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
 
     from rope_jax.config.devices import check_mesh
     from rope_jax.config.load import validate
+    from rope_jax.config.resolve import check_backend, language_model, resolve_run
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.devices.memory import device_bytes
     from rope_jax.devices.mesh import Placement
-    from rope_jax.model.decoder import language_model
-    from rope_jax.model.memory import MemoryEstimate
-    from rope_jax.model.resolve import check_backend, resolve_run
+    from rope_jax.devices.window_memory import MemoryEstimate
     from rope_jax.planning.plan import plan_readings
     from rope_jax.sweeps.model import mesh_for
     from rope_jax.sweeps.resolve import resolve_run_sweep
@@ -361,7 +360,7 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     placement = placement.splitting(model.shardings)
     like = placement.shard_state(model.abstract_params())
     available = device_bytes(placement.device)
-    MemoryEstimate(model.config, model.vocab_size, like, placement, available).check([READ])
+    MemoryEstimate(model.spec, model.vocab_size, like, placement, available).check([READ])
     resolved = resolve_run_sweep(sweep, config, [config.last_step])
     (plan,) = plan_readings(config, resolved, model, placement, like)
     return figures(plan.bytes, plan.seconds, placement)

@@ -181,9 +181,9 @@ def state_hash(run: Path) -> str:
     import numpy as np
 
     from rope_jax.config.load import load
+    from rope_jax.config.resolve import resolve_run
     from rope_jax.config.training import TrainingConfig
     from rope_jax.devices.mesh import Placement
-    from rope_jax.model.resolve import resolve_run
     from rope_jax.training.checkpoints import Checkpoints
     from rope_jax.training.program import Program
 

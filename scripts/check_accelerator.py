@@ -33,6 +33,7 @@ from rope_jax.attention.backends import BACKENDS, AttentionName
 from rope_jax.collectives import CONTEXT, ROWS, TENSOR, Collectives
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import check_backend, resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
@@ -40,7 +41,6 @@ from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.hardware import device_line, peak_flops
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
-from rope_jax.model.resolve import check_backend, resolve_run
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling

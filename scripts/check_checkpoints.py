@@ -30,11 +30,10 @@ from rope_jax.checkpoints.exporting import describe, export_run
 from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.config.checkpoints import ExportConfig
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.strategy import read_strategy
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.model.decoder import language_model
-from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.sweeps.model import load_model

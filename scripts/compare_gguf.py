@@ -29,11 +29,10 @@ def write(model: Path, text: str, lengths: list[int], out: Path, runs: Path) -> 
 
     from rope_jax.checkpoints.importing import import_checkpoint
     from rope_jax.config.checkpoints import ImportConfig
+    from rope_jax.config.resolve import language_model, resolve_run
     from rope_jax.console import plain_console
     from rope_jax.devices.mesh import Placement
     from rope_jax.evaluation.decoder import nll_of_last
-    from rope_jax.model.decoder import language_model
-    from rope_jax.model.resolve import resolve_run
     from rope_jax.training.checkpoints import params_at
 
     settings = ImportConfig(runs_dir=str(runs), param_dtype="float32", dtype="float32")

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.load import dump
+from rope_jax.config.resolve import resolve_run
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
-from rope_jax.model.resolve import resolve_run
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import provenance_of

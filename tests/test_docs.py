@@ -18,11 +18,11 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.config.load import load
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import resolve_model
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.inspection.maps import shown_maps, write_map_rows
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, relative_positions
@@ -227,7 +227,7 @@ def test_the_decoder_in_one_file_is_ours():
     exec(source, page)
     sizes = {"vocab_size": 61, "hidden_size": 32, "num_key_value_heads": 2}
     config = page["Config"](**sizes, train_length=16, factor=4.0)
-    model = LanguageModel(resolve_model(ModelConfig(**sizes, attention="xla")), 61)
+    model = LanguageModel(resolve_model(ModelConfig(**sizes, attention="xla")).spec(), 61)
     params = jax.tree.map(lambda x: 3 * x, model.init(0))
     ours = page["Decoder"](config, nnx.Rngs(0))
     layers = [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(4)]

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import resolve_model
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.resolve import resolve_model
 from rope_jax.protocols.windows import streams_of
 from rope_jax.rope import Frequencies, Rotary
 
@@ -111,7 +111,7 @@ def test_the_feed_forwards_auxiliary_loss_is_that_of_a_balanced_router_at_first(
     rotary, tokens = Rotary.shared(Frequencies.from_float64(np.ones(2))), np.zeros((1, 5), np.int32)
     for layers in ("unrolled", "scanned"):
         made = config.model_copy(update={"feed_forward": block, "layers": layers})
-        model = LanguageModel(resolve_model(made), 4)
+        model = LanguageModel(resolve_model(made).spec(), 4)
         shapes = model.abstract_params()
         params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         given = tokens, tokens, jnp.arange(5)[None], None, rotary

@@ -23,6 +23,7 @@ from rope_jax.checkpoints.reading import text_part
 from rope_jax.checkpoints.weights import write_weights
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import print_message, print_overview, print_warning
@@ -30,8 +31,6 @@ from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.devices.memory import in_gib
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError, file_errors
-from rope_jax.model.decoder import language_model
-from rope_jax.model.resolve import resolve_run
 from rope_jax.rope import RotaryGeometry, Scaling
 from rope_jax.rope.hf import to_hf
 from rope_jax.rope.hf.model_types import (

@@ -13,6 +13,7 @@ from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.load import dump, validate
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.schema import different_keys
 from rope_jax.config.tokenizer import Start
 from rope_jax.config.training import TrainingConfig
@@ -24,10 +25,8 @@ from rope_jax.data.tokenizers import (
 )
 from rope_jax.devices.memory import check_fits, device_bytes, in_gib
 from rope_jax.devices.mesh import Placement
+from rope_jax.devices.window_memory import bytes_per_device
 from rope_jax.errors import UserError, file_errors, shortage_as
-from rope_jax.model.decoder import language_model
-from rope_jax.model.memory import bytes_per_device
-from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import finish_replacing, locked, replacing_folder, write_text
 from rope_jax.training.checkpoints import Checkpoints

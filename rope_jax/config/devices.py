@@ -52,8 +52,9 @@ def check_mesh(mesh: MeshConfig, model: ModelConfig, maps: Iterable[PositionMap 
             _check_divides("fsdp", mesh.fsdp, f"self_attention.{key}", getattr(latent, key) or 0)
     _check_divides("tensor", mesh.tensor, "num_attention_heads", model.num_attention_heads)
     _check_divides("tensor", mesh.tensor, "num_key_value_heads", model.kv_heads)
-    for feed_forward, _ in model.stacks.values():
-        for key, size in feed_forward.hidden_sizes(model.spec()).items():
+    spec = model.spec()
+    for feed_forward, _ in spec.stacks.values():
+        for key, size in feed_forward.hidden_sizes(spec).items():
             _check_divides("tensor", mesh.tensor, key, size)
     if mesh.context > 1 and not model.backend.splits_windows:
         raise ValueError(

@@ -11,12 +11,10 @@ from rope_jax.blocks import (
     AnyFeedForward,
     AnySelfAttention,
     Experts,
-    FeedForward,
     GroupedQueryAttention,
     LatentAttention,
 )
-from rope_jax.blocks.base import ActivationName, DecoderSpec, FloatName, NormName, NormPlacement
-from rope_jax.collectives import SINGLE_DEVICE, Collectives
+from rope_jax.blocks.base import ActivationName, FloatName, NormName, NormPlacement
 from rope_jax.config.messages import alternatives
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import (
@@ -29,7 +27,8 @@ from rope_jax.config.types import (
     PositiveInt,
 )
 from rope_jax.errors import errors_in
-from rope_jax.positions.encodings import ENCODINGS, AnyEncoding, Encoding, RoPE, Sizes
+from rope_jax.model.spec import LayersName, ModelSpec, RematName
+from rope_jax.positions.encodings import ENCODINGS, AnyEncoding, RoPE
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.geometry import Layout
@@ -37,7 +36,6 @@ from rope_jax.rope.settings import Whole, single_error
 from rope_jax.rope.strategies import NoScaling
 
 ProductName = Literal["bfloat16", "auto"]
-RematName = Literal["none", "products", "attention", "layer"]
 # earlier versions had true and false, here and below
 EmbeddingScale = Annotated[
     PositiveFloat | Literal["sqrt_hidden_size"],
@@ -45,7 +43,6 @@ EmbeddingScale = Annotated[
     BeforeValidator(lambda x: ("sqrt_hidden_size" if x else 1.0) if isinstance(x, bool) else x),
 ]
 _NAMED = BeforeValidator(lambda x: ("layer" if x else "none") if isinstance(x, bool) else x)
-LayersName = Literal["unrolled", "scanned"]
 QKNorm = Annotated[
     bool | Literal["all_heads", "by_head", "rotated"],
     single_error("should be true, false, 'all_heads', 'by_head' or 'rotated'"),
@@ -209,44 +206,11 @@ class ModelConfig(Frozen):
                 "true and activation silu"
             )
 
-    def spec(
-        self,
-        encoding: Encoding | None = None,
-        layout: Layout = "half",
-        mesh: Collectives = SINGLE_DEVICE,
-    ) -> DecoderSpec:
-        """Return what the blocks of the decoder share. encoding: None: that of `position`."""
-        alike = {
-            x.name: getattr(self, x.name) for x in fields(DecoderSpec) if hasattr(self, x.name)
-        }
-        computed: dict[str, Any] = {
-            "head_dim": self.head_dim or self.hidden_size // self.num_attention_heads,
-            "encoding": self.position if encoding is None else encoding,
-            "layout": layout,
-            "mesh": mesh,
-        }
-        return DecoderSpec(**alike | computed)
-
-    @property
-    def sizes(self) -> Sizes:
-        """What the shapes of a position encoding's parameters depend on."""
-        return Sizes(
-            layers=self.num_hidden_layers,
-            hidden_size=self.hidden_size,
-            heads=self.num_attention_heads,
-            head_dim=self.heads_width,
-            std=self.initializer_range,
-        )
-
-    @property
-    def stacks(self) -> dict[str, tuple[FeedForward.Config, int]]:
-        """The layers of each kind, by the name of their parameters: feed-forward, and number."""
-        last = {"layers": (self.feed_forward, self.num_hidden_layers - self.dense_layers)}
-        return (
-            {"dense_layers": (MLP.Config(), self.dense_layers), **last}
-            if self.dense_layers
-            else last
-        )
+    def spec(self, **others: Any) -> ModelSpec:
+        """Return what the decoder is made of. others: fields of it that this section lacks."""
+        alike = {x.name: getattr(self, x.name) for x in fields(ModelSpec) if hasattr(self, x.name)}
+        head_dim = self.head_dim or self.hidden_size // self.num_attention_heads
+        return ModelSpec(**alike | {"head_dim": head_dim, "encoding": self.position} | others)
 
     @property
     def backend(self) -> Backend:
@@ -260,7 +224,7 @@ class ModelConfig(Frozen):
 
     @property
     def heads_width(self) -> int:
-        return self.self_attention.head_dim(self.spec())
+        return self.spec().heads_width
 
     @property
     def kv_heads(self) -> int:

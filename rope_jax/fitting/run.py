@@ -17,6 +17,7 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_message, print_overview
 from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.devices.memory import check_fits, in_gib
+from rope_jax.devices.window_memory import LARGEST_OVERESTIMATE
 from rope_jax.errors import UserError, errors_in
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.fitter import Fit, FitState
@@ -24,7 +25,6 @@ from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.results import FitRow, draw_numbers, fit_rows, print_results
 from rope_jax.fitting.start import default_start
 from rope_jax.model.cost import flops_per_token
-from rope_jax.model.memory import LARGEST_OVERESTIMATE
 from rope_jax.plots.saving import save_figure
 from rope_jax.report.terminal import warn_of_chance
 from rope_jax.runs.directory import RunDirectory
@@ -163,8 +163,8 @@ def _announce(fit: Fit, learned: int) -> None:
     train, validation, _ = corpus.report[:3]
     notes = corpus.notes if config.data is not None else ()
     model = fit.loaded.model
-    of_token = flops_per_token(model.config, model.vocab_size, config.length[-1]) * 2 / 3
-    of_check = sweep_flops(fit.plan(["trained"], fit.lengths), model.config, model.vocab_size)
+    of_token = flops_per_token(model.spec, model.vocab_size, config.length[-1]) * 2 / 3
+    of_check = sweep_flops(fit.plan(["trained"], fit.lengths), model.spec, model.vocab_size)
     checks = 1 + -(-config.steps // config.check_every)
     flops = config.steps * config.batch_tokens * of_token + checks * of_check
     seconds = flops / reached_flops(peak_flops()[0])

@@ -2,13 +2,13 @@
 
 Notation: D model, N heads, K key-value heads, H head dim, F mlp, V vocabulary, L layers, T length.
 
-vocab_size is the tokenizer's in every function; it counts where the model's own is null.
+vocab_size is the model's own, in every function.
 """
 
-from rope_jax.config.model import ModelConfig
+from rope_jax.model.spec import ModelSpec
 
 
-def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
+def flops_per_token(model: ModelSpec, vocab_size: int, seq_len: int) -> float:
     """Model FLOPs of one training token, forward and backward: 6·(matrices) + 6·L·N·H·T.
 
     The matrices are the projections and the output head; the embedding look-up is free. The
@@ -19,23 +19,22 @@ def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
     return 3 * sum(_forward_flops(model, vocab_size, seq_len))
 
 
-def window_flops(model: ModelConfig, vocab_size: int, length: int, scored: int) -> float:
+def window_flops(model: ModelSpec, vocab_size: int, length: int, scored: int) -> float:
     """FLOPs of a forward pass over one window, whose head computes `scored` of the tokens.
 
     Sliding windows and position maps count like plain attention.
     """
-    unscored = 2.0 * model.hidden_size * (model.vocab_size or vocab_size) * (length - scored)
+    unscored = 2.0 * model.hidden_size * vocab_size * (length - scored)
     return length * sum(_forward_flops(model, vocab_size, length)) - unscored
 
 
-def _forward_flops(model: ModelConfig, vocab_size: int, seq_len: int) -> tuple[float, float]:
+def _forward_flops(model: ModelSpec, vocab_size: int, seq_len: int) -> tuple[float, float]:
     """FLOPs of one token's forward pass: products with matrices, and attention."""
     attention = model.self_attention
-    layers = model.num_hidden_layers * attention.flops_per_token(model.spec())
+    layers = model.num_hidden_layers * attention.flops_per_token(model)
     layers += sum(
-        feed_forward.flops_per_token(model.spec()) * count
-        for feed_forward, count in model.stacks.values()
+        feed_forward.flops_per_token(model) * count for feed_forward, count in model.stacks.values()
     )
-    head = 2 * model.hidden_size * (model.vocab_size or vocab_size)
+    head = 2 * model.hidden_size * vocab_size
     pairs = model.num_hidden_layers * seq_len / 2
-    return float(layers + head), pairs * attention.flops_per_pair(model.spec())
+    return float(layers + head), pairs * attention.flops_per_pair(model)

@@ -31,21 +31,17 @@ from rope_jax.blocks.base import Auxiliary, DecoderSpec, parameter
 from rope_jax.blocks.norms import norm
 from rope_jax.collectives import (
     FSDP,
-    SINGLE_DEVICE,
     TENSOR,
     Collectives,
     Sharding,
     Shardings,
 )
-from rope_jax.config.model import ModelConfig
-from rope_jax.errors import UserError
 from rope_jax.model.layers import DecoderLayer, multiplied
 from rope_jax.model.loss import Scores, token_nll, token_scores
-from rope_jax.model.resolve import ResolvedModel, ResolvedRun
+from rope_jax.model.spec import ModelSpec
 from rope_jax.positions.bands import band_masks, of_tokens, rotations
-from rope_jax.positions.encodings import Encoding, RoPE
+from rope_jax.positions.encodings import RoPE
 from rope_jax.rope import Rotary
-from rope_jax.rope.geometry import Layout
 
 Params = dict[str, Any]
 #: The static settings in which a layer differs from the others.
@@ -57,21 +53,19 @@ _ROPE = RoPE()
 class EmbeddingAndHead(nnx.Module):
     """The modules outside the layers: token embedding, final norm and output matrix."""
 
-    def __init__(
-        self, config: ResolvedModel, spec: DecoderSpec, vocab_size: int, rngs: nnx.Rngs
-    ) -> None:
-        self.config, self.spec = config, spec
+    def __init__(self, spec: ModelSpec, vocab_size: int, rngs: nnx.Rngs) -> None:
+        self.spec = spec
         self.embed_tokens = Embedding(spec, vocab_size, rngs)
         self.norm = norm(spec, spec.hidden_size, rngs)
-        if config.head_bias or not config.tie_word_embeddings:
-            self.lm_head = Head(config, spec, vocab_size, rngs)
+        if spec.head_bias or not spec.tie_word_embeddings:
+            self.lm_head = Head(spec, vocab_size, rngs)
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
         """Return the tokens' embeddings, scaled; Gemma's root is rounded to their dtype."""
         x = self.embed_tokens(tokens)
-        scale = self.config.scale_embeddings
+        scale = self.spec.scale_embeddings
         if scale == "sqrt_hidden_size":
-            scale = float(np.asarray(self.config.hidden_size**0.5, x.dtype))
+            scale = float(np.asarray(self.spec.hidden_size**0.5, x.dtype))
         return multiplied(x, scale)
 
     def logit_factors(
@@ -79,11 +73,11 @@ class EmbeddingAndHead(nnx.Module):
     ) -> tuple[Float[Array, "computed E"], Float[Array, "E V"]]:
         """Return two matrices whose product is the logits; E is D, or D + 1 with a bias."""
         dtype = self.spec.factor_dtype
-        if self.config.tie_word_embeddings:
+        if self.spec.tie_word_embeddings:
             kernel = self.embed_tokens.embedding[...].T
         else:
             kernel = self.lm_head.kernel[...]
-        if self.config.head_bias:
+        if self.spec.head_bias:
             hidden = jnp.pad(hidden, ((0, 0), (0, 1)), constant_values=1)
             kernel = jnp.concatenate([kernel, self.lm_head.bias[...][None]])
         return hidden.astype(dtype), kernel.astype(dtype)
@@ -111,13 +105,11 @@ class Embedding(nnx.Module):
 class Head(nnx.Module):
     """The output matrix, unless it is the embedding's, and a bias of the logits."""
 
-    def __init__(
-        self, config: ResolvedModel, spec: DecoderSpec, vocab_size: int, rngs: nnx.Rngs
-    ) -> None:
-        if not config.tie_word_embeddings:
+    def __init__(self, spec: ModelSpec, vocab_size: int, rngs: nnx.Rngs) -> None:
+        if not spec.tie_word_embeddings:
             shape, sharding = (spec.hidden_size, vocab_size), Sharding((FSDP, TENSOR))
             self.kernel = parameter(spec, shape, rngs, sharding=sharding)
-        if config.head_bias:
+        if spec.head_bias:
             sharding = Sharding((TENSOR,))
             self.bias = parameter(spec, (vocab_size,), rngs, initial=0, sharding=sharding)
 
@@ -125,44 +117,37 @@ class Head(nnx.Module):
 class LanguageModel:
     """The decoder as pure functions of its parameters.
 
-    pattern: which keys layers see; layer i has element i mod its length.
-    mesh: what the model exchanges with other devices. Its methods take whole windows and return
-        their losses on any mesh, but parameters are one device's shards.
+    Its methods take whole windows and return their losses on any mesh, `spec.mesh`, but parameters
+    are one device's shards.
     """
 
-    def __init__(
-        self,
-        config: ResolvedModel,
-        vocab_size: int,
-        layout: Layout = "half",
-        pattern: Sequence[AttentionSpan] = (AttentionSpan(),),
-        encoding: Encoding = _ROPE,
-        mesh: Collectives = SINGLE_DEVICE,
-    ) -> None:
-        self.config, self.vocab_size, self.encoding, self.mesh = config, vocab_size, encoding, mesh
-        self._layout, self._pattern = layout, pattern
-        self._spec = config.spec(encoding, layout, mesh)
-        self._output: Any = {"softcap": config.logit_softcap, "mesh": mesh}
+    def __init__(self, spec: ModelSpec, vocab_size: int) -> None:
+        self.spec, self.vocab_size, self.encoding, self.mesh = (
+            spec,
+            vocab_size,
+            spec.encoding,
+            spec.mesh,
+        )
+        self._output: Any = {"softcap": spec.logit_softcap, "mesh": spec.mesh}
         self._outer_structure = _structure(self._new_outer)
         self._layer_structures = {
             (feed_forward, span): _structure(functools.partial(self._new_layer, feed_forward, span))
-            for feed_forward, _ in config.stacks.values()
-            for span in pattern
+            for feed_forward, _ in spec.stacks.values()
+            for span in spec.pattern
         }
-        self._layer = with_remat(self._apply_layer, config.remat, mesh.fsdp)
+        self._layer = with_remat(self._apply_layer, spec.remat, spec.mesh.fsdp)
 
     def on(self, mesh: Collectives) -> "LanguageModel":
         """Return the same model as it runs on each device of a mesh."""
-        how = self._layout, self._pattern, self.encoding
-        return LanguageModel(self.config, self.vocab_size, *how, mesh)
+        return LanguageModel(replace(self.spec, mesh=mesh), self.vocab_size)
 
     def _new_outer(self, rngs: nnx.Rngs) -> EmbeddingAndHead:
-        return EmbeddingAndHead(self.config, self._spec, self.vocab_size, rngs)
+        return EmbeddingAndHead(self.spec, self.vocab_size, rngs)
 
     def _new_layer(
         self, feed_forward: FeedForward.Config, span: AttentionSpan, rngs: nnx.Rngs
     ) -> DecoderLayer:
-        return DecoderLayer(self._spec, self.config.self_attention, feed_forward, span, rngs)
+        return DecoderLayer(self.spec, self.spec.self_attention, feed_forward, span, rngs)
 
     @functools.cached_property
     def shardings(self) -> Shardings:
@@ -187,14 +172,14 @@ class LanguageModel:
         @jax.jit
         def draw(key: Key[Array, ""]) -> Params:
             outer_key, layers_key = jax.random.split(key)
-            keys = jax.random.split(layers_key, self.config.num_hidden_layers)
+            keys = jax.random.split(layers_key, self.spec.num_hidden_layers)
             layers, first = {}, 0
-            for name, (feed_forward, count) in self.config.stacks.items():
-                new = functools.partial(self._new_layer, feed_forward, self._pattern[0])
+            for name, (feed_forward, count) in self.spec.stacks.items():
+                new = functools.partial(self._new_layer, feed_forward, self.spec.pattern[0])
                 one = functools.partial(_parameters, new)
                 layers[name] = jax.vmap(one)(keys[first : first + count])
                 first += count
-            position = self.encoding.initial(self.config.sizes, jax.random.fold_in(key, 0))
+            position = self.encoding.initial(self.spec.sizes, jax.random.fold_in(key, 0))
             of_position = {"position": position} if position else {}
             return _parameters(self._new_outer, outer_key) | layers | of_position
 
@@ -223,15 +208,17 @@ class LanguageModel:
         x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
         x = self.encoding.embed(position, x, own_positions).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids)
-        layers = self._scanned if self.config.layers == "scanned" else self._unrolled
+        layers = self._scanned if self.spec.layers == "scanned" else self._unrolled
         auxiliary, first = None, 0
-        for name, (feed_forward, count) in self.config.stacks.items():
-            spans = (self._pattern[i % len(self._pattern)] for i in range(first, first + count))
+        for name, (feed_forward, count) in self.spec.stacks.items():
+            spans = (
+                self.spec.pattern[i % len(self.spec.pattern)] for i in range(first, first + count)
+            )
             kinds = [(feed_forward, span) for span in spans]
-            is_last = first + count == self.config.num_hidden_layers
+            is_last = first + count == self.spec.num_hidden_layers
             x, more = layers(x, params[name], inputs, kinds, first, last if is_last else None)
             auxiliary, first = _plus(auxiliary, more), first + count
-        return multiplied(outer.norm(x), self.config.logit_multiplier), auxiliary
+        return multiplied(outer.norm(x), self.spec.logit_multiplier), auxiliary
 
     def nll(
         self,
@@ -297,7 +284,7 @@ class LanguageModel:
         return (windows if last is None else [x[:, -last:] for x in windows]), auxiliary
 
     def _outer(self, params: Params) -> EmbeddingAndHead:
-        others = {"position", *self.config.stacks}
+        others = {"position", *self.spec.stacks}
         outer = {name: tree for name, tree in params.items() if name not in others}
         return self._merged(self._outer_structure, outer)
 
@@ -308,10 +295,10 @@ class LanguageModel:
         positions: Int[Array, "#B T"],
         segment_ids: Int[Array, "B T"] | None,
     ) -> LayerInputs:
-        layers = self.config.num_hidden_layers
+        layers = self.spec.num_hidden_layers
         if any(leaf.shape[0] not in (1, layers) for leaf in jax.tree.leaves(rotary)):
             raise ValueError(f"rotary: a leaf's first axis must be 1 or the {layers} layers")
-        if not self.config.backend.is_softmax:
+        if not self.spec.backend.is_softmax:
             # m is a temperature of the softmax; here it would only multiply the output by m²
             ones = jnp.ones_like(rotary.frequencies.attention_factor)
             plain = rotary.frequencies._replace(attention_factor=ones)
@@ -321,8 +308,8 @@ class LanguageModel:
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
         rotated = rotations(rotary, self.mesh.own_tokens(positions, 1))
         query_scale = jnp.asarray(rotary.query_scale)
-        if (scalar := self.config.query_pre_attn_scalar) is not None:  # attention divides by √H
-            query_scale = query_scale * math.sqrt(self.config.heads_width / scalar)
+        if (scalar := self.spec.query_pre_attn_scalar) is not None:  # attention divides by √H
+            query_scale = query_scale * math.sqrt(self.spec.heads_width / scalar)
         return LayerInputs(
             rotations=rotated,
             query_scale=query_scale,
@@ -366,7 +353,7 @@ class LanguageModel:
 
         Layers after the last complete repeat are unrolled too, and a last one of fewer tokens.
         """
-        period, count, computes_all = len(self._pattern), len(kinds), last is None
+        period, count, computes_all = len(self.spec.pattern), len(kinds), last is None
         scanned = (count if computes_all else count - 1) // period * period
         if not scanned:
             return self._unrolled(x, params, inputs, kinds, first, last)
@@ -404,7 +391,7 @@ class LanguageModel:
 
     def _merged(self, structure: Structure, params: Params) -> Any:
         """Return a module with parameters that are gathered over the devices that share them."""
-        whole = self.mesh.whole(params, self._spec.factor_dtype, self.shardings)
+        whole = self.mesh.whole(params, self.spec.factor_dtype, self.shardings)
         return nnx.merge(structure[0], whole)
 
 
@@ -428,24 +415,3 @@ def _structure(new: Callable[[nnx.Rngs], nnx.Module]) -> Structure:
 
 def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> Params:
     return nnx.to_pure_dict(nnx.state(new(nnx.Rngs(key)), nnx.Param))
-
-
-def language_model(config: ResolvedRun, vocab_size: int) -> LanguageModel:
-    """Return the model of a run. vocab_size: that of the tokenizer; UserError if too large."""
-    own = vocabulary_size(config.model, vocab_size)
-    pattern = [
-        AttentionSpan(x.sliding_window, x.attention_chunk, x.rotates) for x in config.pattern
-    ]
-    model = ResolvedModel(config.model)
-    return LanguageModel(model, own, config.rope.layout, pattern, config.encoding)
-
-
-def vocabulary_size(model: ModelConfig, tokenizer_size: int) -> int:
-    """Return how many tokens a model knows. UserError if the tokenizer has more."""
-    own = model.vocab_size or tokenizer_size
-    if own < tokenizer_size:
-        raise UserError(
-            f"model.vocab_size: {own} is smaller than the tokenizer's {tokenizer_size}; give at "
-            "least that, or null"
-        )
-    return own

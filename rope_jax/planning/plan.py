@@ -12,6 +12,13 @@ import numpy as np
 from rich.console import Console
 
 from rope_jax.config.devices import differ_by_head
+from rope_jax.config.resolve import (
+    check_backend,
+    describe_precision,
+    language_model,
+    resolve_run,
+    vocabulary_size,
+)
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import LongPPL
 from rope_jax.config.tokenizer import BPETokenizerConfig
@@ -26,14 +33,13 @@ from rope_jax.devices.memory import (
     program_bytes,
 )
 from rope_jax.devices.mesh import Placement
+from rope_jax.devices.window_memory import MemoryEstimate, bytes_per_device, parameter_count
 from rope_jax.errors import UserError, shortage_as
 from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.evaluation.measure import Reader
 from rope_jax.evaluation.plan import Job, ResolvedSweep, SweepPlan
 from rope_jax.model.cost import flops_per_token, window_flops
-from rope_jax.model.decoder import LanguageModel, Params, language_model, vocabulary_size
-from rope_jax.model.memory import MemoryEstimate, bytes_per_device, parameter_count
-from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
+from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.model import mesh_for, sweep_flops
 from rope_jax.sweeps.resolve import resolve_run_sweep
@@ -151,7 +157,7 @@ def _print_stages(console: Console, program: Program, plans: Sequence[StageCost]
     stages: list[dict[str, str]] = []
     for span, plan, bytes_used in zip(config.spans, plans, used, strict=True):
         stage = span.stage
-        flops = flops_per_token(config.model, program.vocab_size, stage.seq_len)
+        flops = flops_per_token(program.model.spec, program.vocab_size, stage.seq_len)
         cells = {
             "windows": f"{stage.batch_size:,} × {stage.seq_len:,}",
             "parameters": f"{bytes_per_device(state.params) / size:,.2f}",
@@ -197,7 +203,7 @@ def plan_sweep(
     placement = placement.splitting(model.shardings)
     like = placement.shard_state(model.abstract_params())
     memory = MemoryEstimate(
-        model.config,
+        model.spec,
         model.vocab_size,
         like,
         placement,
@@ -223,7 +229,7 @@ def plan_sweep(
     # as often as there are documents, and tasks, which are not of documents, once
     without_tasks = replace(sweep, config=config.model_copy(update={"tasks": ()}))
     first, other = (
-        sweep_flops(_plan_one_document(training, each), model.config, model.vocab_size)
+        sweep_flops(_plan_one_document(training, each), model.spec, model.vocab_size)
         for each in (sweep, without_tasks)
     )
     flops = first + (config.max_documents - 1) * other
@@ -234,7 +240,7 @@ def plan_sweep(
         with console.status("compiling"):
             plans = plan_readings(training, sweep, model, shared, like)
         rows = shared.row_shards
-        flops = rows * window_flops(training.model, vocab_size, read[-1], read[-1])
+        flops = rows * window_flops(model.spec, model.vocab_size, read[-1], read[-1])
         title = (
             f"{rows:,} × {read[-1]:,} tokens at a time, {flops / len(devices):.3g} FLOPs per device"
         )

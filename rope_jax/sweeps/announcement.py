@@ -5,7 +5,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_overview, print_wrapped
 from rope_jax.devices.hardware import nominal_flops, peak_flops, reached_flops
-from rope_jax.model.memory import parameter_count
+from rope_jax.devices.window_memory import parameter_count
 from rope_jax.report.scalings import describe_scaling
 from rope_jax.sweeps.model import EvalModel
 from rope_jax.sweeps.resolve import LONGEST_DEFAULT, PlannedSweep

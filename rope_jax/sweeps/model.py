@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 
 from rope_jax.config.data import DataConfig
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import ResolvedRun, language_model
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data.mix import words_of
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.mesh import Placement
+from rope_jax.devices.window_memory import MemoryEstimate
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.decoder import DecoderNLL, nll_of_last, scores_of_last
 from rope_jax.evaluation.measure import measure
 from rope_jax.evaluation.plan import EvalBatch, ResolvedSweep, SweepPlan
 from rope_jax.model.cost import window_flops
-from rope_jax.model.decoder import LanguageModel, Params, language_model
-from rope_jax.model.memory import MemoryEstimate
-from rope_jax.model.resolve import ResolvedRun
+from rope_jax.model.decoder import LanguageModel, Params
+from rope_jax.model.spec import ModelSpec
 from rope_jax.results.rows import Origin
 from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
@@ -93,7 +93,7 @@ class EvalModel:
 
     def flops(self, plan: SweepPlan, done: Container[str] = ()) -> float:
         """Return the FLOPs of a plan; done: keys of what need not be measured again."""
-        return sweep_flops(plan, self.model.config, self.model.vocab_size, done)
+        return sweep_flops(plan, self.model.spec, self.model.vocab_size, done)
 
     def measure(self, plan: SweepPlan, params: Params, **how: Any) -> SweepResult:
         """Measure what a plan says. how: see `evaluation.sweep`."""
@@ -105,7 +105,7 @@ class EvalModel:
             params,
             row_bytes=lambda n: float(self.memory.sharing(n).window(n)),
             row_multiple=lambda n: self.placement_at(n).row_shards,
-            cost=lambda n: window_flops(self.model.config, self.model.vocab_size, n, 0),
+            cost=lambda n: window_flops(self.model.spec, self.model.vocab_size, n, 0),
             **how,
         )
 
@@ -144,7 +144,7 @@ def load_model(
     placement = placement.splitting(model.shardings)
     like = placement.shard_state(model.abstract_params())
     memory = MemoryEstimate(
-        model.config,
+        model.spec,
         model.vocab_size,
         like,
         placement,
@@ -218,7 +218,7 @@ def expected_steps(run: RunDirectory, chosen: Steps) -> list[int]:
 
 
 def sweep_flops(
-    plan: SweepPlan, model: ModelConfig, vocab_size: int, done: Container[str] = ()
+    plan: SweepPlan, model: ModelSpec, vocab_size: int, done: Container[str] = ()
 ) -> float:
     """Return the FLOPs of a sweep's batches. done: keys of what need not be measured again."""
     batches: dict[str, tuple[EvalBatch, int]] = {}

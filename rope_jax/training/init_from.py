@@ -9,13 +9,12 @@ import numpy as np
 from jaxtyping import Float
 
 from rope_jax.config.inherit import Source, find_source
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.sections import InitFrom
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.errors import UserError
-from rope_jax.model.decoder import language_model
-from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints, DamagedCheckpoint, params_fingerprint
 from rope_jax.training.optimizer import with_new_schedule

@@ -160,7 +160,7 @@ class Trainer:
         speed = None
         if self._seconds:
             speed, self._seconds = span.tokens_per_step / float(np.mean(self._seconds)), []
-            about = self.config.model, self.program.vocab_size, span.stage.seq_len
+            about = self.program.model.spec, self.program.vocab_size, span.stage.seq_len
             mfu = speed * flops_per_token(*about) / self.peak_flops
             speeds = {"throughput/tokens_per_second": speed, "throughput/mfu": mfu}
             self.log.write(step, speeds, "throughput")

@@ -9,8 +9,8 @@ import jax
 from rope_jax import stopping
 from rope_jax.config.model import RematName
 from rope_jax.devices.memory import check_fits, in_gib, is_host_memory, least_available
+from rope_jax.devices.window_memory import bytes_per_device, step_bound
 from rope_jax.errors import shortage_as
-from rope_jax.model.memory import bytes_per_device, step_bound
 from rope_jax.training.program import Program
 
 # On a CPU, measured: what writing a checkpoint takes, in times the state; and how far the memory
@@ -31,7 +31,7 @@ def stage_bound(program: Program, number: int) -> StageBytes:
     stage, state = program.config.stages[number], program.abstract_state
     tokens = stage.batch_size * stage.seq_len // program.placement.mesh.size
     sizes = bytes_per_device(state.params), bytes_per_device(state)
-    bound = step_bound(program.config.model, *sizes, tokens, stage.grad_accumulation)
+    bound = step_bound(program.model.spec, *sizes, tokens, stage.grad_accumulation)
     return StageBytes(bound + _saving_bytes(program))
 
 

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from rope_jax.config.resolve import ResolvedRun, language_model
 from rope_jax.data.batches import Batch
 from rope_jax.devices.hardware import compiled, compiler_options
 from rope_jax.devices.memory import program_bytes
 from rope_jax.devices.mesh import Placement
-from rope_jax.model.decoder import Params, language_model
-from rope_jax.model.memory import bytes_per_device
-from rope_jax.model.resolve import ResolvedRun
+from rope_jax.devices.window_memory import bytes_per_device
+from rope_jax.model.decoder import Params
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Frequencies, Rotary, Scaling
 from rope_jax.training.optimizer import optimizer

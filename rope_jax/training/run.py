@@ -11,6 +11,7 @@ from tensorboardX.summary import text
 
 from rope_jax import stopping
 from rope_jax.config.load import dump
+from rope_jax.config.resolve import vocabulary_size
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import print_message
 from rope_jax.data.batches import training_batch, validation_batches
@@ -19,9 +20,9 @@ from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.devices.mesh import Placement
+from rope_jax.devices.window_memory import parameter_count
 from rope_jax.errors import UserError
 from rope_jax.model.cost import flops_per_token
-from rope_jax.model.memory import parameter_count
 from rope_jax.report.table import yaml_block
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import Log, last_step
@@ -193,9 +194,10 @@ def _compile_after(done: int, program: Program, corpus: Corpus, session: Session
 
 def flops_after(done: int, config: TrainingConfig, vocab_size: int) -> float:
     """Return the FLOPs of the training steps after step `done`. vocab_size: the tokenizer's."""
+    own = vocabulary_size(config.model, vocab_size)
     return sum(
         max(0, span.end - max(done, span.begin))
         * span.tokens_per_step
-        * flops_per_token(config.model, vocab_size, span.stage.seq_len)
+        * flops_per_token(config.model.spec(), own, span.stage.seq_len)
         for span in config.spans
     )

@@ -7,12 +7,12 @@ import numpy as np
 from rope_jax import stopping
 from rope_jax.config.sweep import SweepConfig, TrainingSweepConfig, check_targets
 from rope_jax.data.storage import Corpus
+from rope_jax.devices.window_memory import window_bytes
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.evaluation.measure import measure
 from rope_jax.evaluation.plan import SweepPlan, resolve_sweep, sweep_lengths
 from rope_jax.model.decoder import Params
-from rope_jax.model.memory import window_bytes
 from rope_jax.runs.logs import Scalars
 from rope_jax.training.program import Program
 
@@ -98,6 +98,6 @@ class TrainingSweep:
         return scalars
 
     def _row_bytes(self, length: int) -> float:
-        mesh, model = self._program.placement.config, self._program.config.model
+        mesh, model = self._program.placement.config, self._program.model.spec
         split = {"context": mesh.context, "tensor": mesh.tensor}
         return float(window_bytes(model, self._program.vocab_size, length, **split))

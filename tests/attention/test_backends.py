@@ -10,8 +10,8 @@ import pytest
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.blockwise import Blockwise
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import check_backend
 from rope_jax.errors import UserError
-from rope_jax.model.resolve import check_backend
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, inputs, seen_keys

@@ -12,10 +12,10 @@ from jax.extend.core import jaxprs_in_params
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.remat_names import CUDNN_FORWARD, keep_attended
 from rope_jax.attention.splash import splash_attention
+from rope_jax.config import resolve
 from rope_jax.config.model import ModelConfig
-from rope_jax.model import resolve
+from rope_jax.config.resolve import resolve_model
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
 from tests.compiled import needs_kernels
 from tests.programs import equations
@@ -78,7 +78,7 @@ def test_factors_of_attention_are_rounded_where_those_of_other_products_are(
     monkeypatch.setattr(resolve, "_multiplies_bfloat16", lambda: multiplies_bfloat16)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
     config = ModelConfig(**sizes, attention=backend, dtype=dtype, product_dtype=product_dtype)
-    model = LanguageModel(resolve_model(config), 61)
+    model = LanguageModel(resolve_model(config).spec(), 61)
     rotary = Rotary.shared(Frequencies.from_float64(10.0 ** -np.arange(4)))
 
     def loss(params, tokens):

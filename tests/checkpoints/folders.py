@@ -20,13 +20,13 @@ from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.load import validate
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
-from rope_jax.model.decoder import Params, language_model
-from rope_jax.model.resolve import resolve_run
+from rope_jax.model.decoder import Params
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import params_at
 from tests.checkpoints.cases import FAMILIES, Case, golden_weight, read_cases

@@ -16,12 +16,11 @@ from rope_jax.checkpoints.exporting import describe, export_run
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.load import dump, validate
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.strategy import Strategy, write_strategy
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
-from rope_jax.model.decoder import language_model
-from rope_jax.model.resolve import resolve_run
 from rope_jax.rope import parse_scaling
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints

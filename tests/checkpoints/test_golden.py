@@ -13,11 +13,10 @@ from pydantic import TypeAdapter
 from rope_jax.checkpoints.families import FAMILIES as SUPPORTED
 from rope_jax.checkpoints.reading import read_description, text_part
 from rope_jax.config.entries import AnyEntry
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation import sweep
 from rope_jax.evaluation.decoder import nll_of_last
-from rope_jax.model.decoder import language_model
-from rope_jax.model.resolve import resolve_run
 from tests.checkpoints.cases import FAMILIES, read_cases
 from tests.checkpoints.folders import (
     EACH_FAMILY,

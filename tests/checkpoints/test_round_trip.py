@@ -17,9 +17,8 @@ from rope_jax.checkpoints.opening import without_prefix
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.checkpoints.tensors import tensors_of
 from rope_jax.checkpoints.weights import shapes_of, write_weights
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.training import TrainingConfig
-from rope_jax.model.decoder import language_model
-from rope_jax.model.resolve import resolve_run
 from tests.checkpoints.cases import FAMILIES as GOLDEN
 from tests.checkpoints.cases import read_cases
 from tests.checkpoints.folders import (

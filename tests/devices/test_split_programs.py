@@ -23,12 +23,12 @@ import pytest
 from rope_jax.blocks.attention import AttentionSpan
 from rope_jax.config.devices import MeshConfig, check_mesh
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import resolve_model
 from rope_jax.data.batches import Batch
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.decoder import nll_of_last, scores_of_last
 from rope_jax.model import loss
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.encodings import ENCODINGS
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
@@ -112,7 +112,9 @@ def measured(
         mesh = {"data": 8 // int(np.prod(list(mesh.values())))} | mesh
     placement = Placement(MeshConfig(**mesh), devices)
     placement.check_vocabulary(VOCABULARY)
-    alone = LanguageModel(resolve_model(config), VOCABULARY, "half", kinds_of(windows), position)
+    alone = LanguageModel(
+        resolve_model(config).spec(pattern=kinds_of(windows), encoding=position), VOCABULARY
+    )
     placement, model = placement.splitting(alone.shardings), alone.on(placement.collectives)
     rotary_dim = position.rotary_dim(config.self_attention.rotary_dim(config.spec()))
     layers = RotaryLayers(RotaryGeometry(rotary_dim, 50.0, T // 2))

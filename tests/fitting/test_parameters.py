@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from rope_jax.config.entries import AnyEntry
 from rope_jax.config.fit import LEARNED
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.strategy import (
     Strategy,
     read_strategy,
@@ -22,8 +23,6 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.start import default_start
-from rope_jax.model.decoder import language_model
-from rope_jax.model.resolve import resolve_run
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Rotary
 from rope_jax.rope.hf import from_hf, to_hf

@@ -150,8 +150,8 @@ def test_an_estimate_counts_steps_and_checks(run, quick):
     """With the keys that take less time, on a slow machine."""
     folder, said, _ = quick
     config, training = load(FitConfig, folder / "fit.yaml"), run[1]
-    per_token = flops_per_token(training.model, 257, 64) * 2 / 3
-    check = 3 * window_flops(training.model, 257, 64, 8)  # a block of each document
+    per_token = flops_per_token(training.model.spec(), 257, 64) * 2 / 3
+    check = 3 * window_flops(training.model.spec(), 257, 64, 8)  # a block of each document
     seconds = (4 * config.batch_tokens * per_token + 3 * check) / 1e4
     assert f"each; {describe_duration(seconds)} with checks, compiling not counted" in said
     assert "length, steps, batch_tokens, max_documents, max_blocks: lower values of these" in said

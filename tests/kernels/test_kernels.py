@@ -9,6 +9,7 @@ import pytest
 
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import check_backend, resolve_model
 from rope_jax.errors import UserError
 from rope_jax.kernels import loading, projections
 from rope_jax.kernels.gated import gated_feed_forward
@@ -16,7 +17,6 @@ from rope_jax.kernels.loading import has_amx
 from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.resolve import check_backend, resolve_model
 from rope_jax.rope import Frequencies, Rotary
 from tests.compiled import needs_kernels
 from tests.kernels.arrays import EACH, EACH_ROUNDED, along, as_bfloat16, cases, draw, feed_forward
@@ -173,7 +173,7 @@ def test_a_hidden_layer_of_odd_size_has_no_kernel_that_rounds(choose):
         jax.block_until_ready(jax.jit(rounded_feed_forward)(*arrays))
     sizes = {"hidden_size": 8, "intermediate_size": 5, "num_hidden_layers": 1}
     config = ModelConfig(**sizes, num_attention_heads=2, product_dtype="bfloat16")
-    model = LanguageModel(resolve_model(config), 8)
+    model = LanguageModel(resolve_model(config).spec(), 8)
     rotary, tokens = Rotary.shared(Frequencies.from_float64(np.ones(2))), np.zeros((1, 6), np.int32)
     given = loud_params(model), tokens, tokens, np.arange(6)[None], None, rotary
     assert np.isfinite(jax.jit(model.nll)(*given)).all()
@@ -244,13 +244,13 @@ def test_auto_rounds_products_where_the_cpu_is_fast_at_it(tmp_path, monkeypatch,
     for limit, allows in (("avx512_bf16", False), ("AMX_FP16", has)):
         monkeypatch.setenv("XLA_FLAGS", f"--xla_cpu_max_isa=AVX2 --xla_cpu_max_isa={limit}")
         assert has_amx(tmp_path / "cpuinfo") == allows
-    monkeypatch.setattr("rope_jax.model.resolve.has_amx", lambda: has)
-    monkeypatch.setattr("rope_jax.model.resolve.load_kernels", lambda: "avx512")
+    monkeypatch.setattr("rope_jax.config.resolve.has_amx", lambda: has)
+    monkeypatch.setattr("rope_jax.config.resolve.load_kernels", lambda: "avx512")
     auto = ModelConfig(product_dtype="auto")
     narrow = ModelConfig(dtype="bfloat16")
     for model, slow in ((auto, None), (narrow, "float32")):
         assert resolve_model(model, "cpu").product_dtype == ("bfloat16" if has else slow)
         assert resolve_model(model, "gpu").product_dtype is None
     assert resolve_model(ModelConfig(), "cpu").product_dtype is None
-    monkeypatch.setattr("rope_jax.model.resolve.load_kernels", lambda: "avx512_bf16")
+    monkeypatch.setattr("rope_jax.config.resolve.load_kernels", lambda: "avx512_bf16")
     assert resolve_model(auto, "cpu").product_dtype == "bfloat16"

@@ -111,7 +111,7 @@ FAMILIES = {
 
 def kinds_of(windows):
     """Return the kinds of layers, given these or their sliding windows."""
-    return [own if isinstance(own, AttentionSpan) else AttentionSpan(own) for own in windows]
+    return tuple(x if isinstance(x, AttentionSpan) else AttentionSpan(x) for x in windows)
 
 
 def normalized(x, weights, config, epsilon=None):
@@ -338,7 +338,7 @@ def reference_nll(
 def loud_params(model):
     """Draw parameters so large that every part matters; fresh ones give nearly a uniform guess."""
     rng = np.random.default_rng(0)
-    usual = 0.0 if model.config.norm.endswith("plus_one") else 1.0
+    usual = 0.0 if model.spec.norm.endswith("plus_one") else 1.0
 
     def draw(path, leaf):
         if path[-1].key == "scale":

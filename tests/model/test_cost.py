@@ -9,12 +9,17 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import language_model, resolve_model, resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data.batches import Batch
+from rope_jax.devices.window_memory import (
+    LARGEST_OVERESTIMATE,
+    parameter_count,
+    step_bound,
+    window_bytes,
+)
 from rope_jax.model.cost import flops_per_token
-from rope_jax.model.decoder import LanguageModel, language_model
-from rope_jax.model.memory import LARGEST_OVERESTIMATE, parameter_count, step_bound, window_bytes
-from rope_jax.model.resolve import resolve_model, resolve_run
+from rope_jax.model.decoder import LanguageModel
 from rope_jax.rope import Frequencies, Rotary
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import fresh_state, make_train_step
@@ -39,7 +44,7 @@ def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
     attention, fields, vocabulary, length
 ):
     config = ModelConfig(attention=attention, **fields)
-    model = LanguageModel(resolve_model(config), vocabulary)
+    model = LanguageModel(resolve_model(config).spec(), vocabulary)
     params = model.abstract_params()
     rotary = Rotary.shared(Frequencies.from_float64(np.ones(config.heads_width // 2)))
     tokens = jax.ShapeDtypeStruct((1, length), np.int32)
@@ -49,7 +54,7 @@ def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
 
     compiled = jax.jit(nll).lower(params, tokens, rotary).compile()
     allocated = compiled.memory_analysis().temp_size_in_bytes
-    assert 0.6 < window_bytes(config, vocabulary, length) / allocated < LARGEST_OVERESTIMATE
+    assert 0.6 < window_bytes(config.spec(), vocabulary, length) / allocated < LARGEST_OVERESTIMATE
 
 
 def test_a_models_own_vocabulary_counts_not_the_tokenizers():
@@ -104,7 +109,9 @@ PUBLISHED = {
 @pytest.mark.parametrize(("published", "fields"), PUBLISHED.values(), ids=PUBLISHED)
 def test_the_parameter_count_is_that_of_published_models(published, fields):
     assert (
-        parameter_count(LanguageModel(resolve_model(ModelConfig(**fields)), fields["vocab_size"]))
+        parameter_count(
+            LanguageModel(resolve_model(ModelConfig(**fields)).spec(), fields["vocab_size"])
+        )
         == published
     )
 
@@ -142,7 +149,7 @@ def test_a_training_step_never_takes_less_than_its_bound(
         for tree in (state.params, state)
     )
     tokens = batch_size * seq_len
-    bound = step_bound(config.model, params, whole, tokens, grad_accumulation)
+    bound = step_bound(config.model.spec(), params, whole, tokens, grad_accumulation)
     assert 0.04 < bound / allocated < 1
 
 
@@ -169,7 +176,7 @@ def products(jaxpr):
 
 def forward(seq_len, vocab_size=61, **fields):
     """Count the FLOPs of one token's forward pass."""
-    model = LanguageModel(resolve_model(ModelConfig(**NARROW | fields)), vocab_size)
+    model = LanguageModel(resolve_model(ModelConfig(**NARROW | fields)).spec(), vocab_size)
     text = np.zeros((1, seq_len), np.int32)
     shapes = model.abstract_params()
     program = jax.make_jaxpr(model.nll)(shapes, text, text, text, None, ROTARY)
@@ -177,13 +184,13 @@ def forward(seq_len, vocab_size=61, **fields):
 
 
 def by_formula(seq_len, vocab_size=61, **fields):
-    return flops_per_token(ModelConfig(**NARROW | fields), vocab_size, seq_len)
+    return flops_per_token(ModelConfig(**NARROW | fields).spec(), vocab_size, seq_len)
 
 
 def test_flops_golden():
     # The demo: 4 layers of 128 × 4·128 + 3·128·352 weights, a head of 128 × 257, T 128.
     matrices = 4 * (65_536 + 135_168) + 32_896
-    assert flops_per_token(ModelConfig(), 257, 128) == 6 * (matrices + 4 * 128 * 128)
+    assert flops_per_token(ModelConfig().spec(), 257, 128) == 6 * (matrices + 4 * 128 * 128)
 
 
 def test_flops_of_the_output_head_match_the_program():

@@ -16,11 +16,11 @@ from rope_jax.attention.blockwise import Blockwise
 from rope_jax.blocks.base import DecoderSpec
 from rope_jax.blocks.norms import norm
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import language_model, resolve_model, resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
-from rope_jax.model.decoder import LanguageModel, language_model
+from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.layers import multiplied
-from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, RotaryLayers, parse_scaling
@@ -96,7 +96,7 @@ MODELS = {name: (*family, "half", PACKED) for name, family in FAMILIES.items()} 
 def made(name, **fields):
     own, windows, layout, _ = MODELS[name]
     config = resolve_model(ModelConfig(**SIZES | {"layers": "scanned"} | own | fields))
-    return LanguageModel(config, V, layout, kinds_of(windows))
+    return LanguageModel(config.spec(layout=layout, pattern=kinds_of(windows)), V)
 
 
 @functools.cache
@@ -253,7 +253,7 @@ def test_packed_documents_do_not_see_each_other(plain):
 @pytest.mark.parametrize("fast", [False, True])  # where factors are float32, and bfloat16
 @pytest.mark.parametrize("name", ["deepseek", "gpt_oss"])
 def test_bfloat16_models_are_close_to_float32_on_any_cpu(monkeypatch, name, fast):
-    monkeypatch.setattr("rope_jax.model.resolve._multiplies_bfloat16", lambda: fast)
+    monkeypatch.setattr("rope_jax.config.resolve._multiplies_bfloat16", lambda: fast)
     model = made(name, dtype="bfloat16")
     found = jax.jit(model.nll)(loud_params(model), *text(), *MODELS[name][3])
     error = np.abs(found - nll_of(name))
@@ -263,7 +263,7 @@ def test_bfloat16_models_are_close_to_float32_on_any_cpu(monkeypatch, name, fast
 @pytest.mark.parametrize("fast", [False, True])
 def test_bfloat16_is_close_to_float32(monkeypatch, plain, fast):
     # At far positions, where angles computed in bfloat16 would be entirely wrong.
-    monkeypatch.setattr("rope_jax.model.resolve._multiplies_bfloat16", lambda: fast)
+    monkeypatch.setattr("rope_jax.config.resolve._multiplies_bfloat16", lambda: fast)
     model, positions = made("plain", dtype="bfloat16"), POSITIONS + 100_000
     params, nll, rotary = loud_params(model), jax.jit(model.nll), Rotary.shared(frequencies())
     errors = [
@@ -302,7 +302,7 @@ def test_bfloat16_weights_give_the_losses_of_their_rounded_values():
 def test_embeddings_are_scaled_by_the_rounded_root():
     config = ModelConfig(**SIZES | {"hidden_size": 48, "scale_embeddings": True})
     for dtype, root in (("float32", np.float32(48**0.5)), ("bfloat16", 6.9375)):
-        model = LanguageModel(resolve_model(config.model_copy(update={"dtype": dtype})), V)
+        model = LanguageModel(resolve_model(config.model_copy(update={"dtype": dtype})).spec(), V)
         params = loud_params(model)
         embedded = jax.jit(lambda p, model=model: model._outer(p).embed(jnp.arange(5)))(params)
         assert embedded.dtype == dtype

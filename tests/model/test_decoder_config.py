@@ -11,9 +11,9 @@ import pytest
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.blocks import LatentAttention
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import language_model, resolve_model, resolve_run
 from rope_jax.config.training import TrainingConfig
-from rope_jax.model.decoder import LanguageModel, language_model
-from rope_jax.model.resolve import resolve_model, resolve_run
+from rope_jax.model.decoder import LanguageModel
 from rope_jax.rope import Frequencies, Rotary
 
 V, B, T, L = 61, 3, 70, 3
@@ -31,7 +31,7 @@ def rotary(width):
 
 def test_fresh_parameters_have_the_configured_spread():
     fields = PLAIN | {"qk_norm": True, "tie_word_embeddings": False, "initializer_range": 0.05}
-    params = LanguageModel(resolve_model(ModelConfig(**fields)), V).init(3)
+    params = LanguageModel(resolve_model(ModelConfig(**fields)).spec(), V).init(3)
     params = jax.device_get(params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = jax.tree_util.keystr(path)
@@ -50,7 +50,7 @@ def test_fresh_parameters_have_the_configured_spread():
 def program(**fields):
     """Return the parameters' shapes and the program of the loss, as text."""
     config = ModelConfig(**PLAIN | {"num_hidden_layers": 1} | fields)
-    model = LanguageModel(resolve_model(config), V)
+    model = LanguageModel(resolve_model(config).spec(), V)
     shapes = shapes_of(model)
 
     def nll(params, tokens, positions):
@@ -122,7 +122,7 @@ def test_the_attention_backend_is_chosen_by_name(monkeypatch):
 
     monkeypatch.setattr(BACKENDS["cudnn"], "attend", recorded)
     config = ModelConfig(**PLAIN | {"attention": "cudnn", "num_key_value_heads": 2})
-    model = LanguageModel(resolve_model(config), V)
+    model = LanguageModel(resolve_model(config).spec(), V)
     jax.eval_shape(model.nll, shapes_of(model), TOKENS, TOKENS, TOKENS, TOKENS, rotary(8))
     # layers of one kind are traced once
     assert called == [((B, T, 4, 8), (B, T, 2, 8), (B, T, 2, 8), (B, T))]
@@ -149,7 +149,7 @@ def test_a_runs_model_has_the_configured_positions_and_attention(settings, rotat
 
 
 def test_frequencies_for_a_different_number_of_layers_are_rejected():
-    model = LanguageModel(resolve_model(ModelConfig(**PLAIN)), V)
+    model = LanguageModel(resolve_model(ModelConfig(**PLAIN)).spec(), V)
     two = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), rotary(8))
     with pytest.raises(ValueError, match="first axis must be 1 or the 3 layers"):
         jax.eval_shape(model.nll, shapes_of(model), TOKENS, TOKENS, TOKENS, None, two)

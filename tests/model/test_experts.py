@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from rope_jax.blocks import Experts
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import resolve_model
 from rope_jax.kernels import grouped
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.resolve import resolve_model
 from tests.model import reference
 
 SIZES = {"hidden_size": 16, "intermediate_size": 12, "num_attention_heads": 2}
@@ -153,7 +153,7 @@ def test_every_setting_has_a_case():
 
 def test_dense_layers_have_no_experts_and_cost_what_an_mlp_does():
     config = ModelConfig(**SIZES, num_hidden_layers=3, feed_forward=EXPERTS, dense_layers=2)
-    model = LanguageModel(resolve_model(config), 61)
+    model = LanguageModel(resolve_model(config).spec(), 61)
     shapes = model.abstract_params()
     assert shapes["dense_layers"]["mlp"]["up_proj"]["kernel"].shape == (2, 16, 12)
     assert shapes["layers"]["mlp"]["experts"]["up_proj"]["kernel"].shape == (1, 4, 16, 12)

@@ -11,12 +11,12 @@ import pytest
 
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import resolve_model
 from rope_jax.devices.mesh import Placement
+from rope_jax.devices.window_memory import LARGEST_OVERESTIMATE, MemoryEstimate
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.memory import LARGEST_OVERESTIMATE, MemoryEstimate
-from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
 
 MIB, GIB = 2**20, 2**30
@@ -30,16 +30,16 @@ LLAMA_8B = {"hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers
 
 def plan(fields: dict, vocab_size: int = 128_256, fsdp: int = 1) -> MemoryEstimate:
     config = ModelConfig(**{"attention": "blockwise", "layers": "scanned"} | fields)
-    model = LanguageModel(resolve_model(config), vocab_size)
+    model = LanguageModel(resolve_model(config).spec(), vocab_size)
     placement = Placement(MeshConfig(fsdp=fsdp))
     placement = placement.splitting(model.shardings)
     like = placement.shard_state(model.abstract_params())
-    return MemoryEstimate(config, vocab_size, like, placement)
+    return MemoryEstimate(config.spec(), vocab_size, like, placement)
 
 
 @pytest.fixture
 def accelerator(monkeypatch):
-    monkeypatch.setattr("rope_jax.model.memory.is_host_memory", lambda *_: False)
+    monkeypatch.setattr("rope_jax.devices.window_memory.is_host_memory", lambda *_: False)
 
 
 # By hand, in MiB at 32,768 tokens, of which a number of bfloat16 each takes 1/16 MiB:
@@ -145,7 +145,10 @@ def test_only_the_window_may_be_overestimated():
 )  # fmt: skip
 def test_the_plan_is_near_what_the_sweeps_program_allocates(fields, length):
     found = plan(fields, vocab_size=5000)
-    model, placement = LanguageModel(resolve_model(found.model), 5000), Placement(MeshConfig())
+    model, placement = (
+        LanguageModel(resolve_model(found.model).spec(), 5000),
+        Placement(MeshConfig()),
+    )
     pairs = found.model.heads_width // 2
     rotary = Rotary.shared(Frequencies.from_float64(np.ones(pairs)))
     program = jax.jit(nll_of_last(model, placement), static_argnums=3)

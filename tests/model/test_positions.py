@@ -12,8 +12,8 @@ import pytest
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.blockwise import Blockwise
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import resolve_model
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.encodings import ENCODINGS
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
@@ -77,7 +77,7 @@ def model_and_params(method, attention, layers=1, order="unrolled"):
         layers=order,
         position=encoding,
     )
-    model = LanguageModel(resolve_model(config), VOCABULARY, encoding=encoding)
+    model = LanguageModel(resolve_model(config).spec(encoding=encoding), VOCABULARY)
     rng = np.random.default_rng(0)
 
     def draw(path, leaf):
@@ -87,14 +87,14 @@ def model_and_params(method, attention, layers=1, order="unrolled"):
     shapes = model.abstract_params()
     params = jax.tree.map_with_path(draw, shapes)
     if "position" in params:
-        initial = jax.jit(lambda key: encoding.initial(config.sizes, key))
+        initial = jax.jit(lambda key: encoding.initial(config.spec().sizes, key))
         params["position"] = jax.device_get(initial(jax.random.key(0)))
     return model, params
 
 
 def rotary_at(method, model, positions):
     """Return the frequencies, and a map's bands at positions [B, T]."""
-    dim = model.encoding.rotary_dim(model.config.heads_width)
+    dim = model.encoding.rotary_dim(model.spec.heads_width)
     layers = RotaryLayers(RotaryGeometry(dim, 50.0, WINDOW))
     rotary = layers.rotary(parse_scaling("none"), positions)
     _, _, name = method.rpartition("map ")

@@ -7,13 +7,13 @@ import pytest
 
 from rope_jax.commands import plan
 from rope_jax.config.load import load
+from rope_jax.config.resolve import resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.cost import window_flops
-from rope_jax.model.resolve import resolve_run
 from rope_jax.planning.plan import plan_stage, planned_vocabulary
 from rope_jax.training.memory import stage_bound
 from rope_jax.training.program import Program
@@ -99,7 +99,7 @@ def test_a_plan_of_a_sweep_counts_measurements(planned, tmp_path):
     out = planned("runs/small", "--sweep", "s.yaml", *given)
     assert "measurements  6 per checkpoint" in out
     # up to the window of 64 tokens, the automatic factor is 1, and both curves are one reading
-    short, window, long = (window_flops(config.model, 257, n, 8) for n in (16, 64, 128))
+    short, window, long = (window_flops(config.model.spec(), 257, n, 8) for n in (16, 64, 128))
     flops = 20000 * (short + window + 2 * long)
     assert f"{flops:.3g} FLOPs for one block of each document" in out
     assert f"\ntime: {time_of(flops)}, compiling not counted; at 1 GFLOP/s, 90% of 1 (" in out

@@ -14,7 +14,7 @@ from rope_jax.sweeps import resolve
 from rope_jax.sweeps.model import sweep_flops
 from rope_jax.sweeps.resolve import shrink_defaults
 
-MODEL, VOCABULARY, WINDOW = ModelConfig(), 257, 64
+MODEL, VOCABULARY, WINDOW = ModelConfig().spec(), 257, 64
 LAYERS = RotaryLayers(RotaryGeometry(32, 10000.0, WINDOW))
 
 

@@ -149,7 +149,7 @@ def test_a_journal_is_for_one_checkpoint_corpus_split_backend_and_code(run, monk
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_run_in_bfloat16_is_swept_where_its_products_are_others(tmp_path, monkeypatch, fast):
     def products(are_fast):
-        monkeypatch.setattr("rope_jax.model.resolve._multiplies_bfloat16", lambda: are_fast)
+        monkeypatch.setattr("rope_jax.config.resolve._multiplies_bfloat16", lambda: are_fast)
 
     products(fast)
     run = trained(

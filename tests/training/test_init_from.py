@@ -15,13 +15,13 @@ import pytest
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.inherit import load_training, training_config
 from rope_jax.config.load import dump
+from rope_jax.config.resolve import resolve_run
 from rope_jax.config.tokenizer import FileTokenizerConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
-from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.init_from import Start, start_from, warn_of_weaker

@@ -16,11 +16,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rope_jax import stopping
 from rope_jax.config.load import load
+from rope_jax.config.resolve import resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import Stopped, UserError
-from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter
 from rope_jax.training import loop as train_loop

@@ -7,10 +7,10 @@ import jax
 import pytest
 
 from rope_jax.config.devices import MeshConfig
+from rope_jax.config.resolve import resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
-from rope_jax.model.resolve import resolve_run
 from rope_jax.training import memory, run
 from rope_jax.training.memory import check_size, compile_stages, compiled_bytes, stage_bound
 from rope_jax.training.program import Program, StageProgram

@@ -6,10 +6,10 @@ import optax
 import pytest
 
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.resolve import resolve_model
 from rope_jax.config.sections import OptimConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.resolve import resolve_model
 from rope_jax.training.optimizer import decayed, learning_rate, optimizer
 
 
@@ -107,7 +107,7 @@ def test_only_kernels_decay():
         **{"norm": "layer_norm", "qk_norm": True, "tie_word_embeddings": False},
         **{"qkv_bias": True, "o_bias": True, "mlp_bias": True},
     )
-    params = jax.eval_shape(lambda: LanguageModel(resolve_model(model), 61).init(0))
+    params = jax.eval_shape(lambda: LanguageModel(resolve_model(model).spec(), 61).init(0))
     flags = {
         jax.tree_util.keystr(path, simple=True, separator="."): flag
         for path, flag in jax.tree_util.tree_leaves_with_path(decayed(params))

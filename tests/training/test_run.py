@@ -92,7 +92,7 @@ def test_auto_products_are_decided_when_a_run_begins(
     asked = config(tmp_path, model=fields)
 
     def recorded(run: RunDirectory, *, has_amx: bool) -> TrainingConfig:
-        monkeypatch.setattr("rope_jax.model.resolve._multiplies_bfloat16", lambda: has_amx)
+        monkeypatch.setattr("rope_jax.config.resolve._multiplies_bfloat16", lambda: has_amx)
         return Session(run, asked, quiet()).recorded
 
     begun = recorded(directory(asked), has_amx=True)

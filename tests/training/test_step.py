@@ -12,11 +12,11 @@ import numpy as np
 import optax
 import pytest
 
+from rope_jax.config.resolve import resolve_model
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data.batches import Batch, training_batch
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Rotary
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import TrainState, bucket_edges, loss_sums, make_train_step
@@ -61,7 +61,7 @@ def batch_of(split, step=0):
 
 
 def test_golden_losses(split):
-    model = LanguageModel(resolve_model(CONFIG.model), ByteTokenizer.vocab_size)
+    model = LanguageModel(resolve_model(CONFIG.model).spec(), ByteTokenizer.vocab_size)
     transform, params = optimizer(CONFIG), model.init(CONFIG.seed)
     state = TrainState(params, transform.init(params))
     train_step = make_train_step(model, transform)

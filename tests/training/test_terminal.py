@@ -40,7 +40,7 @@ def test_the_estimate_counts_the_steps_that_are_left():
     config = TrainingConfig.model_validate(
         {"name": "a", "optim": {"warmup_steps": 1}, "stages": stages}
     )
-    first, second = (flops_per_token(config.model, 257, n) for n in (16, 32))
+    first, second = (flops_per_token(config.model.spec(), 257, n) for n in (16, 32))
     assert flops_after(0, config, 257) == 5 * 64 * first + 3 * 64 * second
     assert flops_after(4, config, 257) == 64 * first + 3 * 64 * second
     assert flops_after(6, config, 257) == 2 * 64 * second

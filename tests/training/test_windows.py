@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from rope_jax.attention.backends import BACKENDS
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.batches import Batch, ShortRows, training_batch
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
-from rope_jax.model.decoder import language_model
-from rope_jax.model.resolve import resolve_run
 from rope_jax.rope import Rotary
 from rope_jax.training.checkpoints import params_at
 from rope_jax.training.program import Program

@@ -15,11 +15,11 @@ from typing import Any
 import jax
 
 from rope_jax.attention.blockwise import BLOCK
-from rope_jax.config.model import ModelConfig
 from rope_jax.devices.memory import check_fits, in_gib, is_host_memory
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.model.loss import MOST_LOGITS
+from rope_jax.model.spec import ModelSpec
 
 LARGEST_OVERESTIMATE = 1.7
 """`window_bytes` is at most this many times what XLA allocates."""
@@ -40,7 +40,7 @@ def bytes_per_device(tree: Any) -> int:
     )
 
 
-def step_bound(model: ModelConfig, params: int, state: int, tokens: int, accumulation: int) -> int:
+def step_bound(model: ModelSpec, params: int, state: int, tokens: int, accumulation: int) -> int:
     """Lower bound on the memory of a training step: state, batch, and gradients or activations.
 
     Clipping needs all gradients at once, and the backward pass the input of every layer.
@@ -55,14 +55,14 @@ def step_bound(model: ModelConfig, params: int, state: int, tokens: int, accumul
 
 
 def window_bytes(
-    model: ModelConfig, vocab_size: int, length: int, *, context: int = 1, tensor: int = 1
+    model: ModelSpec, vocab_size: int, length: int, *, context: int = 1, tensor: int = 1
 ) -> int:
     """Estimate the memory of a forward pass over one window of `length` tokens beside the weights.
 
     The residual stream, twice, and the results of attention or of the feed-forward, whichever are
     more; keys and values of one layer; scores or logits, which do not exist at the same time.
 
-    vocab_size: the tokenizer's; it counts if the model's own is null.
+    vocab_size: the model's own.
     context, tensor: how many devices share the window and the heads. Each has the keys and values
         of the whole window.
     """
@@ -70,8 +70,7 @@ def window_bytes(
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
     feed_forward = max(
-        feed_forward.activation_floats_per_token(model.spec())
-        for feed_forward, _ in model.stacks.values()
+        feed_forward.activation_floats_per_token(model) for feed_forward, _ in model.stacks.values()
     )
     wide = max(3 * heads + 3 * kv_heads, feed_forward)
     keys_and_values = itemsize * length * 2 * kv_heads // tensor
@@ -83,13 +82,13 @@ def window_bytes(
         scores = 0.0
     elif not model.backend.quadratic_memory:
         scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2
-    vocabulary = (model.vocab_size or vocab_size) // tensor
+    vocabulary = vocab_size // tensor
     logits = min(own * vocabulary, max(MOST_LOGITS, vocabulary))
     activations = itemsize * own * (2 * model.hidden_size + wide // tensor)
     return activations + cache + max(int(_FLOAT32 * scores) // tensor, _FLOAT32 * logits)
 
 
-def _itemsize(model: ModelConfig) -> int:
+def _itemsize(model: ModelSpec) -> int:
     return 4 if model.dtype == "float32" else 2
 
 
@@ -101,7 +100,7 @@ class MemoryEstimate:
     available: bytes of a device. memory_gib: what a sweep's config allows for a window.
     """
 
-    model: ModelConfig
+    model: ModelSpec
     vocab_size: int
     like: Params
     placement: Placement
@@ -126,7 +125,7 @@ class MemoryEstimate:
         """Estimate the memory of reading a window of `length` tokens beside the weights."""
         model, mesh = self.model, self.placement.config
         if is_host_memory(self.placement.device):  # activations take as much as in float32
-            model = model.model_copy(update={"dtype": "float32"})
+            model = replace(model, dtype="float32")
         shared = {"context": mesh.context, "tensor": mesh.tensor}
         return window_bytes(model, self.vocab_size, length, **shared)
 

@@ -8,10 +8,12 @@ from typing import NewType
 import jax
 
 from rope_jax.attention.backends import AttentionName
+from rope_jax.blocks.attention import AttentionSpan
 from rope_jax.config.model import ModelConfig, check_attention
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, errors_in
 from rope_jax.kernels.loading import has_amx, load_kernels
+from rope_jax.model.decoder import LanguageModel
 
 ResolvedModel = NewType("ResolvedModel", ModelConfig)
 """A model's config in which neither `attention` nor `product_dtype` is `auto`.
@@ -99,3 +101,23 @@ def describe_precision(model: ModelConfig) -> str:
     is_rounded = model.product_dtype not in (None, model.dtype)
     rounded = f" with products of {model.product_dtype}" if is_rounded else ""
     return f"{model.dtype}{rounded}, attention {model.attention}"
+
+
+def language_model(config: ResolvedRun, vocab_size: int) -> LanguageModel:
+    """Return the model of a run. vocab_size: that of the tokenizer; UserError if too large."""
+    spans = (AttentionSpan(x.sliding_window, x.attention_chunk, x.rotates) for x in config.pattern)
+    spec = config.model.spec(
+        layout=config.rope.layout, pattern=tuple(spans), encoding=config.encoding
+    )
+    return LanguageModel(spec, vocabulary_size(config.model, vocab_size))
+
+
+def vocabulary_size(model: ModelConfig, tokenizer_size: int) -> int:
+    """Return how many tokens a model knows. UserError if the tokenizer has more."""
+    own = model.vocab_size or tokenizer_size
+    if own < tokenizer_size:
+        raise UserError(
+            f"model.vocab_size: {own} is smaller than the tokenizer's {tokenizer_size}; give at "
+            "least that, or null"
+        )
+    return own
