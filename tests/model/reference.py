@@ -272,7 +272,7 @@ def reference_nll(
         is_latent = config.self_attention.type == "latent"
         q, k, v = (latent_heads if is_latent else grouped_heads)(x, weights)
         width, heads = config.heads_width, config.num_attention_heads
-        kv_heads = config.num_key_value_heads or heads
+        kv_heads = config.kv_heads
         assert (q.shape[2], k.shape[2], v.shape[2]) == (heads, kv_heads, kv_heads)
         q, k = (turn(y, inv_freq[number], m[number], positions, layout) for y in (q, k))
         kind = kinds_of(windows)[number % len(windows)]

@@ -130,7 +130,7 @@ def test_every_model_matches_the_reference(name):
     _, windows, layout, inputs = MODELS[name]
     model = made(name)
     found, params = nll_of(name), loud_params(model)
-    wanted = reference_nll(model.config, layout, params, *text(), *inputs, windows)
+    wanted = reference_nll(model.spec, layout, params, *text(), *inputs, windows)
     assert wanted.std() > 0.5  # far from a uniform guess, on which any two models agree
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, wanted, atol=FAR_FROM_FLOAT64)
@@ -169,7 +169,7 @@ def test_the_finite_difference_of_the_reference_is_the_gradient(name):
     params = jax.tree.map(np.float64, loud_params(model))
 
     def total():
-        nll = reference_nll(model.config, layout, params, *text(), *inputs, windows)
+        nll = reference_nll(model.spec, layout, params, *text(), *inputs, windows)
         return (nll * WEIGHTS).sum()
 
     for path, gradient in jax.tree.leaves_with_path(nll_and_gradient(name)[1]):
@@ -295,7 +295,7 @@ def test_bfloat16_weights_give_the_losses_of_their_rounded_values():
     rounded = jax.tree.map(lambda x: x.astype(np.float32), params)
     _, windows, layout, inputs = MODELS["full"]
     found = jax.jit(model.nll)(params, *text(), *inputs)
-    wanted = reference_nll(model.config, layout, rounded, *text(), *inputs, windows)
+    wanted = reference_nll(model.spec, layout, rounded, *text(), *inputs, windows)
     np.testing.assert_allclose(found, wanted, atol=FAR_FROM_FLOAT64)
 
 

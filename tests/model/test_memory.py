@@ -145,10 +145,7 @@ def test_only_the_window_may_be_overestimated():
 )  # fmt: skip
 def test_the_plan_is_near_what_the_sweeps_program_allocates(fields, length):
     found = plan(fields, vocab_size=5000)
-    model, placement = (
-        LanguageModel(resolve_model(found.model).spec(), 5000),
-        Placement(MeshConfig()),
-    )
+    model, placement = LanguageModel(found.model, 5000), Placement(MeshConfig())
     pairs = found.model.heads_width // 2
     rotary = Rotary.shared(Frequencies.from_float64(np.ones(pairs)))
     program = jax.jit(nll_of_last(model, placement), static_argnums=3)
