@@ -46,6 +46,7 @@ from rope_jax.sweeps.resolve import resolve_run_sweep
 from rope_jax.tasks import TokenizerView
 from rope_jax.training.memory import (
     StageBytes,
+    check_compile_time,
     check_stage,
     compiled_bytes,
     stage_bound,
@@ -80,6 +81,7 @@ def plan_training(
     placement = Placement(config.mesh, devices)
     config = resolve_run(config, placement.platform)
     check_backend(config.model, placement.platform)
+    check_compile_time(config)
     placement.check_stages(config.stages)
     program = Program(config, vocab_size, placement)
     parameters = parameter_count(program.model)
