@@ -297,7 +297,10 @@ def _interaction(
     if inputs.bias is not None:  # only beside plain dot products, see `check_map`
         scores, params = plus_by_distance, {"by_distance": inputs.bias}
     if spec.attention_softcap is not None:
-        scores, params = capped(scores), params | {"softcap": jnp.float32(spec.attention_softcap)}
+        scores, params = (
+            capped(scores),
+            params | {"softcap": jnp.float32(spec.attention_softcap)},
+        )
     if sinks is not None:
         params = params | {"sinks": sinks.astype(jnp.float32)}
     interaction = Interaction(inputs.masks, scores, spec.encoding.values, sinks is not None)

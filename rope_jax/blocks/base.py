@@ -178,7 +178,7 @@ class Linear(nnx.Module):
         if bias:
             over = TENSOR if axes[1] == TENSOR else None
             sharding = Sharding((*unsplit, over), added_once=axes[0] == TENSOR)
-            self.bias = parameter(spec, (*front, outputs), rngs, initial=0, sharding=sharding)
+            self.bias = parameter(spec, (*front, outputs), rngs, initial=0.0, sharding=sharding)
 
     def __call__(self, x: Float[Array, "tokens _"]) -> Float[Array, "tokens _"]:
         spec = self.spec

@@ -173,9 +173,9 @@ class Router(nnx.Module):
         self.config, count = config, config.num_experts
         self.kernel = parameter(spec, (spec.hidden_size, count), rngs)
         if config.router_bias:
-            self.bias = parameter(spec, (count,), rngs, initial=0)
+            self.bias = parameter(spec, (count,), rngs, initial=0.0)
         if config.choice_bias:
-            self.choice_bias = parameter(spec, (count,), rngs, initial=0, dtype="float32")
+            self.choice_bias = parameter(spec, (count,), rngs, initial=0.0, dtype="float32")
 
     def __call__(
         self, x: Float[Array, "tokens D"]

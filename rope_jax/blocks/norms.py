@@ -55,7 +55,7 @@ class LayerNorm(nnx.Module):
         if spec.norm != "layer_norm_plain":
             self.scale = _scale(spec, shape, rngs)
         if spec.norm in ("layer_norm", "layer_norm_plus_one") and len(shape) == 1:
-            self.bias = parameter(spec, shape, rngs, initial=0)
+            self.bias = parameter(spec, shape, rngs, initial=0.0)
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
         x_float32 = x.astype(jnp.float32)
@@ -108,7 +108,7 @@ def _scale(spec: DecoderSpec, shape: tuple[int, ...], rngs: nnx.Rngs) -> nnx.Par
     if spec.norm == "rms_norm_plus_one":  # draws nothing: other parameters depend on the count
         value = jnp.zeros(shape, spec.param_dtype)
         return nnx.Param(value, split=sharding)
-    return parameter(spec, shape, rngs, initial=1 - _offset(spec), sharding=sharding)
+    return parameter(spec, shape, rngs, initial=1.0 - _offset(spec), sharding=sharding)
 
 
 def _on_last_axes(weights: Float[Array, "*axes"], ndim: int) -> Float[Array, "..."]:

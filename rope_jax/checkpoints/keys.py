@@ -26,7 +26,7 @@ _CHANGES = re.compile("|".join(_TABLE["changes"]), re.IGNORECASE)
 _TURN_OFF = re.compile("|".join(_TABLE["turn_off"]))
 
 
-def _number(type_: Any, least: float, most: float = 2**31 - 1) -> Callable[[Any], bool]:
+def _number(type_: Any, least: float | int, most: float | int = 2**31 - 1) -> Callable[[Any], bool]:
     """Return a function that says whether a value is a number from `least` to `most`."""
     return lambda x: isinstance(x, type_) and not isinstance(x, bool) and least <= x <= most
 

@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,8 +46,14 @@ from rope_jax.rope import Rotary
 Params = dict[str, Any]
 #: The static settings in which a layer differs from the others.
 LayerKind = tuple[FeedForward.Config, AttentionSpan]
-Structure = tuple[nnx.GraphDef[nnx.Module], nnx.State]
 _ROPE = RoPE()
+
+
+class Structure(NamedTuple):
+    """A module without its parameters, and these without numbers."""
+
+    graph: nnx.GraphDef[nnx.Module]
+    parameters: nnx.State
 
 
 class EmbeddingAndHead(nnx.Module):
@@ -111,7 +117,7 @@ class Head(nnx.Module):
             self.kernel = parameter(spec, shape, rngs, sharding=sharding)
         if spec.head_bias:
             sharding = Sharding((TENSOR,))
-            self.bias = parameter(spec, (vocab_size,), rngs, initial=0, sharding=sharding)
+            self.bias = parameter(spec, (vocab_size,), rngs, initial=0.0, sharding=sharding)
 
 
 class LanguageModel:
@@ -155,8 +161,8 @@ class LanguageModel:
         modules = [self._outer_structure, *self._layer_structures.values()]
         return {
             tuple(map(str, path)): parameter.split
-            for _, state in modules
-            for path, parameter in nnx.to_flat_state(state)
+            for module in modules
+            for path, parameter in nnx.to_flat_state(module.parameters)
         }
 
     def abstract_params(self) -> Params:
@@ -392,7 +398,7 @@ class LanguageModel:
     def _merged(self, structure: Structure, params: Params) -> Any:
         """Return a module with parameters that are gathered over the devices that share them."""
         whole = self.mesh.whole(params, self.spec.factor_dtype, self.shardings)
-        return nnx.merge(structure[0], whole)
+        return nnx.merge(structure.graph, whole)
 
 
 def _plus(total: Auxiliary, more: Auxiliary) -> Auxiliary:
@@ -410,7 +416,7 @@ def _unstacked(params: Params, count: int) -> Iterator[Params]:
 
 def _structure(new: Callable[[nnx.Rngs], nnx.Module]) -> Structure:
     """Return a module's structure, and its parameters without drawing them."""
-    return nnx.split(nnx.eval_shape(lambda: new(nnx.Rngs(0))))
+    return Structure(*nnx.split(nnx.eval_shape(lambda: new(nnx.Rngs(0)))))
 
 
 def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> Params:

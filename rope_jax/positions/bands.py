@@ -6,7 +6,7 @@ pairs: d/2. An axis marked # may have size 1.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,12 +41,12 @@ class Band:
 
     frequencies: Frequencies
     mask: BandMask = field(metadata={"static": True})
-    query_positions: AnyArray | None = None
-    key_positions: AnyArray | None = None
-    border: AnyArray | None = None
-    phase: AnyArray | None = None
-    amplitude: AnyArray | None = None
-    query_scale: AnyArray | None = None
+    query_positions: Any = None
+    key_positions: Any = None
+    border: Any = None
+    phase: Any = None
+    amplitude: Any = None
+    query_scale: Any = None
 
     def rotation(self, near: Frequencies, positions: Int[Array, "#B S"]) -> "Rotation":
         """Return the rotation at the tokens' positions. near: θ."""

@@ -7,7 +7,7 @@ entry stands for all beyond.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ __all__ = [
     "dot_product",
 ]
 
-Params = dict[str, Array]
+Params = dict[str, Any]
 """Float32 arrays by name."""
 Queries = Float[Array, "B K G T H"]
 Keys = Float[Array, "B K S H"]

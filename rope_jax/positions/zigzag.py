@@ -7,6 +7,7 @@ A window of S tokens is cut into 2·count equal chunks, and device p holds chunk
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ class ZigZag:
     count: how many devices share it; static.
     """
 
-    index: Int[Array, ""]
+    index: Any  # when JAX takes trees apart, also what is no array
     count: int
 
     def starts(self, length: int) -> Int[Array, " 2"]:

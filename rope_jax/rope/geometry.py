@@ -24,7 +24,7 @@ class RotaryGeometry:
     """
 
     rotary_dim: int
-    base: float = 10000.0
+    base: float | int = 10000.0
     train_length: int = 4096
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class RotaryGeometry:
         if self.train_length < 1:
             raise ValueError(f"train_length: {self.train_length} is not at least 1")
 
-    def inv_freq(self, base: float | None = None) -> np.ndarray:
+    def inv_freq(self, base: float | int | None = None) -> np.ndarray:
         """Return θ_i = b^(−2i/d) for i = 0 … d/2−1 in radians per token, float64 [d/2].
 
         RoFormer, arXiv 2104.09864, eq. 15. base: used instead of the geometry's, if given.

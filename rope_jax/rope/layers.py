@@ -18,7 +18,7 @@ from rope_jax.rope.strategies import Scaling
 class LayerOverride:
     """Settings in which one layer differs from the others; None: the same as theirs."""
 
-    base: float | None = None
+    base: float | int | None = None
     scaling: Scaling | None = None
 
 

@@ -9,7 +9,7 @@ for all. Read from the configuration_*.py and modeling_*.py of transformers 5.24
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from rope_jax.checkpoints.tensors import Row
 from rope_jax.rope.geometry import Layout
@@ -97,6 +97,7 @@ class Key(NamedTuple):
         return value if isinstance(value, tuple) else (value,) * len(self.fields)
 
 
+@runtime_checkable  # the tests check types
 class ModelSizes(Protocol):
     """What the names of a model's tensors, and how they are fused, depend on."""
 
