@@ -37,7 +37,7 @@ def plain_cos_sin(frequencies: Any, positions: Any) -> tuple[Any, Any]:
 def with_plain_angles(shape: Shape) -> Callable[[], float]:
     """Return the training step, traced with the plain product in place of `cos_sin`."""
     step = ours(shape)
-    with mock.patch("rope_jax.model.decoder.cos_sin", plain_cos_sin):
+    with mock.patch("rope_jax.positions.bands.cos_sin", plain_cos_sin):
         step()
     return step
 

@@ -1,7 +1,6 @@
 """Shared by all commands: --help, --print-config, and errors as one line. Imports no jax.
 
-A command imports inside its `main`, so that a signal during the imports is handled like any other,
-and jax and matplotlib, which take seconds, only after help and errors of its config.
+A command imports inside its `main`, so that a signal during the imports is handled like any other.
 """
 
 import argparse

@@ -1,7 +1,4 @@
-"""The files of a Hugging Face checkpoint: checked and read, without running any code.
-
-Imports no jax: a wrong argument of a command should be answered at once.
-"""
+"""The files of a Hugging Face checkpoint: checked and read, without running any code."""
 
 import hashlib
 import json

@@ -1,7 +1,4 @@
-"""Which checkpoint an argument of a command names: a folder, an id on the hub, an adapter, a GGUF.
-
-Imports no jax: a wrong argument of a command should be answered at once.
-"""
+"""Which checkpoint an argument of a command names: a folder, an id on the hub, an adapter, a GGUF."""
 
 import glob
 import os
