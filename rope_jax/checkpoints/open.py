@@ -1,4 +1,4 @@
-"""Which checkpoint an argument of a command names: a folder, an id on the hub, an adapter, a GGUF."""
+"""Which checkpoint a command's argument names: a folder, an id on the hub, an adapter, a GGUF."""
 
 import glob
 import os
