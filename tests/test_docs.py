@@ -234,8 +234,8 @@ def test_the_decoder_in_one_file_is_ours():
     embedding, norm = params["embed_tokens"]["embedding"], params["norm"]
     state = {"embedding": embedding, "norm": norm, "layers": dict(enumerate(layers))}
     nnx.update(ours, state)
-    tokens = np.random.default_rng(0).integers(0, 61, (2, 65))
-    positions = np.arange(64)[None]
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 61, (2, 65)))
+    positions = jnp.arange(64)[None]
     rotary = RotaryLayers(RotaryGeometry(8, 10_000.0, 16)).rotary(
         parse_scaling({"type": "yarn", "factor": 4}), positions
     )

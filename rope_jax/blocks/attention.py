@@ -82,7 +82,7 @@ class AttentionSpan:
 
     sliding_window:  how many keys a query sees, including its own; None: all up to its own.
     attention_chunk: tokens per chunk, of which a query sees its own up to itself; None: all.
-    rotates:         whether queries and keys are rotated.
+    rotates:         whether the layer's scaling rotates; `qk_norm: rotated` asks.
     """
 
     sliding_window: int | None = None
@@ -119,7 +119,7 @@ class SelfAttention(nnx.Module):
         def flops_per_pair(self, spec: DecoderSpec) -> int:
             """FLOPs of each pair of a query and a key: products of width H and V in each head.
 
-            None if sums replace the pairs.
+            0 if sums replace the pairs.
             """
             widths = self.head_dim(spec) + self.value_dim(spec)
             return 2 * spec.num_attention_heads * widths if spec.backend.is_softmax else 0

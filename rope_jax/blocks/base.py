@@ -216,6 +216,7 @@ class FeedForward(nnx.Module):
     def __call__(self, x: Float[Array, "tokens D"]) -> tuple[Float[Array, "tokens D"], Auxiliary]:
         """Return the output, and an auxiliary loss that training adds, or None.
 
-        The auxiliary loss is the mean over these tokens of a float32 number, times its weight.
+        The auxiliary loss is a float32 scalar, times its weight, and the same on all devices: what
+        depends on tokens is averaged by `spec.mesh.mean_over_tokens`.
         """
         raise NotImplementedError

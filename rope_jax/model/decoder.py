@@ -40,13 +40,11 @@ from rope_jax.model.layers import DecoderLayer, multiplied
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.spec import ModelSpec
 from rope_jax.positions.bands import band_masks, of_tokens, rotations
-from rope_jax.positions.encodings import RoPE
 from rope_jax.rope import Rotary
 
 Params = dict[str, Any]
 #: The static settings in which a layer differs from the others.
 LayerKind = tuple[FeedForward.Config, AttentionSpan]
-_ROPE = RoPE()
 
 
 class Structure(NamedTuple):
