@@ -16,7 +16,7 @@ from rope_jax.sealed import replacing
 Row = tuple[str, ...]
 
 
-def short_number(value: float) -> str:
+def short_number(value: float | int) -> str:
     """Format a number for reading: whole from 1,000 to 999,999, else with four digits."""
     if not math.isfinite(value):
         return "∞"
