@@ -53,10 +53,10 @@ class LayerInputs:
     """
 
     rotations: tuple[Rotation, ...]
-    query_scale: Float[Array, "*layers #B #S"]
+    query_scale: Float[Array, "*#layers #B #S"]
     encoding: dict[str, Array]
-    segment_ids: Int[Array, "*layers B S"] | None
-    bias: Float[Array, "*layers #B N C"] | None
+    segment_ids: Int[Array, "*#layers B S"] | None
+    bias: Float[Array, "*#layers #B N C"] | None
     masks: tuple[BandMask, ...] = field(default=(BandMask(),), metadata={"static": True})
     last: int | None = field(default=None, metadata={"static": True})
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rope_jax.attention import cpu
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import check_backend, resolve_model
@@ -137,7 +138,7 @@ def test_auto_is_the_kernel_where_it_was_compiled_and_else_xla(monkeypatch):
     assert resolve_model(auto, "cpu").attention == "cpu"
     assert resolve_model(auto, "tpu").attention == resolve_model(auto, "gpu").attention == "xla"
     assert resolve_model(ModelConfig(attention="linear"), "cpu").attention == "linear"
-    monkeypatch.setattr(loading, "load_kernels", lambda: None)
+    monkeypatch.setattr(cpu, "load_kernels", lambda: None)
     assert resolve_model(auto, "cpu").attention == "xla"
     assert resolve_model(auto, "cpu", "blockwise").attention == "blockwise"
     with pytest.raises(UserError, match=r"^model\.attention: cpu was not compiled; install"):
