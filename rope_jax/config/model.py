@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rope_jax.attention.backends import BACKENDS, AttentionName, Backend, softmax_names
+from rope_jax.attention.backends import AttentionName, Backend, softmax_names
 from rope_jax.blocks import (
     MLP,
     AnyFeedForward,
@@ -215,12 +215,7 @@ class ModelConfig(Frozen):
     @property
     def backend(self) -> Backend:
         """What computes attention; for auto, that of CPUs, which it prefers."""
-        return BACKENDS["cpu" if self.attention == "auto" else self.attention]
-
-    @property
-    def factor_dtype(self) -> str:
-        """Type of activations in products with weights, and of weights as devices gather them."""
-        return "float32" if self.product_dtype == "float32" else self.dtype
+        return self.spec().backend
 
     @property
     def heads_width(self) -> int:
