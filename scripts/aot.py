@@ -333,8 +333,8 @@ def compile_training(config: Any, case: Case) -> dict[str, Any]:
 def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     """Compile the program of a sweep's longest windows: with the model's map, if it has one."""
 
-    from rope_jax.config.devices import check_mesh
     from rope_jax.config.load import validate
+    from rope_jax.config.model import check_mesh
     from rope_jax.config.resolve import check_backend, language_model, resolve_run
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.devices.memory import device_bytes
@@ -351,7 +351,7 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     if case.split == "context":
         mesh = mesh.model_copy(update={"data": 1, "context": SHARED})
     try:
-        check_mesh(mesh, config.model, [config.rope.map])
+        check_mesh(config.model, mesh, [config.rope.map])
     except ValueError as error:
         raise UserError(str(error)) from None
     placement = Placement(mesh, target.devices())

@@ -1,13 +1,10 @@
-"""Schemas of the device mesh and of several processes, and which models a mesh can split."""
+"""Schemas of the device mesh and of several processes."""
 
-from collections.abc import Iterable
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.blocks import LatentAttention
-from rope_jax.config.model import ModelConfig
 from rope_jax.config.types import Count, Frozen, NonNegativeInt, PositiveInt
-from rope_jax.positions.maps import PositionMap
 
 
 class MeshConfig(Frozen):
@@ -19,6 +16,24 @@ class MeshConfig(Frozen):
     fsdp: PositiveInt = Field(1, description="devices that split parameters and batch")
     context: PositiveInt = Field(1, description="devices that split the tokens of each window")
     tensor: PositiveInt = Field(1, description="devices that split heads, MLP and vocabulary")
+
+    def check_split(self, axis: Literal["fsdp", "tensor"], key: str, size: int) -> None:
+        """ValueError, which names both keys, if an axis cannot split the size `model.KEY`."""
+        devices: int = getattr(self, axis)
+        if size % devices:
+            fewer = max(number for number in range(1, devices) if size % number == 0)
+            raise ValueError(
+                f"mesh.{axis}: model.{key} {size:,} cannot be split over {devices:,} devices; "
+                f"model.{key}={_multiple(size, devices)} or mesh.{axis}={fewer} can"
+            )
+
+    def check_seq_len(self, seq_len: int) -> None:
+        """ValueError if such windows do not consist of two equal chunks for each device."""
+        if seq_len % (chunks := 1 if self.context == 1 else 2 * self.context):
+            raise ValueError(
+                f"{seq_len:,} tokens cannot be split into {chunks} equal chunks, two for each of "
+                f"mesh.context {self.context} devices; {_multiple(seq_len, chunks):,} can"
+            )
 
 
 class DistributedConfig(Frozen):
@@ -42,65 +57,6 @@ class DistributedConfig(Frozen):
                 f"process_id {self.process_id} is not less than num_processes {self.num_processes}"
             )
         return self
-
-
-def check_mesh(mesh: MeshConfig, model: ModelConfig, maps: Iterable[PositionMap | None]) -> None:
-    """ValueError, which begins with a key, if devices cannot share a model's windows or heads."""
-    _check_divides("fsdp", mesh.fsdp, "hidden_size", model.hidden_size)
-    if isinstance(latent := model.self_attention, LatentAttention.Config):
-        for key in ("q_lora_rank", "kv_lora_rank"):
-            _check_divides("fsdp", mesh.fsdp, f"self_attention.{key}", getattr(latent, key) or 0)
-    _check_divides("tensor", mesh.tensor, "num_attention_heads", model.num_attention_heads)
-    _check_divides("tensor", mesh.tensor, "num_key_value_heads", model.kv_heads)
-    spec = model.spec()
-    for feed_forward, _ in spec.stacks.values():
-        for key, size in feed_forward.hidden_sizes(spec).items():
-            _check_divides("tensor", mesh.tensor, key, size)
-    if mesh.context > 1 and not model.backend.splits_windows:
-        raise ValueError(
-            f"mesh.context: attention {model.attention} needs whole windows, so {mesh.context} "
-            "devices cannot share one; use blockwise, xla or splash, or mesh.context=1"
-        )
-    reason = None
-    if model.position.differs_by_head:
-        reason = f"position {model.position.type} has numbers of its own for each head"
-    elif model.qk_norm == "all_heads":
-        reason = "model.qk_norm all_heads divides by the norm of all heads together"
-    elif differ_by_head(maps):
-        reason = "map fitted has numbers of its own for each head"
-    if mesh.tensor > 1 and reason is not None:
-        raise ValueError(
-            f"mesh.tensor: {reason}, so {mesh.tensor} devices cannot share the heads; use "
-            "mesh.fsdp instead"
-        )
-
-
-def check_vocabulary(mesh: MeshConfig, vocab_size: int) -> None:
-    """ValueError, which begins with a key, if devices cannot share a model's vocabulary."""
-    _check_divides("tensor", mesh.tensor, "vocab_size", vocab_size)
-
-
-def check_seq_len(mesh: MeshConfig, seq_len: int) -> None:
-    """ValueError if windows of this length do not consist of two equal chunks for each device."""
-    if seq_len % (chunks := 1 if mesh.context == 1 else 2 * mesh.context):
-        raise ValueError(
-            f"{seq_len:,} tokens cannot be split into {chunks} equal chunks, two for each of "
-            f"mesh.context {mesh.context} devices; {_multiple(seq_len, chunks):,} can"
-        )
-
-
-def differ_by_head(maps: Iterable[PositionMap | None]) -> bool:
-    """Whether any of these maps has numbers for each head."""
-    return any(map_ is not None and map_.differs_by_head for map_ in maps)
-
-
-def _check_divides(axis: str, devices: int, key: str, size: int) -> None:
-    if size % devices:
-        fewer = max(number for number in range(1, devices) if size % number == 0)
-        raise ValueError(
-            f"mesh.{axis}: model.{key} {size:,} cannot be split over {devices:,} devices; "
-            f"model.{key}={_multiple(size, devices)} or mesh.{axis}={fewer} can"
-        )
 
 
 def _multiple(size: int, of: int) -> int:

@@ -1,11 +1,12 @@
 """Schemas of the decoder and its rotary embedding."""
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rope_jax.attention.backends import AttentionName, Backend, softmax_names
+from rope_jax.attention.backends import BACKENDS, AttentionName, Backend, softmax_names
 from rope_jax.blocks import (
     MLP,
     AnyFeedForward,
@@ -15,6 +16,8 @@ from rope_jax.blocks import (
     LatentAttention,
 )
 from rope_jax.blocks.base import ActivationName, FloatName, NormName, NormPlacement
+from rope_jax.config.devices import MeshConfig
+from rope_jax.config.entries import SweepEntry
 from rope_jax.config.messages import alternatives
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import (
@@ -272,6 +275,58 @@ def check_map(model: ModelConfig, map_: PositionMap) -> None:
         )
     with errors_in("map."):
         map_.check_heads(model.num_attention_heads, model.kv_heads)
+
+
+def check_encoding(model: ModelConfig, scalings: Iterable[SweepEntry]) -> None:
+    """ValueError, naming the entry, if a model's positions cannot have one of the scalings."""
+    position = model.position
+    for entry in scalings:
+        if not position.is_rotary and entry.type not in ("trained", "none"):
+            raise ValueError(
+                f"scalings: {entry.label}: the model's position {position.type} has no frequencies "
+                "to scale; sweep it with scalings=[trained]"
+            )
+        with errors_in(f"scalings: {entry.label}: "):
+            check_logits(model, entry)
+            if entry.map is not None:
+                check_map(model, entry.map)
+
+
+def check_mesh(model: ModelConfig, mesh: MeshConfig, maps: Iterable[PositionMap | None]) -> None:
+    """ValueError, which begins with a key, if devices cannot share a model's windows or heads."""
+    mesh.check_split("fsdp", "hidden_size", model.hidden_size)
+    if isinstance(latent := model.self_attention, LatentAttention.Config):
+        for key in ("q_lora_rank", "kv_lora_rank"):
+            mesh.check_split("fsdp", f"self_attention.{key}", getattr(latent, key) or 0)
+    mesh.check_split("tensor", "num_attention_heads", model.num_attention_heads)
+    mesh.check_split("tensor", "num_key_value_heads", model.kv_heads)
+    spec = model.spec()
+    for feed_forward, _ in spec.stacks.values():
+        for key, size in feed_forward.hidden_sizes(spec).items():
+            mesh.check_split("tensor", key, size)
+    if mesh.context > 1 and not model.backend.splits_windows:
+        able = alternatives([name for name, other in BACKENDS.items() if other.splits_windows])
+        raise ValueError(
+            f"mesh.context: attention {model.attention} needs whole windows, so {mesh.context} "
+            f"devices cannot share one; use {able}, or mesh.context=1"
+        )
+    reason = None
+    if model.position.differs_by_head:
+        reason = f"position {model.position.type} has numbers of its own for each head"
+    elif model.qk_norm == "all_heads":
+        reason = "model.qk_norm all_heads divides by the norm of all heads together"
+    elif differ_by_head(maps):
+        reason = "map fitted has numbers of its own for each head"
+    if mesh.tensor > 1 and reason is not None:
+        raise ValueError(
+            f"mesh.tensor: {reason}, so {mesh.tensor} devices cannot share the heads; use "
+            "mesh.fsdp instead"
+        )
+
+
+def differ_by_head(maps: Iterable[PositionMap | None]) -> bool:
+    """Whether any of these maps has numbers for each head."""
+    return any(map_ is not None and map_.differs_by_head for map_ in maps)
 
 
 Base = Annotated[float, Field(ge=1, allow_inf_nan=False)]

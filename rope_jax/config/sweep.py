@@ -1,7 +1,6 @@
 """Schema of a sweep."""
 
 import operator
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -9,8 +8,7 @@ from pydantic import Field, model_validator
 from rope_jax.attention.backends import AttentionName
 from rope_jax.config.data import DataConfig, check_read_whole
 from rope_jax.config.devices import DistributedConfig
-from rope_jax.config.entries import Scalings, SweepEntry, TrainedEntry, parse_entries
-from rope_jax.config.model import ModelConfig, check_logits, check_map
+from rope_jax.config.entries import Scalings, TrainedEntry, parse_entries
 from rope_jax.config.presentation import Presentation
 from rope_jax.config.tasks import AnySweepTask
 from rope_jax.config.types import (
@@ -27,7 +25,6 @@ from rope_jax.config.types import (
     Tolerance,
     distinct,
 )
-from rope_jax.errors import errors_in
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.protocols.windows import Bos
 from rope_jax.rope.settings import single_error
@@ -141,21 +138,6 @@ class TrainingSweepConfig(SameTokensConfig):
     scalings: Scalings = Field(default_factory=lambda: (TrainedEntry(),))
     max_blocks: PositiveInt = Field(2, description="maximum number of scored blocks per document")
     memory_gib: Gibibytes = Field(1 / 32, description="for one batch, beside training")
-
-
-def check_encoding(model: ModelConfig, scalings: Sequence[SweepEntry]) -> None:
-    """ValueError, naming the entry, if a model's positions cannot have one of the scalings."""
-    position = model.position
-    for entry in scalings:
-        if not position.is_rotary and entry.type not in ("trained", "none"):
-            raise ValueError(
-                f"scalings: {entry.label}: the model's position {position.type} has no frequencies "
-                "to scale; sweep it with scalings=[trained]"
-            )
-        with errors_in(f"scalings: {entry.label}: "):
-            check_logits(model, entry)
-            if entry.map is not None:
-                check_map(model, entry.map)
 
 
 def check_targets(targets: int, lengths: tuple[int, ...]) -> None:

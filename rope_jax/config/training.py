@@ -10,14 +10,16 @@ from pydantic import Field, model_validator
 
 from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import DataConfig, StdlibData
-from rope_jax.config.devices import DistributedConfig, MeshConfig, check_mesh, check_seq_len
+from rope_jax.config.devices import DistributedConfig, MeshConfig
 from rope_jax.config.model import (
     LayerConfig,
     ModelConfig,
     RopeConfig,
     check_attention,
+    check_encoding,
     check_logits,
     check_map,
+    check_mesh,
 )
 from rope_jax.config.schema import at
 from rope_jax.config.sections import (
@@ -29,7 +31,7 @@ from rope_jax.config.sections import (
     Trained,
     ValidationConfig,
 )
-from rope_jax.config.sweep import TrainingSweepConfig, check_encoding
+from rope_jax.config.sweep import TrainingSweepConfig
 from rope_jax.config.tokenizer import ByteTokenizerConfig, TokenizerConfig
 from rope_jax.config.types import (
     FolderName,
@@ -91,10 +93,10 @@ class TrainingConfig(Frozen):
                 check_map(self.model, self.rope.map)
             rotary_dim = self.geometry.rotary_dim
         swept = () if self.sweep is None else self.sweep.scalings
-        check_mesh(self.mesh, self.model, [self.rope.map, *(entry.map for entry in swept)])
+        check_mesh(self.model, self.mesh, [self.rope.map, *(entry.map for entry in swept)])
         for number, stage in enumerate(self.stages):
             with errors_in(f"stages.{number}.seq_len: "):
-                check_seq_len(self.mesh, stage.seq_len)
+                self.mesh.check_seq_len(stage.seq_len)
         if rotary_dim > self._rotary_dim:
             raise ValueError(
                 f"rope.rotary_dim: {rotary_dim} is larger than head_dim "

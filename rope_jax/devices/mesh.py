@@ -25,7 +25,7 @@ from rope_jax.collectives import (
     Shardings,
     spec_of,
 )
-from rope_jax.config.devices import MeshConfig, check_vocabulary
+from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sections import StageConfig
 from rope_jax.errors import UserError, errors_in
 from rope_jax.rope import Rotary
@@ -94,7 +94,7 @@ class Placement:
     def check_vocabulary(self, vocab_size: int) -> None:
         """UserError if the vocabulary cannot be split as the mesh says."""
         with errors_in("", UserError):
-            check_vocabulary(self.config, vocab_size)
+            self.config.check_split("tensor", "vocab_size", vocab_size)
 
     def check_stages(self, stages: tuple[StageConfig, ...]) -> None:
         """UserError if a stage's windows cannot be split evenly over the devices."""

@@ -11,8 +11,8 @@ from rope_jax.config.data import StdlibData
 from rope_jax.config.entries import AnyEntry, SweepEntry, entry_settings
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import dump, load
+from rope_jax.config.model import check_encoding
 from rope_jax.config.strategy import write_strategy
-from rope_jax.config.sweep import check_encoding
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_message, print_overview
 from rope_jax.devices.hardware import peak_flops, reached_flops

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from rope_jax.config.devices import differ_by_head
+from rope_jax.config.model import differ_by_head
 from rope_jax.config.resolve import (
     check_backend,
     describe_precision,

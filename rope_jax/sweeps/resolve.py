@@ -11,7 +11,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rope_jax.config.entries import TrainedEntry
-from rope_jax.config.sweep import SweepConfig, check_encoding
+from rope_jax.config.model import check_encoding
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus, TokenSplit
 from rope_jax.devices.hardware import nominal_flops

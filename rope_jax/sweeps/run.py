@@ -11,8 +11,8 @@ from rich.console import Console
 
 from rope_jax import stopping
 from rope_jax.comparison.curves import compare_checkpoints
-from rope_jax.config.devices import differ_by_head
 from rope_jax.config.load import dump
+from rope_jax.config.model import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_message, print_wrapped

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from rope_jax.blocks.attention import AttentionSpan
-from rope_jax.config.devices import MeshConfig, check_mesh
-from rope_jax.config.model import ModelConfig
+from rope_jax.config.devices import MeshConfig
+from rope_jax.config.model import ModelConfig, check_mesh
 from rope_jax.config.resolve import resolve_model
 from rope_jax.data.batches import Batch
 from rope_jax.devices.mesh import Placement
@@ -106,7 +106,7 @@ def measured(
     position = ENCODINGS[encoding]().resolved(T)
     config = ModelConfig(**(SIZES | fields), position=position)
     if mesh:
-        check_mesh(MeshConfig(**mesh), config, [map_ and MAPS[map_](**SETTINGS[map_])])
+        check_mesh(config, MeshConfig(**mesh), [map_ and MAPS[map_](**SETTINGS[map_])])
     devices = jax.devices() if mesh else jax.devices()[:1]
     if mesh:
         mesh = {"data": 8 // int(np.prod(list(mesh.values())))} | mesh

@@ -16,7 +16,6 @@ from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.strategy import (
     Strategy,
     read_strategy,
-    strategy_to_hf,
     write_strategy,
 )
 from rope_jax.config.training import TrainingConfig
@@ -306,12 +305,12 @@ def test_a_fit_may_start_from_a_fit_with_more_numbers():
         again.map.check_heads(4, 2)
 
 
-def test_a_strategy_file_goes_to_hugging_face_or_is_refused(tmp_path):
+def test_a_strategy_goes_to_hugging_face_or_is_refused(tmp_path):
     path, geometry = tmp_path / "strategy.json", training_config().geometry
     shared = made("none", learn=["frequencies", "attention_factor"], per="model")
     strategy = shared.strategy(random_free(shared), {"length": [32, LENGTH]})
     write_strategy(strategy, path)
-    written = strategy_to_hf(geometry, str(path))
+    written = to_hf(geometry, read_strategy(str(path)).scaling, max_position_embeddings=LENGTH)
     factors = geometry.inv_freq() / np.array(strategy.scaling.inv_freq)
     assert written["rope_scaling"]["rope_type"] == "longrope"
     np.testing.assert_allclose(written["rope_scaling"]["long_factor"], factors, rtol=1e-6)
@@ -326,10 +325,6 @@ def test_a_strategy_file_goes_to_hugging_face_or_is_refused(tmp_path):
     layers = made("none", learn=["frequencies"], per="layer")
     with pytest.raises(ValueError, match="inv_freq: has one entry per layer"):
         to_hf(geometry, layers.strategy(random_free(layers)).scaling)
-    mapped = made(STARTS["rerope"], learn=["far_phase"], per="model")
-    write_strategy(mapped.strategy(random_free(mapped)), path)
-    with pytest.raises(ValueError, match="has a map of type fitted, for which transformers has no"):
-        strategy_to_hf(geometry, str(path))
 
 
 def test_the_default_start_keeps_the_checkpoints_scaling():
