@@ -14,7 +14,7 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, printable
 from rope_jax.results.rows import PointKey, Row
 from rope_jax.results.statistics import Sums
-from rope_jax.results.tasks import EffectiveLength, TaskRow
+from rope_jax.results.tasks import EffectiveLength
 
 MARK = "†"
 # A separator, "s" or "seed" if anything, and the digits: not the 2 of gpt2 nor the s of novels.
@@ -44,7 +44,6 @@ class Sweep:
     """Equal for runs that differ only in their seed; None if unknown."""
     longest: int | None = None
     """The most tokens that the model's positions can number; None: any number, or unknown."""
-    tasks: Sequence[TaskRow] = ()
     effective: Mapping[str, Mapping[str, EffectiveLength]] = field(default_factory=dict)
     """The newest checkpoint's effective lengths, by task and scaling."""
     renamed: str | None = None

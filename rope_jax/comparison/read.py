@@ -127,7 +127,6 @@ def read_sweep(folder: Path) -> Sweep:
         baselines=_find_baselines(entries, windows, {row.length for row in rows}, training),
         experiment=None if training is None else _experiment(training),
         longest=None if training is None else training.encoding.longest,
-        tasks=files.tasks(),
         effective=effective,
     )
 

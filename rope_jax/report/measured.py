@@ -12,7 +12,7 @@ from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.table import BELOW_TRUNCATION, Cell, Line, Table
 from rope_jax.results.statistics import RELIABLE_UNITS, Estimate, UsableLength, perplexity
 
-QUANTITIES: Mapping[Show, str] = {
+QUANTITIES: Mapping[str, str] = {
     "perplexity": "perplexity",
     "nats": "nats per token",
     "bits_per_byte": "bits per byte",

@@ -40,7 +40,7 @@ _MAX_BYTES = 2**28
 # Columns that earlier versions did not write: their values, or the column that has them.
 _DEFAULTS = {"metric": "nats", "bpb_low": "", "bpb_high": ""}
 _SAME_AS = {"value": "nll"}
-_Row = TypeVar("_Row", Row, DocumentRow, TaskRow)
+_Row = TypeVar("_Row", Row, DocumentRow)
 
 
 class SweepTables(NamedTuple):
@@ -155,12 +155,6 @@ class SweepFiles:
             nll, weight, size = np.array([units[number] for number in sorted(units)]).T
             sums[key] = Sums(nll, weight, bytes=None if np.isnan(size).any() else size)
         return sums
-
-    def tasks(self) -> list[TaskRow]:
-        """Return the rows of tasks.csv; none if the sweep has no tasks."""
-        if not (self._folder / "tasks.csv").exists() and "tasks.csv" not in self._checksums:
-            return []
-        return _read_rows(*self._read("tasks.csv"), TaskRow)
 
     def summary(self) -> tuple[list[CheckpointSummary], dict[str, dict[str, EffectiveLength]]]:
         """Return what identifies each checkpoint and its NLL at the window, the newest first.

@@ -28,33 +28,33 @@ def charts_of(page):
     return charts
 
 
-def test_every_curve_is_in_the_chart_and_the_menu_shows_one_quantity(two):
-    ((traces, layout),) = charts_of(format_page(two))
-    shown = {trace["name"]: trace for trace in traces if trace["visible"] and "text" in trace}
-    for curve in two.newest:
-        points = [point for point in curve.points if point.protocol == "same_tokens"]
-        trace = shown[curve.label]
-        assert trace["x"] == [point.last_position for point in points]
-        assert trace["y"] == [point.ppl for point in points]
-        assert f"nats per token: {points[0].nll:,.3f} [" in trace["text"][0]
-    menu = layout["updatemenus"][0]["buttons"]
-    labels = [button["label"] for button in menu]
-    assert labels[0] == "perplexity; same_tokens"
-    assert "difference from trained (nats); whole_window" in labels
-    assert "nats per token; same_tokens, every checkpoint" in labels
-    for button in menu:
-        visible, axes = button["args"]
-        chosen = [t for t, is_shown in zip(traces, visible["visible"], strict=True) if is_shown]
-        assert chosen
-        is_log = button["label"].startswith(("perplexity", "nats per token", "bits per byte"))
-        assert axes["yaxis.type"] == ("log" if is_log else "linear")
+def test_every_curve_is_in_its_protocols_chart_and_the_menu_chooses_the_quantity(two):
+    charts = charts_of(format_page(two))
+    for (traces, layout), protocol in zip(charts, ("same_tokens", "whole_window"), strict=True):
+        shown = {trace["name"]: trace for trace in traces}
+        for curve in two.newest:
+            points = [point for point in curve.points if point.protocol == protocol]
+            assert shown[curve.label]["x"] == [point.last_position for point in points]
+            assert shown[curve.label]["y"] == [point.ppl for point in points]
+        menu = {button["label"]: button["args"] for button in layout["updatemenus"][0]["buttons"]}
+        assert list(menu)[:2] == ["perplexity", "nats per token"]
+        for label, (data, axis) in menu.items():
+            is_log = label in ("perplexity", "nats per token", "bits per byte")
+            assert axis["yaxis.type"] == ("log" if is_log else "linear")
+            assert len(data["y"]) == len(traces)
+        values, below = menu["nats per token"][0]["y"], menu["nats per token"][0]
+        nats, low = values[-1 - ("truncation to the window" in shown)], points[0].ci_low
+        assert nats[0] == points[0].nll
+        assert nats[0] - below["error_y.arrayminus"][len(two.newest) - 1][0] == pytest.approx(low)
+        differs = menu["difference from trained (nats)"][0]["y"]
+        assert differs[0] == [None] * len(points)  # trained itself
 
 
 def test_the_quantity_to_show_comes_first_and_groups_with_one_curve_have_colours(sweep_of):
     runs = [sweep_of(f"r{n}", own=None, model=f"hidden_size: {n}") for n in (16, 32, 64)]
-    ((traces, layout),) = charts_of(format_page(compared(*runs, show="nats")))
-    assert layout["updatemenus"][0]["buttons"][0]["label"] == "nats per token; same_tokens"
-    lines = [trace for trace in traces if trace["visible"] and "marker" in trace]
+    (traces, layout), _ = charts_of(format_page(compared(*runs, show="nats")))
+    assert layout["updatemenus"][0]["buttons"][0]["label"] == "nats per token"
+    lines = [trace for trace in traces if "marker" in trace]
     assert len({trace["line"]["color"] for trace in lines}) == 3
     assert len({trace["marker"]["symbol"] for trace in lines}) == 3
 

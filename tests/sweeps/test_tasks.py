@@ -1,16 +1,15 @@
 """What a sweep says about its tasks: tables, terminal, event files, figures, and its folder."""
 
+import csv
 import dataclasses
 import io
 import json
-import shutil
 
 import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rope_jax.config.training import TrainingConfig
-from rope_jax.errors import UserError
 from rope_jax.report import tasks as report
 from rope_jax.report.measured import effective_text
 from rope_jax.report.table import format_latex, format_markdown
@@ -125,7 +124,8 @@ def test_the_terminal_has_every_interval_however_narrow(found, width):
 
 def test_a_folder_has_the_tables_the_figure_and_the_curves(found, written):
     files = SweepFiles(written)
-    assert files.tasks() == found.tasks.rows
+    cells = csv.DictReader((written / "tasks.csv").read_text().splitlines())
+    assert [float(row["value"]) for row in cells] == [row.value for row in found.tasks.rows]
     assert files.summary()[1]["passkey"]["trained"].length == 64
     assert (written / "passkey.png").read_bytes().startswith(b"\x89PNG")
     assert "## `passkey`" in (written / "results.md").read_text()
@@ -137,16 +137,7 @@ def test_a_folder_has_the_tables_the_figure_and_the_curves(found, written):
     assert {event.step for event in curve.Scalars("nats/passkey")} == {64, 128, 200}
 
 
-def test_a_damaged_table_is_refused(written, tmp_path):
-    folder = shutil.copytree(written, tmp_path / "tasks")
-    path = folder / "tasks.csv"
-    path.write_text(path.read_text().replace("passkey", "passkeys", 1))
-    with pytest.raises(UserError, match=r"tasks\.csv"):
-        SweepFiles(folder).tasks()
-
-
 def test_a_sweep_without_tasks_writes_none_of_their_files(result, tmp_path, blank_figures):
     plain = dataclasses.replace(result, task_measurements=[])
     write_folder(tmp_path / "plain", plain.config, sweep_tables([(plain, ORIGIN)]), TRAINING)
     assert not (tmp_path / "plain/tasks.csv").exists()
-    assert SweepFiles(tmp_path / "plain").tasks() == []
