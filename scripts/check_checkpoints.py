@@ -2,6 +2,7 @@
 
     python scripts/check_checkpoints.py families && make generate
     python scripts/check_checkpoints.py exports OUT RUN[=STRATEGY.json] [RUN …]
+    python scripts/check_checkpoints.py gguf OUT MODEL.gguf TEXT.txt LENGTH [LENGTH …]
     /tmp/hf/bin/python scripts/golden_checkpoints.py --check OUT/*   # an environment with torch
 
 families: compares every family with the golden logits of transformers, and writes
@@ -9,8 +10,9 @@ docs/families.csv: how many tiny models were compared (`tests/checkpoints/golden
 difference of a logit, and which of them cannot be exported again. The columns `models`, `decoder`
 and `refused` are written by hand; a new family gets an empty row.
 
-exports: exports each run to OUT/<name>, with the first tokens of a test document, twice as many as
-the window (tokens.npy, text.txt), and their logits in float32 (logits.npy).
+exports: exports each run to OUT/<name>, with the beginning of a test document, twice as long as the
+window. gguf: imports a GGUF file to OUT/runs, and links it in OUT/<name>. Beside each is text.txt
+and nll.npz: its tokens, and by length the NLL of each next one, in float32.
 """
 
 import csv
@@ -18,25 +20,27 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rope_jax.checkpoints.exporting import describe, export_run
 from rope_jax.checkpoints.families import FAMILIES
+from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.checkpoints.reading import read_description
-from rope_jax.config.checkpoints import ExportConfig
+from rope_jax.config.checkpoints import ExportConfig, ImportConfig
 from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.strategy import read_strategy
 from rope_jax.console import plain_console
+from rope_jax.data.storage import open_corpus
+from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
+from rope_jax.evaluation.decoder import nll_of_last
+from rope_jax.rope import Scaling
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.session import Session
-from rope_jax.sweeps.model import load_model
 from rope_jax.training.checkpoints import newest_params
 from tests.checkpoints.cases import read_cases
 from tests.checkpoints.folders import config_of, logit_differences
@@ -79,45 +83,53 @@ def check_families() -> None:
         writer.writerows(made)
 
 
-def export_checked(run: RunDirectory, strategy: str | None, out: Path) -> None:
-    """Export a run to a new folder, with tokens, text and logits."""
-    console = plain_console(width=100)
-    export_run(run, ExportConfig(strategy=strategy), out, console)
+def write_nlls(
+    run: RunDirectory, scaling: Scaling, tokens: NDArray[np.int32], lengths: list[int], out: Path
+) -> None:
+    """Write nll.npz for the newest checkpoint of a run, which is read in float32."""
     training = run.load_config()
-    loaded = load_model(Session(run, training, console))
-    step, params = newest_params(run.checkpoints, loaded.memory.like, console.print)
-    stage = training.stages[training.stage_at(step)]
-    tokenizer = loaded.corpus.tokenizer
-    start = tokenizer.bos_ids
-    document = max(loaded.corpus.test.texts(), key=len)
-    stream = np.concatenate([start, document]).astype(np.int32)
-    tokens = stream[: 2 * stage.length]
-    length = len(tokens)
-    scaling = training.stage_scaling(training.stage_at(step))
-    if strategy is not None:
-        scaling = read_strategy(strategy).scaling
-    positions = jnp.arange(length)[None]
-    rotary = training.rotary_layers.rotary(scaling, positions, length)
-
     in_float32 = {"dtype": "float32", "param_dtype": "float32"}
-    exact_config = training.model_copy(
-        update={"model": training.model.model_copy(update=in_float32)}
-    )
-    model = language_model(resolve_run(exact_config), tokenizer.vocab_size)
+    exact = training.model_copy(update={"model": training.model.model_copy(update=in_float32)})
+    model = language_model(resolve_run(exact), run.open_tokenizer(training).vocab_size)
+    placement = Placement(training.mesh)
+    abstract_params = placement.splitting(model.shardings).shard_state(model.abstract_params())
+    _, params = newest_params(run.checkpoints, abstract_params, print)
+    of_last = nll_of_last(model, placement)
+    nlls = {}
+    for length in lengths:
+        rotary = training.rotary_layers.rotary(scaling, np.arange(length)[None], length)
+        nll = of_last(params, jnp.asarray(tokens[None, : length + 1]), rotary, None)
+        nlls[str(length)] = np.asarray(nll)[0]
+        print(f"{out}, {length:,} tokens: {nlls[str(length)].mean():.5f} nats per token")
+    np.savez(out / "nll.npz", tokens=tokens, **nlls)
 
-    @jax.jit
-    def logits(params: Any, tokens: Any, rotary: Any) -> Any:
-        hidden, _ = model.hidden_states(params, tokens, positions, None, rotary)
-        tied = training.model.tie_word_embeddings
-        kernel = params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"]
-        out = hidden @ kernel + params.get("lm_head", {}).get("bias", jnp.zeros(1))[None]
-        cap = training.model.logit_softcap
-        return out if cap is None else cap * jnp.tanh(out / cap)
 
-    exact = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-    np.save(out / "logits.npy", np.asarray(logits(exact, jnp.asarray(tokens[None]), rotary)))
-    np.save(out / "tokens.npy", tokens)
-    (out / "text.txt").write_bytes(tokenizer.decode(tokens[len(start) :]).encode())
+def check_export(run: RunDirectory, strategy: str | None, out: Path) -> None:
+    """Export a run to a new folder, with what it computes for the longest test document."""
+    export_run(run, ExportConfig(strategy=strategy), out, plain_console(width=100))
+    training = run.load_config()
+    last = len(training.stages) - 1
+    scaling = training.stage_scaling(last) if strategy is None else read_strategy(strategy).scaling
+    tokenizer = run.open_tokenizer(training)
+    document = max(open_corpus(training.data, tokenizer).test.texts(), key=len)
+    length = min(2 * training.stages[last].length, len(document))
+    text = tokenizer.decode(document[: length + 1 - len(tokenizer.bos_ids)])
+    (out / "text.txt").write_bytes(text.encode())
+    tokens = np.array([*tokenizer.bos_ids, *tokenizer.encode(text)], np.int32)
+    write_nlls(run, scaling, tokens, [len(tokens) - 1], out)
+
+
+def check_gguf(out: Path, model: Path, text: Path, lengths: list[int]) -> None:
+    """Import a GGUF file, and write what it computes for the beginnings of a text."""
+    settings = ImportConfig(runs_dir=str(out / "runs"), param_dtype="float32", dtype="float32")
+    run = import_checkpoint(str(model), settings, plain_console())
+    training, folder = run.load_config(), out / model.stem
+    folder.mkdir()
+    (folder / model.name).symlink_to(model.resolve())
+    (folder / "text.txt").write_bytes(text.read_bytes())
+    tokenizer = run.open_tokenizer(training)
+    ids = [*tokenizer.bos_ids, *tokenizer.encode(text.read_bytes().decode())]
+    write_nlls(run, training.rope.scaling, np.array(ids, np.int32), lengths, folder)
 
 
 def main() -> None:
@@ -125,13 +137,14 @@ def main() -> None:
     if what == "families":
         check_families()
     elif what == "exports" and len(words) > 1:
-        out = Path(words[0])
-        out.mkdir(parents=True)
         for argument in words[1:]:
             path, _, strategy = argument.partition("=")
             run = RunDirectory(Path(path))
             name = run.path.name + (f"-{Path(strategy).parent.name}" if strategy else "")
-            export_checked(run, strategy or None, out / name)
+            check_export(run, strategy or None, Path(words[0]) / name)
+    elif what == "gguf" and len(words) > 3:
+        out, model, text = map(Path, words[:3])
+        check_gguf(out, model, text, [int(word) for word in words[3:]])
     else:
         sys.exit(__doc__)
 

@@ -1,21 +1,23 @@
-"""Compare whole models with Hugging Face transformers, or write the golden files for tests.
+"""Compute golden models with Hugging Face transformers, or compare exports and GGUF files with it.
 
-python scripts/golden_checkpoints.py --write [FAMILY …]    # tests/checkpoints/golden/*.npz
+python scripts/golden_checkpoints.py --write [FAMILY …]        # tests/checkpoints/golden/*.npz anew
+python scripts/golden_checkpoints.py --add FAMILY MODELS.json  # more models, by name
 python scripts/golden_checkpoints.py --keys             # tests/checkpoints/golden/config_keys.json
-python scripts/golden_checkpoints.py --check DIR [DIR …]    # logits of exported models
+python scripts/golden_checkpoints.py --check DIR [DIR …]  # what check_checkpoints.py wrote
 
-Needs an environment of its own, with torch; the tests read the golden files and need none of it:
+Needs an environment of its own, with torch (and gguf for GGUF files); the tests read the golden
+files and need none of it:
 
-python -m venv /tmp/hf && /tmp/hf/bin/pip install numpy torch transformers==5.24.0
+python -m venv /tmp/hf && /tmp/hf/bin/pip install numpy torch gguf transformers==5.24.0
 /tmp/hf/bin/python scripts/golden_checkpoints.py --write
 
---check: each DIR holds an exported model and, beside it, what `check_checkpoints.py exports` wrote:
-tokens.npy [T], text.txt, which AutoTokenizer must give the same tokens, and logits.npy [T, V]. The
-exit code is 1 if a logit differs by more than 2e-4 or a weight is missing or unused.
+--write: a golden file has the configs of its models, and weights follow from their names, so only
+logits are computed; printed is how far they are from those before. --add: each model is what its
+keys of config.json change in `TINY`. --check: the exit code is 1 if AutoTokenizer reads other
+tokens in text.txt, or if the mean NLL of a length in nll.npz differs by more than 2e-3 nats.
 """
 
 import argparse
-import copy
 import importlib
 import inspect
 import json
@@ -23,6 +25,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,171 +34,143 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from scripts.golden_models import MODELS, VOCABULARY, WINDOW, Settings
-from tests.checkpoints.cases import FOLDER, Case, Text
+from tests.checkpoints.cases import FAMILIES, FOLDER, Case, Text, read_cases
 
-TOLERANCE = 2e-4
+TOLERANCE = 2e-3
+TINY: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""A scaled model is "trained" for 32 tokens (original_max_position_embeddings)."""
+LENGTHS = (24, 80)
+"""Tokens of the texts of a new model: inside and past its window."""
 
 
-def old_form(config: Settings) -> Settings:
-    """Return a config.json as transformers 4 and most of the Hub have it."""
-    old = copy.deepcopy(config) | {"transformers_version": "4.46.0"}
-    if "text_config" in old:
-        return old | {"text_config": old_form(old["text_config"])}
+def old_form(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config.json as transformers 4 has it."""
+    old = config | {"transformers_version": "4.46.0"}
     old["torch_dtype"] = old.pop("dtype", "float32")
-    rope = old.pop("rope_parameters")
-    if old["model_type"] == "gemma3_text":
-        old["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-        old["sliding_window_pattern"] = old.pop("_sliding_window_pattern")
-    rope = rope.get("full_attention", rope)
-    names = {"rope_theta": "rope_theta", "partial_rotary_factor": "partial_rotary_factor"}
-    if old["model_type"] == "gpt_neox":
-        names = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
-    if rope["rope_type"] == "proportional":
-        del names["partial_rotary_factor"]  # version 4 had no such type, so keep this inside
-    old |= {name: rope.pop(key) for key, name in names.items() if key in rope}
-    kind = rope["rope_type"]
-    if old["model_type"] == "phi3":
-        rope.pop("original_max_position_embeddings", None)
-    if kind in ("linear", "dynamic", "longrope") and old["model_type"] != "gemma3_text":
-        rope["type"] = rope.pop("rope_type")  # its name until 4.43, which came before Gemma 3
-    old["rope_scaling"] = None if kind == "default" else rope
-    if old["model_type"] == "qwen3_moe":
-        old["num_experts"] = old.pop("num_local_experts")
-    if old["model_type"].startswith(("qwen2", "qwen3")) and not old["use_sliding_window"]:
-        old["sliding_window"] = WINDOW  # given, but not in use
+    rope = dict(old.pop("rope_parameters"))
+    for key in ("rope_theta", "partial_rotary_factor"):
+        if key in rope:
+            old[key] = rope.pop(key)
+    old["rope_scaling"] = None if rope["rope_type"] == "default" else rope
     return old
 
 
-# --- golden files ---
-
-
-def golden_tokens(length: int) -> NDArray[np.int32]:
-    """Return the tokens of the text of a length."""
-    raw = np.random.Philox(key=length).random_raw(length)
-    return (raw % np.uint64(VOCABULARY)).astype(np.int32)
-
-
-def golden_places(length: int) -> NDArray[np.int32]:
-    """Return the first 24 tokens, then every eighth, and the last."""
-    places = {*range(min(length, 24)), *range(24, length, 8), length - 1}
-    return np.array(sorted(places), np.int32)
-
-
-def logits_of(model: Any, tokens: NDArray[np.integer]) -> NDArray[np.float32]:
-    """Return the logits [B, T, V] of token ids [B, T]."""
-    import torch
-
-    with torch.inference_mode():
-        ids = torch.from_numpy(tokens.astype(np.int64))
-        return model(ids, use_cache=False).logits.numpy()
-
-
-def load(folder: Path) -> Any:
+def load(folder: Path, **where: Any) -> Any:
     """Load a model in float32, with plain attention; SystemExit: the weights do not match."""
     import torch
     from transformers import AutoModelForCausalLM
 
     model, report = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **where
     )
-    wrong = {what: found for what, found in report.items() if found}
+    wrong = {what: names for what, names in report.items() if names}
     if wrong:
         raise SystemExit(f"{folder}: {wrong}")
     return model.eval()
 
 
-def mean_nll(logits: NDArray[np.float32], tokens: NDArray[np.integer]) -> float:
-    """Return the mean negative log-likelihood of tokens 1 to T − 1, in nats."""
-    return float(nlls(logits[:-1], tokens[1:]).mean())
+def logits_of(model: Any, tokens: NDArray[np.integer]) -> Any:
+    """Return the logits [T, V] of tokens [T], as a tensor of torch."""
+    import torch
+
+    with torch.inference_mode():
+        return model(torch.from_numpy(tokens.astype(np.int64))[None], use_cache=False).logits[0]
 
 
-def nlls(logits: NDArray[np.float32], targets: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Return the negative log-likelihood of targets [T], given logits [T, V], in nats."""
-    scores = logits.astype(np.float64)
-    scores -= scores.max(-1, keepdims=True)
-    own = np.take_along_axis(scores, targets[:, None].astype(np.int64), 1)[:, 0]
-    return np.log(np.exp(scores).sum(-1)) - own
+def computed(case: Case) -> Case:
+    """Return a golden model with the logits of transformers at the places of its texts.
 
-
-def make_case(family: str, case_name: str, settings: Settings, lengths: tuple[int, ...]) -> Case:
-    """Build a model, fill it with golden weights and return what it computes."""
-    from safetensors import safe_open
+    SystemExit: its config in the form of version 4 gives others.
+    """
     from safetensors.numpy import save_file
+
+    texts = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        save_file(case.weights(), folder / "model.safetensors", {"format": "pt"})
+        for text in case.texts:
+            made = []
+            for form in (case.config, case.old_config):
+                (folder / "config.json").write_text(form, encoding="utf-8")
+                # a fresh model each time: "dynamic" remembers the longest text
+                made.append(logits_of(load(folder), text.tokens).numpy())
+            logits, again = made
+            if not np.array_equal(logits, again):
+                raise SystemExit(f"{case.name}: the config of version 4 gives other logits")
+            texts.append(replace(text, logits=logits[text.places]))
+    return replace(case, texts=tuple(texts))
+
+
+def new_case(family: str, name: str, settings: dict[str, Any]) -> Case:
+    """Return a model whose logits are still to be computed. settings: what differs from `TINY`."""
+    from safetensors import safe_open
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        config = AutoConfig.for_model(**{"model_type": family} | copy.deepcopy(settings))
+        config = AutoConfig.for_model(**{"model_type": family} | TINY | settings)
         AutoModelForCausalLM.from_config(config).save_pretrained(folder)
         text = (folder / "config.json").read_text(encoding="utf-8")
-        weights = folder / "model.safetensors"
-        with safe_open(weights, "np") as stored:
-            names = list(stored.keys())
-            tensors = {name: tuple(stored.get_slice(name).get_shape()) for name in names}
-        old = old_form(json.loads(text))
-        without = {key: value for key, value in old.items() if key != "layer_types"}
-        loaded = AutoConfig.for_model(**copy.deepcopy(without)).to_dict()
-        if loaded.get("layer_types") == json.loads(text).get("layer_types"):
-            old = without
-        old_text = json.dumps(old, indent=2) + "\n"
-        case = Case(case_name, text, old_text, tensors, ())
-        save_file(case.weights(), weights, {"format": "pt"})
-        texts = []
-        for length in lengths:
-            tokens, places = golden_tokens(length), golden_places(length)
-            made = []
-            for form in (text, old_text):
-                (folder / "config.json").write_text(form, encoding="utf-8")
-                # a fresh model each time: "dynamic" remembers the longest text
-                made.append(logits_of(load(folder), tokens[None])[0])
-            logits, again = made
-            if not np.array_equal(logits, again):
-                raise SystemExit(f"{family} {case_name}: the old config gives other logits")
-            texts.append(Text(tokens, places, logits[places], mean_nll(logits, tokens)))
-    return Case(case_name, text, old_text, tensors, tuple(texts))
+        with safe_open(folder / "model.safetensors", "np") as stored:
+            tensors = {n: tuple(stored.get_slice(n).get_shape()) for n in [*stored.keys()]}
+    texts = []
+    for length in LENGTHS:
+        raw = np.random.Philox(key=length).random_raw(length)
+        tokens = (raw % np.uint64(TINY["vocab_size"])).astype(np.int32)
+        places = sorted({*range(24), *range(24, length, 8), length - 1})
+        texts.append(Text(tokens, np.array(places, np.int32), np.empty((0, 0), np.float32)))
+    old = json.dumps(old_form(json.loads(text)), indent=2) + "\n"
+    return Case(name, text, old, tensors, tuple(texts))
 
 
-def write_cases(family: str, cases: Sequence[Case]) -> Path:
-    """Write a family's file and return its path. Texts of one length must have the same tokens."""
+def write_cases(family: str, cases: Sequence[Case]) -> None:
+    """Write a family's file. Texts of one length have the same tokens in all cases."""
     arrays: dict[str, NDArray] = {}
     entries = []
     for case in cases:
         for text in case.texts:
             length = len(text.tokens)
-            shared = {f"{length}/tokens": text.tokens, f"{length}/places": text.places}
-            for key, value in shared.items():
-                if not np.array_equal(arrays.setdefault(key, value), value):
-                    raise ValueError(f"{family} {case.name}: other {key} than the cases before")
+            arrays |= {f"{length}/tokens": text.tokens, f"{length}/places": text.places}
             arrays[f"{length}/{case.name}"] = text.logits
-        entries.append(
-            {
-                "name": case.name,
-                "config": case.config,
-                "old_config": case.old_config,
-                "tensors": case.tensors,
-                "texts": [(len(text.tokens), text.mean_nll) for text in case.texts],
-            }
-        )
-    FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{family}.npz"
+        texts = [[len(text.tokens)] for text in case.texts]
+        entry = {"name": case.name, "config": case.config, "old_config": case.old_config}
+        entries.append(entry | {"tensors": case.tensors, "texts": texts})
     everything: dict[str, Any] = {"cases": np.array(json.dumps(entries)), **arrays}
-    np.savez_compressed(path, **everything)
-    return path
+    np.savez_compressed(FOLDER / f"{family}.npz", **everything)
 
 
 def write(families: Sequence[str]) -> None:
+    """Compute the logits of families again."""
     for family in families:
-        cases = [make_case(family, *model) for model in MODELS[family]()]
-        path = write_cases(family, cases)
-        widest = max(float(np.abs(text.logits).max()) for case in cases for text in case.texts)
-        print(
-            f"{path.name:16} {len(cases):2} models, {path.stat().st_size / 1000:.0f} kB, "
-            f"logits up to {widest:.1f}"
-        )
+        before = read_cases(family)
+        cases = [computed(case) for case in before]
+        pairs = [
+            (text.logits, old.logits)
+            for case, other in zip(cases, before, strict=True)
+            for text, old in zip(case.texts, other.texts, strict=True)
+        ]
+        worst = max(float(np.abs(new - old).max()) for new, old in pairs)
+        write_cases(family, cases)
+        print(f"{family:16} {len(cases):2} models, logits {worst:.1e} from those before")
 
 
-# --- keys of config.json ---
+def add(family: str, file: Path) -> None:
+    """Add models to a family's golden file, which need not exist."""
+    cases = {case.name: case for case in (read_cases(family) if family in FAMILIES else ())}
+    for name, settings in json.loads(file.read_text(encoding="utf-8")).items():
+        cases[name] = computed(new_case(family, name, settings))
+    write_cases(family, [*cases.values()])
 
 
 def write_keys() -> None:
@@ -207,7 +182,7 @@ def write_keys() -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as MODELS_OF
 
     keys = {}
-    for family in MODELS:
+    for family in FAMILIES:
         config = CONFIG_MAPPING[family]()
         # the code of some is Llama's
         text = inspect.getsource(importlib.import_module(MODELS_OF[type(config)].__module__))
@@ -220,37 +195,44 @@ def write_keys() -> None:
         }
     path = FOLDER / "config_keys.json"
     path.write_text(json.dumps(keys, indent=1) + "\n", encoding="utf-8")
-    print(f"{path.name}: {sum(map(len, keys.values()))} keys of {len(keys)} families")
-
-
-# --- exported models ---
 
 
 def check(folder: Path) -> bool:
-    """Compare the logits of an exported model; return whether they agree."""
+    """Compare tokens and NLLs of an exported model, or of a GGUF file; return whether they agree.
+
+    folder: holds the model, text.txt, and nll.npz: the tokens of the text, and by length the NLL
+    of each next token.
+    """
+    import torch
     from transformers import AutoTokenizer
 
-    model = load(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokens, wanted = (np.load(folder / name) for name in ("tokens.npy", "logits.npy"))
-    ids = tokenizer((folder / "text.txt").read_text(encoding="utf-8"))["input_ids"]
-    agree = np.array_equal(ids, tokens)
-    if not agree:
-        print(f"{folder}: AutoTokenizer reads text.txt as other tokens than tokens.npy has")
-    gap = np.abs(logits_of(model, tokens[None])[0] - wanted)
-    worst = float(gap.max())
-    print(
-        f"{folder}: {model.config.model_type}, {len(tokens)} tokens, "
-        f"worst difference of a logit {worst:.2g}, mean {float(gap.mean()):.2g}"
-    )
-    return agree and worst <= TOLERANCE  # NaN does not agree either
+    files = [file.name for file in folder.glob("*.gguf")]
+    where = {"gguf_file": files[0]} if files else {}
+    model, ours = load(folder, **where), np.load(folder / "nll.npz")
+    tokenizer, tokens = AutoTokenizer.from_pretrained(folder, **where), ours["tokens"]
+    text = (folder / "text.txt").read_text(encoding="utf-8")
+    agree = np.array_equal(tokenizer(text)["input_ids"], tokens)
+    print(f"{folder}: {len(tokens):,} tokens, {'the same' if agree else 'others'} by transformers")
+    for key in (key for key in ours.files if key != "tokens"):
+        length = int(key)
+        logits = logits_of(model, tokens[:length])
+        targets = torch.from_numpy(tokens[1 : length + 1].astype(np.int64))
+        theirs = torch.nn.functional.cross_entropy(logits, targets, reduction="none").numpy()
+        gap, worst = abs(theirs.mean() - ours[key].mean()), np.abs(theirs - ours[key]).max()
+        print(
+            f"{length:,} tokens: {theirs.mean():.5f} nats per token by transformers, "
+            f"{ours[key].mean():.5f} here, difference {gap:.1e}, of one token {worst:.1e}"
+        )
+        agree = agree and bool(gap < TOLERANCE)  # NaN does not agree either
+    return agree
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", nargs="*", choices=MODELS, metavar="FAMILY", help="or all")
+    parser.add_argument("--write", nargs="*", choices=FAMILIES, metavar="FAMILY", help="or all")
+    parser.add_argument("--add", nargs=2, metavar=("FAMILY", "MODELS.json"))
     parser.add_argument("--keys", action="store_true", help="write the keys of config.json")
-    parser.add_argument("--check", type=Path, nargs="+", metavar="DIR", help="exported models")
+    parser.add_argument("--check", type=Path, nargs="+", metavar="DIR", help="models and NLLs")
     arguments = parser.parse_args()
     if len(sys.argv) == 1:
         return parser.print_help()
@@ -259,7 +241,9 @@ def main() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     if arguments.write is not None:
-        write(arguments.write or list(MODELS))
+        write(arguments.write or FAMILIES)
+    if arguments.add:
+        add(arguments.add[0], Path(arguments.add[1]))
     if arguments.keys:
         write_keys()
     if arguments.check and not all([check(folder) for folder in arguments.check]):

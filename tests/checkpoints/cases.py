@@ -29,8 +29,6 @@ class Text:
     """[P] The indices of the tokens whose logits are stored, ascending."""
     logits: NDArray[np.float32]
     """[P, V]"""
-    mean_nll: float
-    """Mean of the T − 1 negative log-likelihoods of tokens 1 to T − 1, in nats."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +65,8 @@ def read_cases(family: str) -> list[Case]:
                 old_config=case["old_config"],
                 tensors={name: tuple(shape) for name, shape in case["tensors"].items()},
                 texts=tuple(
-                    Text(
-                        tokens=stored[f"{length}/tokens"],
-                        places=stored[f"{length}/places"],
-                        logits=stored[f"{length}/{case['name']}"],
-                        mean_nll=mean_nll,
-                    )
-                    for length, mean_nll in case["texts"]
+                    Text(*(stored[f"{length}/{x}"] for x in ("tokens", "places", case["name"])))
+                    for length, *_ in case["texts"]
                 ),
             )
             for case in json.loads(str(stored["cases"]))
