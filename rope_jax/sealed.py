@@ -4,15 +4,12 @@ The checksums of a sealed folder are in a file that `sha256sum --check` reads as
 """
 
 import contextlib
-import errno
 import functools
 import hashlib
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,32 +18,11 @@ from rope_jax.errors import UserError
 
 CHECKSUMS = "SHA256SUMS"
 _OLD = ".old"
-_MAX_BYTES = 2**16  # of the checksums
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 
 
 class Damaged(UserError):
     """Files are not as they were written."""
-
-
-def read_limited(path: Path, most: int) -> bytes:
-    """Return the content of a file, or of a pipe such as `<(command)`, of at most `most` bytes.
-
-    OSError if it is larger, cannot be read, is a device, or is a pipe that nobody writes to.
-    ValueError: a NUL character in the path.
-    """
-    # a pipe opens at once, even without a writer
-    with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
-        mode = os.fstat(file.fileno()).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        os.set_blocking(file.fileno(), True)
-        content = file.read(most + 1)
-    if stat.S_ISFIFO(mode) and not content:
-        raise OSError(errno.EINVAL, "a pipe that nothing is written to", str(path))
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
-    return content
 
 
 @contextlib.contextmanager
@@ -142,15 +118,15 @@ def locked(path: Path, busy: str = "") -> Iterator[None]:
 
 def seal(folder: Path, names: Sequence[str]) -> None:
     """Write the checksums of files in `folder` to a file beside them. Raises OSError."""
-    lines = [f"{digest}  {name}\n" for name, digest in _digests(folder, names).items()]
-    write_text(folder / CHECKSUMS, "".join(lines))
+    digests = [(hashlib.sha256((folder / name).read_bytes()).hexdigest(), name) for name in names]
+    write_text(folder / CHECKSUMS, "".join(f"{digest}  {name}\n" for digest, name in digests))
 
 
 def read_checksums(folder: Path) -> Mapping[str, str] | None:
     """Return the checksums of a folder's files by name, or None if it has none. Raises Damaged."""
     path = folder / CHECKSUMS
     try:
-        lines = read_limited(path, _MAX_BYTES).decode("ascii", "replace").splitlines()
+        lines = path.read_text("ascii", "replace").splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return None
     matches = [_LINE.fullmatch(line) for line in lines]
@@ -166,15 +142,6 @@ def check_content(path: Path, content: bytes, checksums: Mapping[str, str] | Non
             f"{path}: is not what was written (its checksum is not that in {CHECKSUMS}); it is "
             f"damaged or was edited: write it again, or delete {CHECKSUMS} to use it as it is"
         )
-
-
-def _digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    def digest(name: str) -> str:
-        with (folder / name).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
-    with ThreadPoolExecutor(4) as threads:  # hashing releases the interpreter's lock
-        return dict(zip(names, threads.map(digest, names), strict=True))
 
 
 @functools.cache

@@ -112,13 +112,6 @@ def test_every_case_gives_its_message(folder, refused, case):
     assert re.fullmatch(re.escape(case["says"]).replace("…", ".*"), said), said
 
 
-def test_a_pipe_that_nothing_is_written_to_is_not_waited_for(folder, refused):
-    os.mkfifo("pipe")
-    says = "pipe: cannot be read (a pipe that nothing is written to"
-    for words in (["train.py", "pipe"], ["eval_ppl.py", "runs/tiny", "--sweep", "pipe"]):
-        assert refused(*words).startswith(says)
-
-
 def test_a_name_cannot_act_on_the_terminal(folder, refused):
     said = refused("train.py", "\x1b]0;title\x07\n\r\u202e\udcff.yaml")
     assert said == r"\x1b]0;title\x07\n\r\u202e\udcff.yaml: no such file"

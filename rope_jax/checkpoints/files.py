@@ -17,7 +17,6 @@ from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.checkpoints.tensors import Row
 from rope_jax.data.tokenizers import read_content
 from rope_jax.errors import UserError
-from rope_jax.sealed import read_limited
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -31,7 +30,6 @@ ACCOMPANYING = (
     *("chat_template.jinja", "chat_template.json"),
 )
 """Small files that an import keeps, for an export to give back."""
-_MAX_BYTES = 2**24  # of one of them
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -183,7 +181,7 @@ class CheckpointFiles:
     def accompanying(self) -> dict[str, bytes]:
         """Return the small files that an import keeps, by name."""
         paths = [self.folder / name for name in ACCOMPANYING]
-        return {path.name: read_limited(path, _MAX_BYTES) for path in paths if path.is_file()}
+        return {path.name: path.read_bytes() for path in paths if path.is_file()}
 
     def named(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return a family's rows with the names that its tensors have in these files."""

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from rope_jax.errors import UserError, file_errors
-from rope_jax.sealed import read_limited
 
-_MAX_JSON = 2**26  # bytes; the largest tokenizers take about 2^25
 # What torch.compile, data parallelism and multimodal models put before the names of the weights of
 # a language model, and what is in its place.
 _PREFIXES = {
@@ -41,7 +39,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file. UserError if it cannot be read or is none."""
     try:
         with file_errors(path):
-            content = json.loads(read_limited(path, _MAX_JSON))
+            content = json.loads(path.read_bytes())
     except ValueError:
         raise UserError(f"{path}: is not JSON") from None
     if not isinstance(content, dict):

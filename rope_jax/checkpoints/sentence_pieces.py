@@ -11,10 +11,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from rope_jax.errors import UserError, errors_in, file_errors
 from rope_jax.extras import needs_extra
-from rope_jax.sealed import read_limited
 
 _SPACE = "▁"
-_MAX_BYTES = 2**26
 _NEVER = -1e9  # a score; 64 bits, so adding it to others loses nothing that matters
 _UNIGRAM, _BPE = 1, 2  # values of `model_type`
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # values of a piece's `type`
@@ -37,7 +35,7 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
         from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
     model = ModelProto()
     with file_errors(path):
-        content = read_limited(path, _MAX_BYTES)
+        content = path.read_bytes()
     # protobuf's DecodeError
     with errors_in(f"{path}: is not a model of SentencePiece: ", UserError, Exception):
         model.ParseFromString(content)

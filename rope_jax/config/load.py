@@ -18,7 +18,6 @@ from pydantic import BaseModel
 from rope_jax.config.messages import Model, show_value, validated
 from rope_jax.config.schema import TAG_KEYS
 from rope_jax.errors import UserError, errors_in, file_errors
-from rope_jax.sealed import read_limited
 
 _PACKAGE = Path(__file__).parents[1]
 _SUFFIX = ".yaml"
@@ -97,16 +96,20 @@ def config_folder() -> Path:
 def _read_yaml(path: Path) -> dict[Any, Any]:
     with file_errors(path):
         try:
-            text = read_limited(path, _MAX_BYTES).decode("utf-8-sig")
+            with path.open("rb") as file:
+                content = file.read(_MAX_BYTES + 1)
+            if len(content) > _MAX_BYTES:
+                raise UserError(f"{path}: cannot be read (larger than {_MAX_BYTES:,} bytes)")
+            text = content.decode("utf-8-sig")
         except FileNotFoundError:
             raise UserError(f"{path}: no such file") from None
         except UnicodeDecodeError as error:
             reason = f"is not UTF-8 (byte {error.start}); save it as UTF-8"
             raise UserError(f"{path}: {reason}") from None
-    content = parse_yaml(text, f"{path}:")
-    if content is not None and not isinstance(content, dict):
+    raw = parse_yaml(text, f"{path}:")
+    if raw is not None and not isinstance(raw, dict):
         raise UserError(f"{path}: should contain `key: value` lines")
-    return content or {}
+    return raw or {}
 
 
 def _apply(raw: dict[Any, Any], override: str, given: set[str]) -> None:

@@ -10,11 +10,8 @@ from rope_jax.config.messages import validated
 from rope_jax.config.types import Frozen
 from rope_jax.positions.maps import AnyMap
 from rope_jax.rope import AnyScaling
-from rope_jax.sealed import read_limited
 
 __all__ = ["Strategy", "read_strategy", "write_strategy"]
-
-_MAX_BYTES = 2**24  # takes half a second to parse
 
 
 class Strategy(Frozen):
@@ -28,7 +25,7 @@ class Strategy(Frozen):
 def read_strategy(path: str) -> Strategy:
     """Return the strategy in a JSON file. ValueError, naming the file: it holds anything else."""
     try:
-        content = json.loads(read_limited(Path(path), _MAX_BYTES))
+        content = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):  # also bad UTF-8 and NUL characters

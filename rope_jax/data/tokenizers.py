@@ -30,7 +30,6 @@ from rope_jax.data.cache import cache_folder, make_once
 from rope_jax.data.chat import ChatTemplate, find_template
 from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.errors import UserError, errors_in, file_errors
-from rope_jax.sealed import read_limited
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 BPE_RECIPE = 1
 """Increment when the same texts would no longer give the same tokenizer."""
 _FILE = "tokenizer.json"
-_MAX_BYTES = 2**28  # of a tokenizer.json; that of 262,144 tokens takes 33 MB
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _BYTE = re.compile("<0x..>")
 
@@ -312,7 +310,7 @@ def read_tokenizer(
 def read_content(path: Path) -> str:
     """Return the content of a tokenizer.json."""
     with errors_in("tokenizer.path: ", UserError, UserError), file_errors(path):
-        content = read_limited(path, _MAX_BYTES)
+        content = path.read_bytes()
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

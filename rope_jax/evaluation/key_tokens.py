@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from rope_jax.config.types import Ascending, Frozen, NonNegativeInt
-from rope_jax.sealed import read_limited
 
 FEWEST = 200
 """A mean over fewer key tokens says little."""
-_MAX_BYTES = 2**28
 
 
 class Evaluator(Frozen):
@@ -65,8 +63,7 @@ class KeyTokens(Frozen):
 def read_key_tokens(path: str) -> KeyTokens:
     """Return the content of a file. ValueError, which begins with the key `mask`: it has none."""
     try:
-        content = read_limited(Path(path).expanduser(), _MAX_BYTES)
-        return KeyTokens.model_validate_json(content)
+        return KeyTokens.model_validate_json(Path(path).expanduser().read_bytes())
     except OSError as error:
         raise ValueError(f"mask: {path} cannot be read ({error.strerror})") from None
     except ValidationError:

@@ -26,7 +26,7 @@ from rope_jax.report.tasks import effective_tables, task_tables
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskTables
 from rope_jax.runs.tables import format_csv
-from rope_jax.sealed import read_limited, write_text
+from rope_jax.sealed import write_text
 
 SOURCES = "comparison.json"
 _FIGURES = ("comparison.png", "comparison.pdf", "comparison.svg")
@@ -34,7 +34,6 @@ FILES = (
     *_FIGURES,
     *(PAGE, "comparison.md", "comparison.tex", "comparison.csv", SOURCES),
 )
-_MAX_BYTES = 2**24
 # The gain is minus the loss above truncation of the same runs, a sign that scripts rely on.
 _DIFFERENCES = ("difference", "gain", "from_first", "above_truncation")
 _COLUMNS = (
@@ -119,7 +118,7 @@ def check_output(folder: Path, sweeps: Sequence[Sweep], *, replace: bool) -> boo
     if not any(os.path.lexists(folder / name) for name in FILES):
         return False
     try:
-        known = set(json.loads(read_limited(folder / SOURCES, _MAX_BYTES))["sweeps"])
+        known = set(json.loads((folder / SOURCES).read_bytes())["sweeps"])
     except (OSError, ValueError, LookupError, TypeError):
         known = set()
     if not replace and known != set(_sources(folder, sweeps)):

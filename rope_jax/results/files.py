@@ -33,10 +33,8 @@ from rope_jax.results.tasks import (
 from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.logs import finite
 from rope_jax.runs.tables import format_csv, text_of_cell
-from rope_jax.sealed import read_limited
 
 MAIN_FILES = ("results.csv", "sweep.yaml", "summary.json")
-_MAX_BYTES = 2**28
 # Columns that earlier versions did not write: their values, or the column that has them.
 _DEFAULTS = {"metric": "nats", "bpb_low": "", "bpb_high": ""}
 _SAME_AS = {"value": "nll"}
@@ -189,7 +187,7 @@ class SweepFiles:
     def _read(self, name: str) -> tuple[Path, bytes]:
         path = self._folder / name
         try:
-            content = read_limited(path, _MAX_BYTES)
+            content = path.read_bytes()
         except OSError as error:
             what = "missing" if isinstance(error, FileNotFoundError) else "cannot be read"
             raise UserError(f"{path}: {what} ({error.strerror}); sweep again") from None

@@ -16,7 +16,7 @@ from rope_jax.data import chat
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
 from rope_jax.errors import UserError, file_errors
-from rope_jax.sealed import finish_replacing, locked, read_limited, write_text
+from rope_jax.sealed import finish_replacing, locked, write_text
 
 RUN_CONFIG = "run.yaml"
 """In a sweep's folder: the config of the run that was swept."""
@@ -136,7 +136,7 @@ class RunDirectory:
     def _recorded(self, *keys: str) -> str | None:
         """Return a text in environment.json; None if it is not there or the file is damaged."""
         try:
-            content = json.loads(read_limited(self.environment_file, 2**24))
+            content = json.loads(self.environment_file.read_bytes())
             for key in keys:
                 content = content[key]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):

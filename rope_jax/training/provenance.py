@@ -14,7 +14,6 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sealed import read_limited
 from rope_jax.training.optimizer import learning_rate
 
 # Keys that may change later: they do not influence what the parameters of a step are. A sweep may
@@ -73,7 +72,7 @@ def check_provenance(run: RunDirectory, config: TrainingConfig, corpus: Corpus |
 def recorded_provenance(checkpoint: Path) -> Record | None:
     """Return what a checkpoint's folder records; None if it is damaged or records nothing."""
     try:
-        record: Record = json.loads(read_limited(checkpoint / _RECORD, 2**24))
+        record: Record = json.loads((checkpoint / _RECORD).read_bytes())
         check_record(record, int(checkpoint.name))
         is_valid = isinstance(record["corpus"], str | None) and "config" in record
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
