@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rope_jax.comparison.groups import MARK, Group, Sweep
 from rope_jax.errors import UserError
 from rope_jax.protocols import BASELINE
-from rope_jax.results.rows import PointKey
+from rope_jax.results.rows import PointKey, Row
 from rope_jax.results.statistics import RELIABLE_UNITS
 
 TRAINED = "trained"
@@ -125,9 +125,15 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
     ]
     for group in groups:
         notes += _group_notes(group, max(row.length for row in rows))
+    return [*notes, *unit_notes(rows)]
+
+
+def unit_notes(rows: Sequence[Row]) -> list[str]:
+    """Return warnings of intervals that resample blocks of documents, or too few units."""
     fewest = min(rows, key=lambda row: row.units)
-    what = "blocks" if fewest.units > fewest.documents else "documents"
-    if what == "blocks":
+    notes, what = [], "documents"
+    if fewest.units > fewest.documents:
+        what = "blocks"
         notes.append(
             f"intervals resample {fewest.units} blocks of {fewest.documents} documents, which are "
             "too few: they hold for these documents, not for others"

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rope_jax import stopping
-from rope_jax.comparison.comparable import Mismatch, truncation_key, write_notes, write_remarks
+from rope_jax.comparison.comparable import (
+    Mismatch,
+    truncation_key,
+    unit_notes,
+    write_notes,
+    write_remarks,
+)
 from rope_jax.comparison.groups import Group, Sweep, group_sweeps
 from rope_jax.config.presentation import CompareConfig, Presentation
 from rope_jax.errors import UserError, errors_in
@@ -240,7 +246,7 @@ def compare_checkpoints(
         groups=[group],
         curves=curves,
         tolerance=newest.tolerance,
-        notes=[],
+        notes=unit_notes([row for row in rows if row.step == newest.step]),
         how=config,
         only=True,
     )

@@ -282,7 +282,6 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
         documents=result.documents,
         unit_kind=result.unit_kind if max(counts) > result.documents else "documents",
         units=min(counts),
-        distance=result.longest,
         compilations=result.compilations,
         curves=curves,
         tasks=summarize_tasks(

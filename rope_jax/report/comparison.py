@@ -20,7 +20,7 @@ from rope_jax.report.table import (
     escape_markdown,
     format_latex,
     format_markdown,
-    markdown_lines,
+    latex_comments,
 )
 from rope_jax.report.tasks import effective_tables, task_tables
 from rope_jax.results.summary import CheckpointSummary
@@ -50,10 +50,15 @@ def results_texts(
 ) -> tuple[str, str]:
     """Return results.md and results.tex: a table for each protocol and task of a checkpoint."""
     tables = task_tables(checkpoint, tasks, comparison.how.labels)
-    title = escape_markdown(f"{checkpoint.run}, step {checkpoint.step}")
-    shown = [*_tables(comparison), *((table, 2) for table in tables)]
-    markdown = [f"# {title}\n", *(format_markdown(table, level=level) for table, level in shown)]
-    return "\n".join(markdown), "\n".join(format_latex(table) for table, _ in shown)
+    parts = [f"# {escape_markdown(f'{checkpoint.run}, step {checkpoint.step}')}\n"]
+    parts += _markdown_notes(comparison)
+    parts += [format_markdown(table, level=level) for table, level in _tables(comparison)]
+    parts += map(format_markdown, tables)
+    return "\n".join(parts), "\n".join([comparison_latex(comparison), *map(format_latex, tables)])
+
+
+def _markdown_notes(comparison: Comparison) -> list[str]:
+    return [f"> {escape_markdown(note)}\n" for note in comparison.notes]
 
 
 def _tables(comparison: Comparison) -> Iterator[tuple[Table, int]]:
@@ -70,9 +75,8 @@ def _tables(comparison: Comparison) -> Iterator[tuple[Table, int]]:
 def comparison_markdown(comparison: Comparison) -> str:
     """Return notes, sources, remarks, and tables by protocol of each group's newest checkpoint."""
     parts = [f"# {escape_markdown(measured.describe_groups(comparison))}\n"]
-    parts += [f"> {escape_markdown(note)}\n" for note in comparison.notes]
-    heading, *rows = ([*map(escape_markdown, row)] for row in measured.describe_sources(comparison))
-    parts.append(markdown_lines(heading, rows, left=len(heading)))
+    parts += _markdown_notes(comparison)
+    parts.append(format_markdown(measured.sources_table(comparison), level=0))
     parts += [f"{escape_markdown(remark)}.\n" for remark in comparison.remarks]
     parts += [format_markdown(table, level=level) for table, level in _tables(comparison)]
     parts += map(format_markdown, effective_tables(comparison.sweeps))
@@ -80,8 +84,9 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def comparison_latex(comparison: Comparison) -> str:
-    """Return a tabular environment per protocol, and for each of its differences, for a paper."""
-    return "\n".join(format_latex(table) for table, _ in _tables(comparison))
+    """Return notes as comments, and a tabular environment per table by protocol, for a paper."""
+    notes = "".join(f"{line}\n" for line in latex_comments(*comparison.notes))
+    return "\n".join([*filter(None, [notes]), *(format_latex(t) for t, _ in _tables(comparison))])
 
 
 def comparison_csv(comparison: Comparison) -> str:

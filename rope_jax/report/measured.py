@@ -1,15 +1,14 @@
 """What was measured, as text and as tables: losses by length, and differences."""
 
-import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.groups import MARK, Group, describe_settings
 from rope_jax.config.presentation import Show
 from rope_jax.console import signed_text
 from rope_jax.protocols import BASELINE, PROTOCOLS
-from rope_jax.report.table import BELOW_TRUNCATION, Cell, Line, Table
+from rope_jax.report.table import Cell, Line, Table
 from rope_jax.results.statistics import RELIABLE_UNITS, Estimate, UsableLength, perplexity
 
 QUANTITIES: Mapping[str, str] = {
@@ -23,24 +22,10 @@ Plotted = Mapping[Curve, Mapping[int, Point]]
 """The points of each curve from one protocol, by length."""
 
 
-def caption(protocol: str, stride: int | None, *, in_full: bool = False) -> str:
-    """Return what a protocol's lengths are; in_full: with the tokens that are scored."""
-    about = PROTOCOLS[protocol]
-    text = about.caption.format(stride="" if stride is None else f"{stride:,}")
-    return f"{text}, {about.scored}" if in_full and about.scored else text
-
-
 def shown_by(comparison: Comparison, protocol: str) -> Show:
     """Return the quantity to show of a protocol: nats where truncation scores other tokens."""
     is_unknown = comparison.how.show == "above_truncation" and protocol != BASELINE
     return "nats" if is_unknown else comparison.how.show
-
-
-def quantity_text(comparison: Comparison, protocol: str) -> str:
-    """Return what a table of a protocol lists, in words, and why it is not what was asked for."""
-    show = shown_by(comparison, protocol)
-    text = QUANTITIES[show]
-    return text if show == comparison.how.show else f"{text}, as truncation scores other tokens,"
 
 
 def value_text(value: float, show: Show, decimals: int = 3) -> str:
@@ -68,13 +53,14 @@ def interval_text(loss: Estimate, show: Show = "perplexity", decimals: int = 2) 
     return f"[{value_text(loss.low, show, decimals)}, {value_text(loss.high, show, decimals)}]"
 
 
-def difference_text(estimate: Estimate | None) -> str:
-    """Return a difference with its interval, which need not be symmetric; "" for None."""
+def difference_cell(estimate: Estimate | None) -> Cell:
+    """Return a difference with its interval, which need not be symmetric; empty for None."""
     if estimate is None:
-        return ""
-    shown, *ends = map(signed_text, estimate)
+        return Cell()
+    value, *ends = map(signed_text, estimate)
     is_known = math.isfinite(estimate.low) and math.isfinite(estimate.high)
-    return f"{shown} [{', '.join(ends)}]" if is_known and {shown, *ends} != {"0.000"} else shown
+    shows_more = is_known and {value, *ends} != {"0.000"}
+    return Cell(value, f"[{', '.join(ends)}]" if shows_more else "")
 
 
 def usable_text(usable: UsableLength | None) -> str:
@@ -103,18 +89,13 @@ def effective_text(
     return "≥ " * is_last + shown + (f" [{low}, {high}]" if low != high else "")
 
 
-def documents_text(documents: int) -> str:
-    """Return "1 document" or "64 documents"."""
-    return f"{documents:,} document{'s' * (documents != 1)}"
-
-
 def units_text(units: int, documents: int) -> str:
     """Return what an interval resamples: "64 documents", or "33 blocks of 3 documents"."""
-    text = documents_text(documents)
+    text = f"{documents:,} document{'s' * (documents != 1)}"
     return text if units <= documents else f"{units:,} blocks of {text}"
 
 
-def unit_kinds(points: Iterable[Point]) -> list[str]:
+def _unit_kinds(points: Iterable[Point]) -> list[str]:
     """Return what the intervals of points resample: "document", "block", or both."""
     kinds = {"block" if point.units > point.documents else "document" for point in points}
     return sorted(kinds, reverse=True)
@@ -130,41 +111,126 @@ def _all_points(plotted: Plotted) -> list[Point]:
     return [point for points in plotted.values() for point in points.values()]
 
 
-def measured_table(comparison: Comparison, protocol: str) -> Table:
+def measured_table(comparison: Comparison, protocol: str, *, every_step: bool = False) -> Table:
     """Return a line per curve and a column per length, of each group's newest checkpoint.
 
-    Below the curves of a single group stands truncation to its window.
+    Below the curves of a single group stands truncation to its window. every_step: of every
+    checkpoint, without truncation.
     """
-    plotted = plotted_by(protocol, comparison.newest)
-    points = _all_points(plotted)
+    every = sorted(comparison.curves, key=lambda curve: curve.step)
+    plotted = plotted_by(protocol, every if every_step else comparison.newest)
+    show, points = shown_by(comparison, protocol), _all_points(plotted)
     first = {point.length: point.first_position for point in points}
-    show, levels = shown_by(comparison, protocol), truncation_levels(plotted)
-    has_usable = any(curve.usable for curve in plotted) and protocol == BASELINE
-    has_truncation = protocol == BASELINE and len(comparison.groups) == 1 and bool(levels)
     truncation: dict[int, Estimate] = {}
-    if has_truncation and show != "above_truncation":  # it would be 0
-        window = next(iter(plotted)).window
-        units = (p.bpb / p.nll for p in points if p.bpb and math.isfinite(p.bpb))
-        unit = next(units, 1.0) if show == "bits_per_byte" else 1.0
-        level = Estimate(unit * next(iter(levels)), math.nan, math.nan)
-        truncation = dict.fromkeys((n for n in first if n >= window), level)
+    if protocol == BASELINE and len(comparison.groups) == 1 and not every_step:
+        truncation = _truncation(plotted, show)
     columns = {n: _column(plotted, n, show, truncation.get(n)) for n in sorted(first)}
-    lines = []
+    has_usable = any(curve.usable for curve in plotted) and protocol == BASELINE
+    labels, lines = _labels(comparison, plotted), []
+    if every_step:
+        labels["step"] = lambda curve: f"step {curve.step:,}"
     for number, curve in enumerate(plotted):
         cells = [cells[number] for cells in columns.values()]
         cells += [Cell(usable_text(curve.usable))] * has_usable
-        lines.append(Line((*_runs(comparison, curve), curve.name), cells))
+        lines.append(Line(tuple(label(curve) for label in labels.values()), cells))
+    if every_step:
+        names = [line.labels[0] for line in lines]
+        lines.sort(key=lambda line: names.index(line.labels[0]))
+    below = []
+    if truncation:
+        below.append(Line(("truncation",), [cells[-1] for cells in columns.values()]))
     by_position = PROTOCOLS[protocol].by_position
-    table = Table(
+    headings = [f"{first[n]:,}–{n:,}" if by_position else f"{n:,}" for n in columns]
+    return Table(
         title=protocol,
-        caption="",
-        labels=(*_runs(comparison), "scaling"),
-        columns=tuple(f"{first[n]:,}–{n:,}" if by_position else f"{n:,}" for n in columns),
+        about=_about(comparison, plotted, protocol),
+        labels=tuple(labels),
+        columns=(*headings, *["usable"] * has_usable),
         lines=lines,
-        details=("usable",) * has_usable,
-        below=[Line(("truncation",), [cells[-1] for cells in columns.values()])][: len(truncation)],
+        below=below,
+        intervals=_intervals_text(comparison, points, show, lines),
+        notes=() if every_step else tuple(_notes(comparison, plotted, protocol)),
     )
-    return dataclasses.replace(table, caption=_caption(comparison, plotted, table))
+
+
+def _labels(comparison: Comparison, plotted: Plotted) -> dict[str, Callable[[Curve], str]]:
+    """Return what the first columns of a table say of a curve, by their headings."""
+    labels: dict[str, Callable[[Curve], str]] = {}
+    if len(comparison.groups) > 1:
+        labels["runs"] = lambda curve: curve.group.label
+    if len({curve.name for curve in plotted}) > 1 or not labels:
+        labels["scaling"] = lambda curve: curve.name
+    return labels
+
+
+def _truncation(plotted: Plotted, show: Show) -> dict[int, Estimate]:
+    """Return what truncation gives at each length from the window on, if it is known and not 0."""
+    levels, points = truncation_levels(plotted), _all_points(plotted)
+    if not levels or show == "above_truncation":
+        return {}
+    window, unit = next(iter(plotted)).window, 1.0
+    if show == "bits_per_byte":
+        units = (p.bpb / p.nll for p in points if p.bpb and math.isfinite(p.bpb))
+        unit = next(units, 1.0)
+    level = Estimate(unit * next(iter(levels)), math.nan, math.nan)
+    return {point.length: level for point in points if point.length >= window}
+
+
+def _about(comparison: Comparison, plotted: Plotted, protocol: str) -> str:
+    """Return what a table lists, by which lengths, and why it is not the quantity asked for."""
+    points, about = _all_points(plotted), PROTOCOLS[protocol]
+    show = shown_by(comparison, protocol)
+    text = QUANTITIES[show]
+    if show != comparison.how.show:
+        text += ", as truncation scores other tokens,"
+    names = {curve.name for curve in plotted}
+    if len(names) == 1 and len(comparison.groups) > 1:
+        text += f" of {names.pop()}"
+    stride = points[0].stride
+    text += f" by {about.caption.format(stride='' if stride is None else f'{stride:,}')}"
+    if about.scored:
+        text += f", {about.scored}"
+    return text
+
+
+def _intervals_text(
+    comparison: Comparison, points: Sequence[Point], show: Show, lines: Sequence[Line]
+) -> str:
+    text = f"± half of the 95% interval over {sampling_text(comparison)}"
+    if show == "above_truncation":
+        text += f", {pairing_text(points)}"
+    if any("[" in cell.interval for line in lines for cell in line.cells):
+        text += ", or [ ] its ends where half of it exceeds the value"
+    return text
+
+
+def _notes(comparison: Comparison, plotted: Plotted, protocol: str) -> Iterator[str]:
+    """Yield what explains a table of the newest checkpoints besides intervals and marks."""
+    curves, points = list(plotted), _all_points(plotted)
+    rows = [row for sweep in comparison.sweeps for row in sweep.rows if row.protocol == protocol]
+    splits = " and ".join(dict.fromkeys(row.split for row in rows))
+    # windows of different lengths rarely cover the same tokens
+    tokens = sorted(point.tokens for point in points)
+    shown = " to ".join(f"{n:,}" for n in dict.fromkeys((tokens[0], tokens[-1])))
+    counts = [(point.units, point.documents) for point in points]
+    units = " to ".join(dict.fromkeys(units_text(*n) for n in (min(counts), max(counts))))
+    yield f"{splits} split, {shown} tokens in {units}"
+    if not comparison.only and any(len(group.sweeps) == 1 for group in comparison.groups):
+        yield "one seed says nothing about other seeds"
+    if any(curve.group.marked for curve in curves):
+        yield f"{MARK} cannot be compared"
+    is_above = shown_by(comparison, protocol) == "above_truncation"
+    has_truncation = protocol == BASELINE and len(comparison.groups) == 1
+    if is_above or (has_truncation and truncation_levels(curves)):
+        yield f"truncation: only the last {curves[0].window:,} tokens are kept"
+    if protocol == BASELINE and any(curve.usable for curve in curves):
+        yield (
+            f"usable: the longest length with a loss within {comparison.tolerance:g} nats per "
+            "token of truncation, at the upper end of its interval"
+        )
+        if any(curve.usable and not curve.usable.is_known for curve in curves):
+            yield "no interval: too few documents or blocks to know whether a longer one is usable"
+    yield from _describe_runs({curve.group: curve.window for curve in curves})
 
 
 def _column(plotted: Plotted, length: int, show: Show, truncation: Estimate | None) -> list[Cell]:
@@ -237,20 +303,20 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
     plotted = plotted_by(protocol, comparison.newest)
     points = _all_points(plotted)
     lengths = sorted({point.length for point in points})
-    columns = tuple(f"{n:,}" for n in lengths)
     several = len(comparison.groups) > 1
     first = next((group for group in comparison.groups if not group.marked), None)
     abouts = {
-        "difference": f"The difference from {comparison.baseline} at the same length",
-        "from_first": "The difference from the same scaling of the first group",
-        "above_own": "The loss above truncation to the window of the same runs",
-        "above_truncation": "The loss above truncation to the window of the first group",
+        "difference": f"the difference from {comparison.baseline} at the same length",
+        "from_first": "the difference from the same scaling of the first group",
+        "above_own": "the loss above truncation to the window of the same runs",
+        "above_truncation": "the loss above truncation to the window of the first group",
     }
     if not several:
         del abouts["above_own"]
-        abouts["above_truncation"] = "The loss above truncation to the window"
+        abouts["above_truncation"] = "the loss above truncation to the window"
     if comparison.how.show == "above_truncation":  # the first table has it
         del abouts["above_truncation"]
+    labels = _labels(comparison, plotted)
     for name, about in abouts.items():
         lines = []
         for curve, by_length in plotted.items():
@@ -258,58 +324,17 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
                 continue
             estimates = [getattr(by_length[n], name) if n in by_length else None for n in lengths]
             if any(estimates):
-                cells = [Cell(difference_text(estimate)) for estimate in estimates]
-                lines.append(Line((*_runs(comparison, curve), curve.name), cells))
+                cells = [difference_cell(estimate) for estimate in estimates]
+                lines.append(Line(tuple(label(curve) for label in labels.values()), cells))
         if lines:
-            about = f"{about}, in nats per token, {pairing_text(points)}; [ ] the 95% interval."
-            yield Table(protocol, about, (*_runs(comparison), "scaling"), columns, lines)
-
-
-def _runs(comparison: Comparison, curve: Curve | None = None) -> tuple[str, ...]:
-    """Return a label that names a curve's runs, or its heading; none in a sweep's own tables."""
-    label = "runs" if curve is None else curve.group.label
-    return () if comparison.only else (label,)
-
-
-def _caption(comparison: Comparison, plotted: Plotted, table: Table) -> str:
-    points, groups = _all_points(plotted), list(dict.fromkeys(curve.group for curve in plotted))
-    counts = [(point.units, point.documents) for point in points]
-    units = " to ".join(dict.fromkeys(units_text(*n) for n in (min(counts), max(counts))))
-    rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]
-    splits = " and ".join(dict.fromkeys(r.split for r in rows if r.protocol == table.title))
-    by = caption(table.title, points[0].stride, in_full=True)
-    show = shown_by(comparison, table.title)
-    half = f"± half of the 95% interval over {sampling_text(comparison)}"
-    if show == "above_truncation":
-        half += f", {pairing_text(points)}"
-    else:
-        half += ", or the interval itself where half of it exceeds the value"
-    what = quantity_text(comparison, table.title).capitalize()
-    text = [f"{what} by {by}; {splits} split, {units}.", f"{half}."]
-    if min(counts)[0] < RELIABLE_UNITS:
-        kinds = " and ".join(f"{kind}s" for kind in unit_kinds(points))
-        text.append(f"{kinds.capitalize()} are too few for a reliable interval.")
-    if has_single_seeds(comparison) and not comparison.only:
-        text.append("The interval of a group with one seed says nothing about other seeds.")
-    cells = [cell for line in table.lines for cell in line.cells]
-    if any(cell.is_best for cell in cells):
-        text.append("The best of each column is bold.")
-    if any(cell.is_below for cell in cells):
-        text.append(
-            f"{BELOW_TRUNCATION} is below truncation by more than the interval of the difference."
-        )
-    text += _describe_runs({curve.group: curve.window for curve in plotted})
-    if any(group.marked for group in groups):
-        text.append(f"{MARK} cannot be compared.")
-    if table.below or show == "above_truncation":
-        text.append(f"Truncation: only the last {next(iter(plotted)).window:,} tokens are kept.")
-    if table.details:
-        text.append(
-            "Usable: the longest length up to which the loss, at the upper end of its interval, "
-            f"stays within {comparison.tolerance:g} nats per token of truncation, which is "
-            f"{comparison.baseline} at the window."
-        )
-    return " ".join(text)
+            yield Table(
+                title=protocol,
+                about=f"{about}, in nats per token, {pairing_text(points)}",
+                labels=tuple(labels),
+                columns=tuple(f"{n:,}" for n in lengths),
+                lines=lines,
+                intervals="[ ] the 95% interval",
+            )
 
 
 def _describe_runs(windows: Mapping[Group, int]) -> list[str]:
@@ -318,13 +343,15 @@ def _describe_runs(windows: Mapping[Group, int]) -> list[str]:
     for group, window in windows.items():
         seeds = sorted(sweep.seed for sweep in group.sweeps_at(group.newest))
         described[group.label] = (
-            f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}; step {group.newest:,}; "
+            f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, step {group.newest:,}, "
             f"trained at {window:,} tokens"
         )
+        if group.settings:
+            described[group.label] += f", {describe_settings(group.settings, briefly=True)}"
     described.pop("", None)  # a model without a run's folder
     if len(described) > 1 and len(set(described.values())) == 1:
-        return [f"All groups: {next(iter(described.values()))}."]
-    return [f"{label}: {text}." for label, text in described.items()]
+        return [f"all groups: {next(iter(described.values()))}"]
+    return [f"{label}: {text}" for label, text in described.items()]
 
 
 def describe_groups(comparison: Comparison) -> str:
@@ -333,11 +360,12 @@ def describe_groups(comparison: Comparison) -> str:
     return "; ".join(labels) if len(labels) <= 4 else f"{len(labels)} groups of runs"
 
 
-def describe_sources(comparison: Comparison) -> list[list[str]]:
-    """Return a heading, and one row per group: its runs, steps, windows, corpora, and settings."""
+def sources_table(comparison: Comparison) -> Table:
+    """Return one line per group: its runs, steps, windows, corpora, and settings."""
+    headings = ["group", "runs (seed)", "steps", "window", "sweep", "corpus"]
     has_settings = any(group.settings for group in comparison.groups)
-    lines = [["group", "runs (seed)", "steps", "window", "sweep", "corpus"]]
-    lines[0] += ["differs in"] * has_settings
+    headings += ["differs in"] * has_settings
+    lines = []
     for group in comparison.groups:
         windows = [sweep.windows[step] for step in group.steps for sweep in group.sweeps_at(step)]
         columns = (
@@ -348,23 +376,20 @@ def describe_sources(comparison: Comparison) -> list[list[str]]:
             sorted({row.corpus for sweep in group.sweeps for row in sweep.rows}),
         )
         settings = [describe_settings(group.settings, briefly=False)] * has_settings
-        lines.append([group.label, *map(", ".join, columns), *settings])
-    return lines
+        lines.append(Line((group.label, *map(", ".join, columns), *settings), []))
+    return Table("", "", tuple(headings), (), lines)
 
 
 def sampling_text(comparison: Comparison) -> str:
     """Return what the intervals of a comparison are over, such as "documents and seeds"."""
     several = [len(group.sweeps) > 1 for group in comparison.groups]
-    seeds = " and seeds" if all(several) else " and, where a group has several, seeds"
     points = [point for curve in comparison.curves for point in curve.points]
-    return " and ".join(f"{kind}s" for kind in unit_kinds(points)) + seeds * any(several)
+    text = " and ".join(f"{kind}s" for kind in _unit_kinds(points))
+    if not any(several):
+        return text
+    return f"{text} and seeds" if all(several) else f"{text} and, where a group has several, seeds"
 
 
 def pairing_text(points: Sequence[Point]) -> str:
     """Return how the differences of points are paired: "paired by document", or "by block"."""
-    return f"paired by {' or '.join(unit_kinds(points))}"
-
-
-def has_single_seeds(comparison: Comparison) -> bool:
-    """Whether a group has one seed, so that its intervals say nothing about other seeds."""
-    return any(len(group.sweeps) == 1 for group in comparison.groups)
+    return f"paired by {' or '.join(_unit_kinds(points))}"

@@ -19,7 +19,7 @@ from rope_jax.plots import style
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report import measured
 from rope_jax.report.figure import curve_styles, vertical_limits
-from rope_jax.report.table import Line, Table, format_html
+from rope_jax.report.table import format_html
 from rope_jax.report.tasks import effective_tables
 from rope_jax.results.statistics import Estimate, perplexity
 
@@ -89,9 +89,7 @@ def format_page(comparison: Comparison) -> str:
         parts += [_task_figure(sweep, task) for task in sweep.effective]
     parts += map(format_html, effective_tables(comparison.sweeps))
     parts.append("<h2>What was compared</h2>")
-    heading, *sources = measured.describe_sources(comparison)
-    lines = [Line(tuple(row), []) for row in sources]
-    parts.append(format_html(Table("", "", tuple(heading), (), lines)))
+    parts.append(format_html(measured.sources_table(comparison)))
     parts += [f'<p class="soft">{_text(remark)}.</p>' for remark in comparison.remarks]
     title = _text(measured.describe_groups(comparison))
     return _PAGE.format(title=title, body="\n".join(parts))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from rope_jax.console import make_table, width_of
+from rope_jax.console import make_table, print_wrapped, width_of
 from rope_jax.console import print_table as console_table
 from rope_jax.errors import printable
 
@@ -51,9 +51,6 @@ class Line(NamedTuple):
 
     labels: tuple[str, ...]
     cells: Sequence[Cell]
-    """Those of the columns, and then those of the details, if it has any."""
-    heading: str = ""
-    """What a terminal prints above it."""
 
 
 @dataclass(frozen=True)
@@ -62,45 +59,55 @@ class Table:
 
     title: str
     """The protocol or the task."""
-    caption: str
+    about: str
+    """What its values are."""
     labels: tuple[str, ...]
-    """Headings of the columns that say what a line is about; the last one names the curve."""
+    """Headings of the columns that say what a line is about."""
     columns: tuple[str, ...]
     lines: Sequence[Line]
-    details: tuple[str, ...] = ()
-    """Headings of the last columns, which a narrow terminal leaves out."""
     below: Sequence[Line] = ()
     """Lines to compare the others with, such as truncation."""
+    intervals: str = ""
+    """What the intervals of its cells are."""
+    notes: tuple[str, ...] = ()
+    """What else a reader has to know."""
 
     @property
     def heading(self) -> tuple[str, ...]:
         """The headings of all columns."""
-        return self.labels + self.columns + self.details
+        return self.labels + self.columns
 
     @property
     def all_lines(self) -> list[Line]:
         """All lines, with empty cells where one has none."""
-        left, right = len(self.labels), len(self.columns) + len(self.details)
         return [
-            line._replace(
-                labels=line.labels + ("",) * (left - len(line.labels)),
-                cells=[*line.cells, *[Cell()] * (right - len(line.cells))],
-            )
+            Line(line.labels, [*line.cells, *[Cell()] * (len(self.columns) - len(line.cells))])
             for line in (*self.lines, *self.below)
         ]
+
+    def legend(self, best: str, intervals: str = "") -> list[str]:
+        """Return what explains its values; best: how they are marked; intervals: where they are."""
+        cells = [cell for line in self.all_lines for cell in line.cells]
+        legend = []
+        if any(cell.interval for cell in cells):
+            legend.append(intervals or self.intervals)
+        if any(cell.is_best for cell in cells):
+            legend.append(f"{best} best of its column")
+        if any(cell.is_below for cell in cells):
+            sign = BELOW_TRUNCATION
+            legend.append(f"{sign} below truncation by more than the interval of the difference")
+        return [*legend, *self.notes]
+
+    @property
+    def caption(self) -> str:
+        """What its values are, and what explains them."""
+        text = "; ".join([self.about, *self.legend("bold:")])
+        return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def escape_markdown(text: str) -> str:
     """Return one line of Markdown that shows `text` as it is, also in a table."""
     return _MARKDOWN.sub(r"\\\g<0>", printable(text))
-
-
-def markdown_lines(
-    heading: Iterable[str], lines: Iterable[Iterable[str]], *, left: int, right: int = 0
-) -> str:
-    """Return a table of Markdown cells, `left` columns at the left and `right` at the right."""
-    rule = ["---"] * left + ["---:"] * right
-    return "".join(f"| {' | '.join(line)} |\n" for line in (heading, rule, *lines))
 
 
 def format_markdown(table: Table, *, level: int = 2) -> str:
@@ -116,9 +123,12 @@ def format_markdown(table: Table, *, level: int = 2) -> str:
         [*map(escape_markdown, line.labels), *map(written, line.cells)] for line in table.all_lines
     ]
     left = len(table.labels)
-    text = markdown_lines(table.heading, rows, left=left, right=len(table.heading) - left)
+    rule = ["---"] * left + ["---:"] * (len(table.heading) - left)
+    heading = map(escape_markdown, table.heading)
+    text = "".join(f"| {' | '.join(line)} |\n" for line in (heading, rule, *rows))
     above = f"{'#' * level} `{table.title}`\n\n" if level else ""
-    return f"{above}{escape_markdown(table.caption)}\n\n{text}"
+    caption = f"{escape_markdown(table.caption)}\n\n" if table.caption else ""
+    return f"{above}{caption}{text}"
 
 
 def format_html(table: Table) -> str:
@@ -133,12 +143,10 @@ def format_html(table: Table) -> str:
         mark = BELOW_TRUNCATION if cell.is_below else ""
         return f"{value}{mark} <small>{cell.interval}</small>"
 
-    lines = [row("th", table.labels, (*table.columns, *table.details))]
+    lines = [row("th", table.labels, table.columns)]
     lines += [row("td", line.labels, map(written, line.cells)) for line in table.all_lines]
-    caption = (
-        f'<p class="soft">{html.escape(printable(table.caption))}</p>' if table.caption else ""
-    )
-    return f'{caption}<div class="scroll"><table>{"".join(lines)}</table></div>'
+    caption = html.escape(printable(table.caption))
+    return f'<p class="soft">{caption}</p><table>{"".join(lines)}</table>'
 
 
 def yaml_block(yaml: str) -> str:
@@ -167,14 +175,17 @@ def _latex_number(text: str) -> str:
     return text.replace("{inf}", r"\infty")
 
 
+def latex_comments(*notes: str) -> list[str]:
+    return [f"% {line}" for note in notes for line in textwrap.wrap(printable(note), 96)]
+
+
 def format_latex(table: Table) -> str:
     """Return a tabular environment, for a table environment in a paper; it needs booktabs.
 
     The comments above it say what a caption has to. Lines that share all labels but the last have
     them written once, and a rule before them.
     """
-    notes = (table.title, table.caption, r"Needs \usepackage{booktabs}.")
-    lines = [f"% {line}" for note in notes for line in textwrap.wrap(printable(note), 96)]
+    lines = latex_comments(table.title, table.caption, r"Needs \usepackage{booktabs}.")
     left = len(table.labels)
     lines.append(rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(table.heading) - left)}}}")
     lines += [r"  \toprule", _latex_row(map(escape_latex, table.heading))]
@@ -194,57 +205,43 @@ def _latex_row(cells: Iterable[str]) -> str:
     return f"  {' & '.join(cells)} \\\\"
 
 
-def print_table(
-    console: Console, table: Table, *, over: str = "", file: str | None = "results.md"
-) -> tuple[list[str], tuple[str, ...]]:
-    """Print one line per curve. Return what explains its signs, and the details that have room.
+def print_table(console: Console, table: Table, *, file: str = "results.md") -> list[str]:
+    """Print one line per curve, and return what explains the table.
 
-    A table that is too wide leaves out details, from the last one on, then writes intervals closer
-    ("4.08±0.57"), then leaves them out, and goes on below itself. No number is cut.
+    Where a table is too wide, intervals are written closer ("4.08±0.57") or, if that does not
+    suffice, left out, and then the table goes on below itself. No number is cut.
 
-    over: what the intervals are over, such as " over documents". file: which has all intervals;
-        None: they are not left out here.
+    file: which has all intervals.
     """
-    few = min(1, len(table.details))
-    forms = [(" ", count) for count in range(len(table.details), -1, -1)]
-    without = [(None, few), (None, 0)] if file else []
-    for space, count in (*forms, ("", few), ("", 0), *without):
-        headings, rows = _shown(table, space, count)
+    print_wrapped(console, f"{table.title}: {table.about}", "bold")
+    for space in (" ", "", None):
+        headings, rows = _padded(table, space)
         # the cells are padded, because rich would move marks below digits
         form: dict[str, int] = {"left": len(headings), "gap": 1 if space == "" else 2}
         if width_of(console, make_table(headings, rows, **form)) <= console.width:
             break
     console_table(console, headings, rows, **form)
-    cells = [cell for line in table.all_lines for cell in line.cells[: len(table.columns)]]
-    intervals = "".join(cell.interval for cell in cells)
-    has_room = space is not None
-    notes = {
-        f"± half of the 95% interval{over}": has_room and "±" in intervals,
-        f"[ ] the ends of the 95% interval{over}, where half of it exceeds the value": has_room
-        and "[" in intervals,
-        f"{file} has the 95% intervals": not has_room and bool(intervals),
-        f"{BEST} best of its column": any(cell.is_best for cell in cells),
-        f"{BELOW_TRUNCATION} below truncation by more than the interval of the difference": any(
-            cell.is_below for cell in cells
-        ),
-    }
-    return [note for note, is_needed in notes.items() if is_needed], table.details[:count]
+    return table.legend(BEST, f"{file} has the 95% intervals" if space is None else "")
 
 
-def _shown(
-    table: Table, space: str | None, count: int
-) -> tuple[Sequence[str], Sequence[Sequence[Text]]]:
-    """Return headings and rows: names, columns, `count` details; space: None, no intervals."""
+def _padded(table: Table, space: str | None) -> tuple[Sequence[str], Sequence[Sequence[Text]]]:
+    """Return headings and rows; lines that share all labels but the last have a heading in common.
+
+    space: between a value and its interval; None: without intervals.
+    """
     names: list[Text] = []
     lines: list[Sequence[Cell]] = []
+    above: list[str] = []
     for line in table.all_lines:
-        if line.heading:
-            names.append(Text(printable(line.heading)))
+        *shared, name = map(printable, line.labels)
+        if shared != above and len(line.labels) > 1:
+            names.append(Text(" ".join(shared)))
             lines.append([Cell()] * len(line.cells))
-        names.append(Text(printable(line.labels[-1])))
+        above = shared
+        names.append(Text(f"  {name}" if shared else name))
         lines.append(line.cells)
     headings, columns = [table.labels[-1]], [names]
-    for heading, *cells in zip((*table.columns, *table.details[:count]), *lines, strict=False):
+    for heading, *cells in zip(table.columns, *lines, strict=False):
         room = max(len(cell.marks) for cell in cells)  # behind each cell
         texts = [
             Text.assemble(

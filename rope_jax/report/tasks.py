@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,18 +10,16 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from rich.console import Console
 
 from rope_jax.comparison.groups import Sweep
 from rope_jax.config.presentation import FigureWidth, Presentation
-from rope_jax.console import print_wrapped
 from rope_jax.plots import panels, style
 from rope_jax.plots.style import LineStyle
 from rope_jax.report.measured import effective_text, loss_cells, usable_text
-from rope_jax.report.table import Cell, Line, Table, print_table
+from rope_jax.report.table import Cell, Line, Table
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
-from rope_jax.results.tasks import TaskRow, TaskSummary, TaskTables, ablated_shares
+from rope_jax.results.tasks import TaskRow, TaskTables, ablated_shares
 
 # Perceptually uniform, also in grey and for colour-blind readers: dark is wrong, light is exact.
 _COLOURS = "viridis"
@@ -47,24 +44,21 @@ def task_tables(
     """
     control = ablated_shares(tables.samples, checkpoint.step)
     rows = [row for row in tables.rows if row.step == checkpoint.step]
-    whose = f"{checkpoint.run}, step {checkpoint.step}, trained at {checkpoint.window:,} tokens."
     made = []
     for task in dict.fromkeys(row.task for row in rows):
         of_task = [row for row in rows if row.task == task]
         if task in checkpoint.tasks:
-            table = _table(of_task, checkpoint, control.get(task, {}), whose)
+            made.append(_exact_table(of_task, checkpoint, control.get(task, {}), labels))
         else:
-            table = _perplexity_table(of_task, whose)
-        lines = [
-            line._replace(labels=tuple(labels.get(name, name) for name in line.labels))
-            for line in table.lines
-        ]
-        made.append(replace(table, lines=lines))
+            made.append(_perplexity_table(of_task, labels))
     return made
 
 
-def _table(
-    rows: Sequence[TaskRow], checkpoint: CheckpointSummary, control: Mapping[int, float], whose: str
+def _exact_table(
+    rows: Sequence[TaskRow],
+    checkpoint: CheckpointSummary,
+    control: Mapping[int, float],
+    labels: Mapping[str, str],
 ) -> Table:
     by_name = checkpoint.tasks[rows[0].task]
     lengths = sorted({n for summary in by_name.values() for n in summary.exact})
@@ -75,60 +69,46 @@ def _table(
         cells = [Cell(value, f"[{low}, {high}]") for value, low, high in shares]
         curve = checkpoint.curves.get(name)
         usable = usable_text(None if curve is None else curve.usable)
-        lines.append(
-            Line((name,), [*cells, Cell(effective_text(*summary.effective)), Cell(usable)])
-        )
+        effective = effective_text(*summary.effective)
+        label = labels.get(name, name)
+        lines.append(Line((label,), [*cells, Cell(effective), Cell(usable)]))
     below = {ABLATED: [share_text(control[n]) if n in control else "" for n in lengths]}
     chance = next((row.chance for row in rows if row.chance is not None), None)
     if chance is not None:
         below["chance"] = [share_text(chance)] * len(lengths)
+    threshold = next(iter(by_name.values())).threshold
     return Table(
         title=rows[0].task,
-        caption=f"Exact answers in %, over all depths, by context length: {whose} "
-        f"{_explanation(by_name)}",
+        about="exact answers in %, over all depths, by context length",
         labels=("scaling",),
         columns=(*(f"{n:,}" for n in lengths), "effective", "usable"),
         lines=lines,
         below=[Line((name,), [*map(Cell, values)]) for name, values in below.items()],
+        intervals="[ ] the 95% interval over samples",
+        notes=(
+            "taken out: the same without what is asked for, the largest of all rows",
+            "effective: the longest length up to which at least "
+            f"{100 * threshold:g}% are exact, with its interval where the ends differ",
+        ),
     )
 
 
-def _perplexity_table(rows: Sequence[TaskRow], whose: str) -> Table:
+def _perplexity_table(rows: Sequence[TaskRow], labels: Mapping[str, str]) -> Table:
     lengths = sorted({row.length for row in rows})
     estimates = {(r.name, r.length): Estimate(r.value, r.ci_low, r.ci_high) for r in rows}
     names = list(dict.fromkeys(row.name for row in rows))
     columns = [loss_cells(estimates.get((name, n)) for name in names) for n in lengths]
-    lines = [Line((name,), cells) for name, *cells in zip(names, *columns, strict=True)]
-    caption = (
-        f"Perplexity of {rows[0].tokens:,} key tokens, by context length: {whose} ± half of the "
-        f"95% interval over {rows[0].samples:,} blocks of them."
+    return Table(
+        title=rows[0].task,
+        about=f"perplexity of {rows[0].tokens:,} key tokens, by context length",
+        labels=("scaling",),
+        columns=tuple(f"{n:,}" for n in lengths),
+        lines=[
+            Line((labels.get(name, name),), cells)
+            for name, *cells in zip(names, *columns, strict=True)
+        ],
+        intervals=f"± half of the 95% interval over {rows[0].samples:,} blocks of key tokens",
     )
-    return Table(rows[0].task, caption, ("scaling",), tuple(f"{n:,}" for n in lengths), lines)
-
-
-def _explanation(by_name: Mapping[str, TaskSummary]) -> str:
-    return (
-        "In brackets the 95% interval over samples. Taken out: the same without what is asked for, "
-        "the largest of all rows. Effective: the longest length up to which at least "
-        f"{100 * next(iter(by_name.values())).threshold:g}% are exact, with its interval where "
-        "the ends differ. Usable: by perplexity."
-    )
-
-
-def print_tasks(
-    console: Console,
-    checkpoint: CheckpointSummary,
-    tables: TaskTables,
-    labels: Mapping[str, str],
-) -> None:
-    """Print one table per task."""
-    for table in task_tables(checkpoint, tables, labels):
-        quantity = "exact answers in %" if table.below else "perplexity of key tokens"
-        print_wrapped(console, f"{quantity}, by context length; {table.title}", "bold")
-        print_table(console, table, file=None)
-        console.print()
-    if checkpoint.tasks:
-        print_wrapped(console, _explanation(next(iter(checkpoint.tasks.values()))), "dim")
 
 
 def effective_tables(sweeps: Sequence[Sweep]) -> Iterator[Table]:
@@ -141,8 +121,8 @@ def effective_tables(sweeps: Sequence[Sweep]) -> Iterator[Table]:
             cells = [Cell("" if one is None else effective_text(*one)) for one in lengths]
             lines.append(Line((name,), cells))
         if lines:
-            caption, columns = "Effective lengths by task.", tuple(sweep.effective)
-            yield Table(sweep.label, caption, ("scaling",), columns, lines)
+            about, columns = "effective lengths by task", tuple(sweep.effective)
+            yield Table(sweep.label, about, ("scaling",), columns, lines)
 
 
 def draw_tasks(

@@ -44,8 +44,6 @@ class CheckpointSummary:
     """What intervals resample; documents also where each of them is one block."""
     units: int = 0
     """In the protocol that has the fewest."""
-    distance: int = 0
-    """Scored tokens of two blocks are more than this many tokens apart: the longest length."""
     compilations: int = 0
     curves: Mapping[str, CurveSummary] = field(default_factory=dict)
     """Keyed by the entry's name; empty without a baseline."""

@@ -71,7 +71,7 @@ def test_markdown_and_latex_list_values_with_intervals(show):
     assert rule == ["---", "---:", "---:", "---:"]
     assert {name: values for name, *values, _ in lines} == SHOWN[show]
     assert [line[-1] for line in lines] == ["≥ 16"] * 3 + [""]
-    for said in ("24 documents", "test split", "trained at 16 tokens", "0.02 nats"):
+    for said in ("test split, 120 tokens in 24 documents", "trained at 16 tokens", "0.02 nats"):
         assert said in text
     found = {}
     for line in re.findall(r"^  (.*) \\\\$", latex.partition(r"\midrule")[2], re.MULTILINE):
@@ -100,8 +100,8 @@ def test_without_bytes_per_token_bits_turn_into_nats_and_few_units_are_said_to_b
     assert "Nats per token by context length" in text
     assert "1.250 ±0.100" in text
     text, _ = texts("nats", [r._replace(documents=2, units=12, reliable=False) for r in ROWS])
-    assert "test split, 12 blocks of 2 documents." in text
-    assert "Blocks are too few for a reliable interval." in text
+    assert "test split, 120 tokens in 12 blocks of 2 documents; " in text
+    assert "> intervals are unreliable below 20 blocks; here: 12\n" in text
 
 
 def test_markdown_is_escaped():
@@ -147,7 +147,7 @@ def test_a_cell_is_a_value_and_its_interval():
 def test_a_table_is_one_environment_with_booktabs_rules():
     table = Table(
         title="x",
-        caption="long " * 40,
+        about="long " * 40,
         labels=("scaling",),
         columns=("64",),
         lines=[Line(("a",), [Cell("1")])],
