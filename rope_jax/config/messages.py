@@ -2,14 +2,13 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from rope_jax.config.schema import TAG_KEYS, is_list, models_in, sections, tag_key, type_tag
+from rope_jax.config.schema import TAG_KEYS, at, models_in, sections, tag_key, type_tag
 
 Schemas = Sequence[type[BaseModel]]
 Path = tuple[str | int, ...]
@@ -33,7 +32,7 @@ _REQUIREMENTS = {
 }
 
 
-def validated(schema: type[Model], settings: Any, before: str = "") -> Model:
+def validated(schema: type[Model], settings: object, before: str = "") -> Model:
     """Return the model with some settings. ValueError: the line of `explain`, after `before`."""
     try:
         return schema.model_validate(settings)
@@ -41,16 +40,16 @@ def validated(schema: type[Model], settings: Any, before: str = "") -> Model:
         raise ValueError(f"{before}{explain(error, settings, schema)}") from None
 
 
-def explain(error: ValidationError, settings: Any, *schemas: type[BaseModel]) -> str:
+def explain(error: ValidationError, settings: object, *schemas: type[BaseModel]) -> str:
     """Return the first validation error as one line that begins with its key.
 
     The line ends with the number of other errors, if there are any. settings: what was validated.
     schemas: the model that it should fit, or the members of a union.
     """
-    errors = error.errors()
     # A missing key is often one that is misspelt: report unknown keys first.
-    errors.sort(key=lambda e: e["type"] not in ("extra_forbidden", "invalid_key"))
-    first, *rest = (_place(schemas, settings, error["loc"])[0] for error in errors)
+    unknown = ("extra_forbidden", "invalid_key")
+    errors = sorted(error.errors(), key=lambda each: each["type"] not in unknown)
+    first, *rest = (_locate(schemas, settings, each["loc"])[0] for each in errors)
     # Every member of a union reports its own error at the same key, or at the section above it:
     # count these once.
     others = {*rest} - {first[:n] for n in range(len(first) + 1)}
@@ -58,8 +57,8 @@ def explain(error: ValidationError, settings: Any, *schemas: type[BaseModel]) ->
     return _explain(schemas, settings, errors[0]) + more
 
 
-def _place(
-    schemas: Schemas, settings: Any, loc: Sequence[str | int]
+def _locate(
+    schemas: Schemas, settings: object, loc: Sequence[str | int]
 ) -> tuple[Path, Schemas, Schemas]:
     """Return the keys and indices of pydantic's `loc`, and what is there: all models, those given.
 
@@ -70,53 +69,47 @@ def _place(
     models, given, node = schemas, schemas, settings
     for part in loc:
         members = [model for model in given if type_tag(model) == part]
-        is_key = isinstance(node, Mapping) and part in node
         if members and len(given) > 1:
             given = members
-        elif models or isinstance(part, int) or is_key:
+        elif models or isinstance(part, int) or (isinstance(node, Mapping) and part in node):
             if not isinstance(part, int):
                 fields = [m.model_fields[part] for m in given if part in m.model_fields]
                 models = [model for field in fields for model in models_in(field.annotation)]
-            path, given = (*path, part), models
-            is_index = isinstance(node, list | tuple) and part in range(len(node))
-            node = node[part] if is_key or is_index else None
+            path, given, node = (*path, part), models, at(node, part)
     return path, models, given
 
 
-def _explain(schemas: Schemas, settings: Any, error: ErrorDetails) -> str:
-    kind, given = error["type"], error["input"]
-    path, models, _ = _place(schemas, settings, error["loc"])
+def _explain(schemas: Schemas, settings: object, error: ErrorDetails) -> str:
+    problem, wrong = error["type"], error["input"]
+    path, models, _ = _locate(schemas, settings, error["loc"])
     key = ".".join(str(part) or "''" for part in path)
     below = f"{key}." if key else ""
     tag = tag_key(models[0]) if models else None
     types = [str(type_tag(model)) for model in models]
     hint = ""
-    if kind == "extra_forbidden":
-        section, unknown = _place(schemas, settings, error["loc"][:-1]), str(error["loc"][-1])
-        return f"{key}: unknown key; {_suggest_key(schemas, *section, unknown)}"
-    if kind == "missing":
-        _, _, owners = _place(schemas, settings, error["loc"][:-1])
-        accepted = get_args(owners[0].model_fields[str(error["loc"][-1])].annotation)
-        if Literal["auto"] in accepted:
-            hint = "; give a number, or auto (length / window), which a bare name means"
-        return f"{key}: is required but was not given{hint}"
-    if kind == "union_tag_not_found":
-        return f"{below}{tag}: is required; it is one of {', '.join(types)}"
-    if kind == "union_tag_invalid":
-        wrong = given.get(tag) if isinstance(given, Mapping) else error["ctx"]["tag"]
-        return f"{below}{tag}: {explain_type(wrong, types)}"
-    if kind == "value_error":  # raised by our own checks; the message contains the values
-        message = _requirement(error)
-        names = {name for model in models for name in model.model_fields}
-        begins_with_key = re.match(r"(\w+)(\.\w+)*(, \w+)*: ", message)
-        between = "." if begins_with_key and begins_with_key[1] in names else ": "
-        return f"{key}{between}{message}" if key else message
-    if kind == "string_type" and isinstance(given, int | float) and error["loc"][-1] != "[key]":
-        hint = f"""; quote text: "{key}='...'" on the command line, '...' in a file"""
-    elif kind in ("tuple_type", "list_type") and isinstance(given, str):
-        hint = f"; a list of one element is [{shorten(given)}]"
-    elif kind == "model_attributes_type" and (close := _close_to(given, types)):
-        hint = f"; did you mean {below}{tag}={close[0]}?"
+    match problem:
+        case "extra_forbidden":
+            section = _locate(schemas, settings, error["loc"][:-1])
+            return f"{key}: unknown key; {_suggest_key(schemas, *section, str(error['loc'][-1]))}"
+        case "missing":
+            return f"{key}: is required but was not given"
+        case "union_tag_not_found":
+            return f"{below}{tag}: is required; it is one of {', '.join(types)}"
+        case "union_tag_invalid":
+            given = wrong.get(tag) if isinstance(wrong, Mapping) else error["ctx"]["tag"]
+            return f"{below}{tag}: {explain_type(given, types)}"
+        case "value_error":  # raised by our own checks; the message contains the values
+            message = _requirement(error)
+            names = {name for model in models for name in model.model_fields}
+            begin = re.match(r"(\w+)(\.\w+)*(, \w+)*: ", message)
+            between = "." if begin and begin[1] in names else ": "
+            return f"{key}{between}{message}" if key else message
+        case "string_type" if isinstance(wrong, int | float) and error["loc"][-1] != "[key]":
+            hint = f"""; quote text: "{key}='...'" on the command line, '...' in a file"""
+        case "tuple_type" | "list_type" if isinstance(wrong, str):
+            hint = f"; a list of one element is [{shorten(wrong)}]"
+        case "model_attributes_type" if isinstance(wrong, str) and wrong in types:
+            hint = f"; did you mean {below}{tag}={wrong}?"
     return explain_value(error, key) + hint
 
 
@@ -127,25 +120,26 @@ def explain_value(error: ErrorDetails, key: str) -> str:
 
 
 def _suggest_key(schemas: Schemas, path: Path, members: Schemas, given: Schemas, wrong: str) -> str:
+    """Return advice for an unknown key at a path: the section or the type that has it, or all."""
     prefix = "".join(f"{part}." for part in path)
-    fields: dict[str, FieldInfo] = {}
-    for model in given:
-        fields |= model.model_fields
-    for name, field in fields.items():
-        if any(wrong in model.model_fields for model in models_in(field.annotation)):
-            deeper = f"{name}.N" if is_list(field.annotation) else name
-            return f"did you mean {prefix}{deeper}.{wrong}?"
+    if below := _with_key(wrong, given):
+        return f"did you mean {prefix}{below[0]}?"
     if owners := [model for model in members if wrong in model.model_fields]:
         types = [str(type_tag(model)) for model in owners]
         return f"it belongs to {prefix}{tag_key(owners[0])} {alternatives(types)}"
-    if close := _close_to(wrong, fields):
-        return f"did you mean {prefix}{close[0]}?"
-    for elsewhere, models in sections(*schemas).items():
-        if elsewhere and any(wrong in model.model_fields for model in models):
-            return f"did you mean {elsewhere}.{wrong}?"
-    kind = type_tag(given[0]) if len(given) == 1 else None
+    fields = list(dict.fromkeys(name for model in given for name in model.model_fields))
+    close = [f"{prefix}{name}" for name in difflib.get_close_matches(wrong, fields, n=1)]
+    if similar := close or _with_key(wrong, schemas):
+        return f"did you mean {similar[0]}?"
+    name = type_tag(given[0]) if len(given) == 1 else None
     listed = ", ".join([name for name in fields if name not in TAG_KEYS] or fields)
-    return f"the keys {f'of {kind}' if kind else 'here'} are {listed}"
+    return f"the keys {f'of {name}' if name else 'here'} are {listed}"
+
+
+def _with_key(name: str, schemas: Schemas) -> list[str]:
+    """Return the dotted keys of this name in the sections below some models, the nearest first."""
+    below = [(key, models) for key, models in sections(*schemas).items() if key]
+    return [f"{key}.{name}" for key, of in below if any(name in m.model_fields for m in of)]
 
 
 def _requirement(error: ErrorDetails) -> str:
@@ -154,20 +148,14 @@ def _requirement(error: ErrorDetails) -> str:
     return _REQUIREMENTS.get(error["type"], message[:1].lower() + message[1:])
 
 
-def explain_type(wrong: Any, types: Sequence[str]) -> str:
+def explain_type(wrong: object, types: Sequence[str]) -> str:
     """Say that `wrong` is not one of the types, and which of them are most like it."""
-    is_begun = isinstance(wrong, str) and wrong
-    completions = [known for known in types if is_begun and known.startswith(wrong)]
-    close = completions or _close_to(wrong, types)
+    close = difflib.get_close_matches(wrong, types) if isinstance(wrong, str) else []
     near = f"; did you mean {alternatives(close)}?" if close else ""
     return f"{show_value(wrong)} is not one of {', '.join(types)}{near}"
 
 
-def _close_to(wrong: Any, names: Iterable[str]) -> list[str]:
-    return difflib.get_close_matches(wrong, names, n=1) if isinstance(wrong, str) else []
-
-
-def show_value(value: Any) -> str:
+def show_value(value: object) -> str:
     """Return null, true and false as in YAML, any other value as its repr, shortened."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
