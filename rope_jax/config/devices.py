@@ -10,9 +10,7 @@ from rope_jax.config.types import Count, Frozen, NonNegativeInt, PositiveInt
 class MeshConfig(Frozen):
     """How devices share the work; data × fsdp × context × tensor is the number of devices."""
 
-    data: PositiveInt | None = Field(
-        None, description="copies of the parameters, which share the batch; null: as many as fit"
-    )
+    data: PositiveInt | None = Field(None, description="copies of the parameters; null: what fits")
     fsdp: PositiveInt = Field(1, description="devices that split parameters and batch")
     context: PositiveInt = Field(1, description="devices that split the tokens of each window")
     tensor: PositiveInt = Field(1, description="devices that split heads, MLP and vocabulary")

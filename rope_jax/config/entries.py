@@ -154,7 +154,7 @@ def _as_settings(entry: Any) -> Any:
     path = entry.get("type") if isinstance(entry, dict) else None
     if is_strategy_file(path):
         if more := sorted(set(entry) - {"type", "name"}):
-            raise ValueError(f"{more[0]}: cannot be given beside the strategy file {path}")
+            raise ValueError(f"{more[0]}: cannot be given beside a strategy file")
         name = entry.get("name") or Path(path).absolute().parent.name
         return entry_settings(read_strategy(path), name)
     if isinstance(entry, Scaling) and not isinstance(entry, SweepEntry):

@@ -55,9 +55,7 @@ class FitConfig(Frozen):
     start: AnyEntry | None = Field(
         None, description="an entry or strategy file; null: ReRoPE from half the window, with logn"
     )
-    data: DataConfig | None = Field(
-        None, description="texts to fit on (train) and to check on (validation); null: the run's"
-    )
+    data: DataConfig | None = Field(None, description="texts, with validation; null: the run's")
     learn: Annotated[NonEmpty[Learned], distinct(str)] = Field(
         ("query_scale", "far_phase", "far_amplitude", "bias"),
         description="frequencies (λ of each pair), attention_factor (m), query_scale (s, p), bias "

@@ -59,7 +59,7 @@ class RunTemplate(Frozen):
     train: str | None = Field(None, description="a training config; or give fit")
     fit: str | None = Field(None, description="a fit's config (rope-jax fit); needs source")
     source: FolderName | None = Field(
-        None, description="entry whose runs these start from or are fitted on; its axes apply here"
+        None, description="an entry above, whose runs these start from; its axes apply here"
     )
     axes: dict[AxisName, AxisValues] = Field({}, description="one run per combination of values")
     set: dict[str, Any] = Field(
@@ -110,25 +110,14 @@ class GridConfig(Frozen):
     dry_run: bool = Field(False, description="show the jobs, done or to do, and run nothing")
 
     @model_validator(mode="after")
-    def _sources_exist(self) -> "GridConfig":
-        by_name = {template.name: template for template in self.runs}
+    def _sources_come_first(self) -> "GridConfig":
+        earlier: dict[str, RunTemplate] = {}
         for number, template in enumerate(self.runs):
             key, source = f"runs.{number}.source", template.source
-            if source is None:
-                continue
-            if source not in by_name:
-                raise ValueError(
-                    f"{key}: no entry is called {source}; there are {', '.join(by_name)}"
-                )
-            if by_name[source].fit is not None and template.fit is not None:
+            if source is not None and source not in earlier:
+                there = ", ".join(earlier) or "none"
+                raise ValueError(f"{key}: no entry above is called {source}; there are {there}")
+            if source is not None and earlier[source].fit and template.fit:
                 raise ValueError(f"{key}: {source} is a fit as well; name an entry with train")
-            chain = [template.name]
-            while source is not None:
-                if source in chain:
-                    raise ValueError(
-                        f"{key}: {' starts from '.join([*chain, source])}; one of them has to "
-                        "start from nothing"
-                    )
-                chain.append(source)
-                source = by_name[source].source if source in by_name else None
+            earlier[template.name] = template
         return self

@@ -30,24 +30,27 @@ def key_section(schema: type[BaseModel], section: str, width: int) -> list[str]:
     asked = ".".join("N" if part.isdecimal() else part for part in section.split("."))
     known = sections(schema)
     above, _, name = asked.removesuffix(".N").rpartition(".")
-    owners = [model for model in known.get(above, ()) if name in model.model_fields]
-    if not owners:
-        keys = {f"{key}.{name}".lstrip(".") for key, models in known.items()
-                for model in models for name in model.model_fields}  # fmt: skip
-        close = difflib.get_close_matches(asked, sorted(keys), n=1, cutoff=0.5)
+    prefix = f"{above}." if above else ""
+    # types that share a key say the same about it
+    lines = dict.fromkeys(
+        _line(name, model.model_fields[name], prefix)
+        for model in known.get(above, ())
+        if name in model.model_fields
+    )
+    if not lines:
+        keys = [
+            f"{k}.{n}".lstrip(".") for k, of in known.items() for m in of for n in m.model_fields
+        ]
+        close = difflib.get_close_matches(asked, keys, n=1)
         there = f"there are {', '.join(schema.model_fields)}"
         advice = f"did you mean {close[0]}?" if close else there
         raise UserError(f"--help {section}: there is no such key; {advice}")
-    prefix = f"{above}." if above else ""
-    # types that share a key say the same about it
-    lines = [*dict.fromkeys(_line(name, owner.model_fields[name], prefix) for owner in owners)]
-    models = known.get(asked) or known.get(f"{asked}.N") or []
+    text, models = list(lines), known.get(asked) or known.get(f"{asked}.N") or []
     for model in models:
         if len(models) > 1:
-            summary = (model.__doc__ or "").partition("\n")[0]
-            lines.append(f"  {type_tag(model)}: {summary}")
-        lines += _lines(model, "    " if len(models) > 1 else "  ")
-    return [part for line in lines for part in _wrapped(line, width)]
+            text.append(f"  {type_tag(model)}: {(model.__doc__ or '').partition(chr(10))[0]}")
+        text += _lines(model, "    " if len(models) > 1 else "  ")
+    return [part for line in text for part in _wrapped(line, width)]
 
 
 def _lines(model: type[BaseModel], indent: str) -> Iterator[str]:
@@ -80,11 +83,10 @@ def _title(name: str, field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if isinstance(value, BaseModel):
         value = type_tag(type(value))
-    # null is clear from "int or null"; a list of sections is too long
-    if (models and field.default_factory) or (value is None and type_.endswith(" or null")):
-        return f"{name}: {type_}"
-    if isinstance(value, tuple):
-        value = ", ".join(map(str, value))
+    elif isinstance(value, tuple):  # a list of sections is too long
+        value = "" if models else ", ".join(map(str, value))
+    elif value is None and type_.endswith(" or null"):
+        value = ""
     default = value if isinstance(value, str) else show_value(value)
     return f"{name}: {type_} = {default}" if default else f"{name}: {type_}"
 

@@ -20,9 +20,7 @@ class KeyTokensConfig(Frozen):
     beta: Annotated[float, Field(lt=0, allow_inf_nan=False)] = Field(
         -2.0, description="least log p with the whole window"
     )
-    data: DataConfig | None = Field(
-        None, description="texts to read, as in the sweep: that split, or all; null: the run's"
-    )
+    data: DataConfig | None = Field(None, description="texts, as in the sweep; null: the run's")
     max_documents: PositiveInt = Field(64, description="documents to read, longer than K + s")
     seed: Seed = Field(0, description="seed of the choice of documents")
 

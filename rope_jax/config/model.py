@@ -18,7 +18,7 @@ from rope_jax.blocks import (
 from rope_jax.blocks.base import ActivationName, FloatName, NormName, NormPlacement
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.entries import SweepEntry
-from rope_jax.config.messages import alternatives
+from rope_jax.config.messages import alternatives, show_value
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import (
     Count,
@@ -86,41 +86,27 @@ class ModelConfig(Frozen):
         "in layers that rotate",
     )
     rms_norm_eps: Moderate = Field(1e-5, description="epsilon of norms; of latents: 1e-6")
-    self_attention: AnySelfAttention = Field(
-        GroupedQueryAttention.Config(), description="its type, with its own settings"
-    )
+    self_attention: AnySelfAttention = Field(GroupedQueryAttention.Config(), description="its type")
     parallel_residual: bool = Field(False, description="attention and MLP side by side (GPT-NeoX)")
-    clip_qkv: PositiveFloat | None = Field(
-        None, description="c: queries, keys and values are limited to ±c (OLMo); null: unlimited"
-    )
+    clip_qkv: PositiveFloat | None = Field(None, description="c: limits q, k and v to ±c (OLMo)")
     qkv_bias: bool = Field(False, description="add biases to queries, keys and values")
     o_bias: bool = Field(False, description="add a bias to the output of attention")
     mlp_bias: bool = Field(False, description="add biases in the feed-forward")
     head_bias: bool = Field(False, description="add a bias to the output logits (Phi)")
     activation: ActivationName = Field("silu", description="of the MLP; gelu_tanh: fit of gelu")
     gated_mlp: bool = Field(True, description="down(act(gate(x)) * up(x)); false: down(act(up(x)))")
-    feed_forward: AnyFeedForward = Field(
-        MLP.Config(), description="its type, with its own settings"
-    )
-    dense_layers: NonNegativeInt = Field(
-        0, description="the first so many layers have the type mlp instead"
-    )
+    feed_forward: AnyFeedForward = Field(MLP.Config(), description="its type and settings")
+    dense_layers: NonNegativeInt = Field(0, description="first layers, with type mlp instead")
     scale_embeddings: EmbeddingScale = Field(
         1.0, description="embeddings are multiplied by it; sqrt_hidden_size: Gemma's"
     )
-    residual_multiplier: Moderate = Field(
-        1.0, description="of what attention and MLP add to the residual stream (Granite)"
-    )
+    residual_multiplier: Moderate = Field(1.0, description="of what a layer's parts add (Granite)")
     logit_multiplier: Moderate = Field(1.0, description="of the output logits (Granite, Cohere)")
     query_pre_attn_scalar: PositiveFloat | None = Field(
         None, description="logits are divided by its root; null: head_dim"
     )
-    attention_softcap: Moderate | None = Field(
-        None, description="c: attention logits become c*tanh(logits/c); null: unchanged"
-    )
-    attention_sinks: bool = Field(
-        False, description="a learned logit per head in the softmax, without a value (gpt-oss)"
-    )
+    attention_softcap: Moderate | None = Field(None, description="c: c·tanh(logits/c); null: none")
+    attention_sinks: bool = Field(False, description="a learned logit per head, no value (gpt-oss)")
     logit_softcap: Moderate | None = Field(None, description="the same for the output logits")
     initializer_range: Moderate = Field(0.02, description="std of the initial weights")
     dtype: FloatName = Field("float32", description="activations; angles, softmax, loss: float32")
@@ -147,38 +133,22 @@ class ModelConfig(Frozen):
     @model_validator(mode="after")
     def _parts_fit(self) -> "ModelConfig":
         check_attention(self, self.attention)
-        if not self.backend.is_softmax and self.query_pre_attn_scalar is not None:
-            raise ValueError(
-                "query_pre_attn_scalar: scales the logits of a softmax, and attention "
-                f"{self.attention} has none"
-            )
         self._check_blocks()
-        for key, is_on in (
-            ("attention_softcap", self.attention_softcap is not None),
-            ("attention_sinks", self.attention_sinks),
-        ):
-            if is_on and not self.position.scores_are_products:
-                raise ValueError(
-                    f"{key}: needs plain products of queries and keys, and position "
-                    f"{self.position.type} changes them"
-                )
-        if self.parallel_residual and self.norm_placement != "before":
+        heads, kv_heads, layers = self.num_attention_heads, self.kv_heads, self.num_hidden_layers
+        if self.query_pre_attn_scalar is not None and not self.backend.is_softmax:
+            raise ValueError(f"query_pre_attn_scalar: attention {self.attention} has no softmax")
+        for key in ("attention_softcap", "attention_sinks"):
+            if getattr(self, key) and not self.position.scores_are_products:
+                raise ValueError(f"{key}: position {self.position.type} changes the products q·k")
+        if self.parallel_residual and (placement := self.norm_placement) != "before":
+            raise ValueError(f"parallel_residual: needs norm_placement before, not {placement}")
+        if (dense := self.dense_layers) >= layers:
+            raise ValueError(f"dense_layers: {dense} is not below num_hidden_layers {layers}")
+        if (width := self.heads_width) % 2:
+            raise ValueError(f"head_dim {width} is odd; rotation works on pairs of dimensions")
+        if heads % kv_heads:
             raise ValueError(
-                f"parallel_residual: needs norm_placement before, not {self.norm_placement}"
-            )
-        if self.dense_layers >= self.num_hidden_layers:
-            raise ValueError(
-                f"dense_layers: {self.dense_layers} is not below num_hidden_layers "
-                f"{self.num_hidden_layers}"
-            )
-        if self.heads_width % 2:
-            raise ValueError(
-                f"head_dim {self.heads_width} is odd; rotation works on pairs of dimensions"
-            )
-        if self.num_attention_heads % self.kv_heads:
-            raise ValueError(
-                f"num_attention_heads {self.num_attention_heads} is not a multiple of "
-                f"num_key_value_heads {self.kv_heads}"
+                f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
             )
         return self
 
@@ -193,10 +163,8 @@ class ModelConfig(Frozen):
                 ("position", self.position.type, "rope"),
             ):
                 if given not in (None, wanted):
-                    raise ValueError(
-                        f"{key}: is {given}, but with self_attention latent it can only be "
-                        f"{'null' if wanted is None else wanted}"
-                    )
+                    only = show_value(wanted)
+                    raise ValueError(f"{key}: can only be {only} with self_attention latent")
         elif self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
@@ -204,10 +172,7 @@ class ModelConfig(Frozen):
             )
         clamps = isinstance(self.feed_forward, Experts.Config) and self.feed_forward.swiglu_limit
         if clamps and not (self.gated_mlp and self.activation == "silu"):
-            raise ValueError(
-                "feed_forward.swiglu_limit: is that of an activation of its own; leave gated_mlp "
-                "true and activation silu"
-            )
+            raise ValueError("feed_forward.swiglu_limit: needs gated_mlp true and activation silu")
 
     def spec(self, **others: Any) -> ModelSpec:
         """Return what the decoder is made of. others: fields of it that this section lacks."""
@@ -235,44 +200,36 @@ def check_attention(model: ModelConfig, attention: AttentionName, chunks: bool =
 
     chunks: whether layers attend within chunks.
     """
-    position = model.position
-    can = softmax_names()
+    position, able = model.position, softmax_names()
     for is_on, what in (
         (position.needs_interaction, f"position {position.type}"),
         (model.attention_softcap is not None, "attention_softcap"),
         (model.attention_sinks, "attention_sinks"),
         (chunks, "attention_chunk"),
     ):
-        if is_on and attention not in can:
-            raise ValueError(f"attention: {attention} cannot do {what}; use {alternatives(can)}")
+        if is_on and attention not in able:
+            raise ValueError(f"attention: {attention} cannot do {what}; use {alternatives(able)}")
 
 
 def check_logits(model: ModelConfig, scaling: object) -> None:
     """ValueError if a scaling scales the logits of a softmax that a model does not have."""
     for name in ("attention_factor", "query_scale"):
         if not model.backend.is_softmax and getattr(scaling, name, None) not in (None, 1):
-            raise ValueError(
-                f"{name}: scales the logits of a softmax, and attention {model.attention} has none"
-            )
+            raise ValueError(f"{name}: scales logits, and attention {model.attention} has none")
 
 
 def check_map(model: ModelConfig, map_: PositionMap) -> None:
     """ValueError if a position map does not apply to a model's encoding, backend or heads."""
-    position = model.position
-    if not position.takes_maps:
-        names = " and ".join(name for name, other in ENCODINGS.items() if other.takes_maps)
+    position = model.position.type
+    if not model.position.takes_maps:
+        able = " and ".join(name for name, other in ENCODINGS.items() if other.takes_maps)
         raise ValueError(
-            f"map: {map_.type} applies only to the positions {names}, not to {position.type}"
+            f"map: {map_.type} applies only to the positions {able}, not to {position}"
         )
     if not model.backend.is_softmax:
-        raise ValueError(
-            f"map: a model with {model.attention} attention cannot have one: it sums over all keys "
-            "at once, so it cannot see near and far keys at different distances"
-        )
-    if map_.type == "fitted" and position.type != "rope":
-        raise ValueError(
-            f"map: fitted holds numbers for the position rope, not for {position.type}"
-        )
+        raise ValueError(f"map: attention {model.attention} cannot tell near keys from far ones")
+    if map_.type == "fitted" and position != "rope":
+        raise ValueError(f"map: fitted holds numbers for the position rope, not for {position}")
     with errors_in("map."):
         map_.check_heads(model.num_attention_heads, model.kv_heads)
 
@@ -318,10 +275,7 @@ def check_mesh(model: ModelConfig, mesh: MeshConfig, maps: Iterable[PositionMap 
     elif differ_by_head(maps):
         reason = "map fitted has numbers of its own for each head"
     if mesh.tensor > 1 and reason is not None:
-        raise ValueError(
-            f"mesh.tensor: {reason}, so {mesh.tensor} devices cannot share the heads; use "
-            "mesh.fsdp instead"
-        )
+        raise ValueError(f"mesh.tensor: {reason}; use mesh.fsdp instead")
 
 
 def differ_by_head(maps: Iterable[PositionMap | None]) -> bool:

@@ -30,19 +30,10 @@ class FigureConfig(Frozen):
 class _Look(Frozen):
     """How figures look, and what curves are called."""
 
-    figure_width: FigureWidth = Field(
-        "page",
-        description="width of the figures: a column of a paper, 3.3 inches, or its page, 6.8",
-    )
+    figure_width: FigureWidth = Field("page", description="column: 3.3 inches; page: 6.8")
     figure: FigureConfig = FigureConfig()
-    labels: dict[str, str] = Field(
-        {},
-        description="what figures and tables call curves, and in a comparison runs: "
-        "{yarn-auto: YaRN}",
-    )
-    colors: dict[str, Color] = Field(
-        {}, description='of curves, and in a comparison of runs, by name: {yarn-auto: "#D55E00"}'
-    )
+    labels: dict[str, str] = Field({}, description="names to show instead: {yarn-auto: YaRN}")
+    colors: dict[str, Color] = Field({}, description='of curves and runs: {yarn-auto: "#D55E00"}')
 
     def check_names(self, curves: Iterable[str], runs: Iterable[str] = ()) -> None:
         """ValueError if labels or colors are of other names, or labels leave two names alike."""
@@ -65,10 +56,7 @@ class _Look(Frozen):
 class Presentation(_Look):
     """How tables and figures show what was measured; no measurement depends on it."""
 
-    show: Show = Field(
-        "perplexity",
-        description="what tables list; above_truncation: figures as well, in nats per token",
-    )
+    show: Show = Field("perplexity", description="in tables; above_truncation: in figures as well")
 
 
 class CompareConfig(Presentation):

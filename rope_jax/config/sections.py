@@ -32,9 +32,7 @@ class OptimConfig(Frozen):
     schedule: Literal["cosine", "linear", "wsd"] = Field(
         "cosine", description="decay after warm-up; wsd: constant, then linear at the end"
     )
-    warmup_steps: NonNegativeInt | None = Field(
-        None, description="from rate 0 at the first step; null: a tenth of the steps"
-    )
+    warmup_steps: NonNegativeInt | None = Field(None, description="null: a tenth of the steps")
     final_lr_fraction: Fraction = Field(
         0.1, description="final rate / peak: wsd: at the last step; others: one step after it"
     )
@@ -65,9 +63,7 @@ class RandomizedPositions(Frozen):
 
     type: Literal["randomized"] = "randomized"
     # drawing marks every position below it
-    length: Annotated[int, Field(ge=2, le=2**26), Whole] = Field(
-        description="positions are below this; at least seq_len"
-    )
+    length: Annotated[int, Field(ge=2, le=2**26), Whole] = Field(description="above all positions")
 
 
 class PosePositions(Frozen):
@@ -122,9 +118,7 @@ class StageConfig(Frozen):
         1, description="micro-batches per step, to save memory; experts are balanced in each"
     )
     scaling: AnyScaling | None = Field(None, description="from this stage on; null: as before")
-    learning_rate: Moderate | None = Field(
-        None, description="peak of a new schedule; null: the schedule continues"
-    )
+    learning_rate: Moderate | None = Field(None, description="peak of a new schedule; null: none")
     positions: AnyPositions = Field(PlainPositions(), description="how tokens are numbered")
     mixed: MixedConfig | None = Field(None, description="rows of short windows; null: none")
     documents: DocumentsConfig = DocumentsConfig()

@@ -68,9 +68,7 @@ class SameTokensConfig(Frozen):
     ] = Field(
         "auto", description="per document: scored blocks, or longest windows; auto: 16,384 tokens"
     )
-    targets: PositiveInt | None = Field(
-        None, description="scored tokens of same_tokens; null: half the shortest length"
-    )
+    targets: PositiveInt | None = Field(None, description="scored; null: half the shortest length")
     seed: Seed = Field(0, description="seed for choosing documents, blocks and resamples")
     memory_gib: Gibibytes | None = Field(
         None, description="for one batch; null: half an accelerator's memory, or 1/32 GiB on a CPU"
@@ -99,14 +97,10 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
     )
     bos: Bos = Field("document", description="where document-start tokens are; training: document")
     split: Literal["test", "validation"] = Field("test", description="published figures: test")
-    data: DataConfig | None = Field(
-        None, description="texts to read: that split, or all without splits; null: the run's"
-    )
+    data: DataConfig | None = Field(None, description="texts to read; null: the run's")
     attention: AttentionName | None = Field(None, description="backend; null: as in training")
     tolerance: Tolerance = 0.02
-    threshold: Share = Field(
-        0.85, description="effective length of a task: least share of exact answers up to it"
-    )
+    threshold: Share = Field(0.85, description="effective length: least share of exact answers")
     resamples: Resamples = 2000
     distributed: DistributedConfig | None = Field(None, description="several processes; null: one")
 
@@ -129,9 +123,7 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
 class TrainingSweepConfig(SameTokensConfig):
     """A sweep during training: the same validation tokens with and without far context."""
 
-    every_steps: PositiveInt = Field(
-        200, description="steps between; also before the first, and at the end of each stage"
-    )
+    every_steps: PositiveInt = Field(200, description="steps between; also at the ends of stages")
     window: Length | None = Field(
         None, description="truncated context, the baseline; null: first seq_len, or the source's"
     )

@@ -79,9 +79,7 @@ class MixedTask(Task):
     """A task in training: its settings, and its share of the windows."""
 
     share: Share = Field(description="share of windows with a sample")
-    shortest: Length | None = Field(
-        None, description="samples are this long at least, up to the window; null: all the window"
-    )
+    shortest: Length | None = Field(None, description="least tokens of a sample; null: the window")
 
 
 MIXED_TASKS: Mapping[str, type[MixedTask]] = {

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.config.checkpoints import Imported
@@ -53,12 +52,8 @@ class TrainingConfig(Frozen):
     runs_dir: str = Field("runs", description="folder for run directories")
     seed: Seed = Field(0, description="seed of the weights and of the batches")
     log_every_steps: PositiveInt = Field(20, description="steps between logged lines")
-    init_from: AnyInitFrom | None = Field(
-        None, description="RUN or RUN@STEP: gives weights, and the keys that are left out here"
-    )
-    imported: Imported | None = Field(
-        None, description="checkpoint that rope-jax import made this run from, untrained"
-    )
+    init_from: AnyInitFrom | None = Field(None, description="RUN or RUN@STEP: weights and defaults")
+    imported: Imported | None = Field(None, description="checkpoint of rope-jax import, untrained")
     model: ModelConfig = ModelConfig()
     rope: RopeConfig = RopeConfig()
     data: DataConfig = StdlibData()
@@ -85,25 +80,22 @@ class TrainingConfig(Frozen):
     @model_validator(mode="after")
     def _sections_fit(self) -> "TrainingConfig":
         self._check_positions()
-        for key, scaling, *_ in self._uses():
-            with errors_in(f"{key}."):
-                check_logits(self.model, scaling)
+        swept = () if self.sweep is None else self.sweep.scalings
         with errors_in("rope."):
             if self.rope.map is not None:
                 check_map(self.model, self.rope.map)
             rotary_dim = self.geometry.rotary_dim
-        swept = () if self.sweep is None else self.sweep.scalings
         check_mesh(self.model, self.mesh, [self.rope.map, *(entry.map for entry in swept)])
         for number, stage in enumerate(self.stages):
             with errors_in(f"stages.{number}.seq_len: "):
                 self.mesh.check_seq_len(stage.seq_len)
         if rotary_dim > self._rotary_dim:
-            raise ValueError(
-                f"rope.rotary_dim: {rotary_dim} is larger than head_dim "
-                f"{self.model.self_attention.rotary_dim(self.model.spec())}"
-            )
+            width = self.model.self_attention.rotary_dim(self.model.spec())
+            raise ValueError(f"rope.rotary_dim: {rotary_dim} is larger than head_dim {width}")
         self._check_pattern()
         for key, scaling, length, elements in self._uses():
+            with errors_in(f"{key}."):
+                check_logits(self.model, scaling)
             for element in elements:
                 self._check_in_layers(key, scaling, length, element)
         if self.rope.map is not None:
@@ -136,11 +128,7 @@ class TrainingConfig(Frozen):
                     f"model.position.type {name} does not read the tokens' positions; remove it"
                 )
             if position.uses_positions and position.uses_distances:
-                self._check_plain_windows(
-                    number,
-                    f"does not go with model.position.type {name}, which also counts the tokens "
-                    "between a query and a key",
-                )
+                self._check_plain_windows(number, f"model.position.type {name}")
         given = [] if position.is_rotary else self._keys_of_rotation()
         fields = RopeConfig.model_fields
         given += [
@@ -163,9 +151,13 @@ class TrainingConfig(Frozen):
             given.append("rope.train_length")
         return given
 
-    def _check_plain_windows(self, number: int, reason: str) -> None:
-        """ValueError unless a stage's positions count the tokens that a query sees."""
+    def _check_plain_windows(self, number: int, setting: str) -> None:
+        """ValueError unless a stage's positions count the tokens that a query sees.
+
+        setting: what counts these tokens, for the message.
+        """
         stage, key = self.stages[number], f"stages.{number}"
+        reason = f"does not go with {setting}, which counts the tokens that a query sees"
         if stage.positions.type != "plain":
             raise ValueError(f"{key}.positions: {stage.positions.type} {reason}; give plain")
         mask, positions = stage.documents.mask, stage.documents.positions
@@ -178,10 +170,9 @@ class TrainingConfig(Frozen):
     def _check_pattern(self) -> None:
         """ValueError for more elements than layers, or windows that linear attention ignores."""
         layers, pattern = self.model.num_hidden_layers, self.rope.layer_pattern
-        if len(pattern) > layers:
+        if (count := len(pattern)) > layers:
             raise ValueError(
-                f"rope.layer_pattern: has {len(pattern)} elements, more than "
-                f"model.num_hidden_layers {layers}"
+                f"rope.layer_pattern: {count} elements are more than the model's {layers} layers"
             )
         for key, scaling, _, elements in self._uses():
             if not elements and scaling.type != "none":
@@ -207,43 +198,35 @@ class TrainingConfig(Frozen):
                     continue
                 map_.check_layers(self.rotary_layers)
             for band in map_.bands(window, stage.length):
-                for element, own in enumerate(self.pattern):
-                    if band.far is not None and own.scaling is None:
+                for element, settings in enumerate(self.pattern):
+                    if band.far is not None and settings.scaling is None:
                         self._check_in_layers("rope.map.far", band.far, stage.length, element)
             if not map_.has_effect(window, stage.length):
                 continue
-            with_effect, reason = True, f"does not go with rope.map {map_.type}"
-            self._check_plain_windows(
-                number, f"{reason}, which counts the tokens that a query sees"
-            )
+            with_effect = True
+            self._check_plain_windows(number, f"rope.map {map_.type}")
             if stage.mixed is not None:
                 raise ValueError(
-                    f"stages.{number}.mixed: {reason}, which would act on the short windows, too; "
-                    "remove one of them"
+                    f"stages.{number}.mixed: does not go with rope.map {map_.type}, which would "
+                    "act on the short windows, too; remove one of them"
                 )
         if not with_effect:
             advice = f"; auto settings act beyond train_length {window:,}" if asked.is_auto else ""
             raise ValueError(f"rope.map: {asked.type} changes nothing in any stage{advice}")
 
     def _check_in_layers(self, key: str, scaling: Scaling, length: int, element: int) -> None:
-        """Check a scaling, given at `key`, in an element's layers for texts of n tokens."""
-        settings = self.pattern[element]
-        geometry = replace(self.geometry, base=settings.base or self.rope.base)
-        base_key = f"rope.layer_pattern.{element}" if settings.base else "rope"
+        """Check a scaling, given at `key`, for texts of n tokens and the base of an element."""
+        base, inner = self.pattern[element].base, getattr(scaling, "inner", None)
+        layers = replace(self.rotary_layers, pattern=(LayerOverride(base),))
+        base_key = "rope" if base is None else f"rope.layer_pattern.{element}"
         sections = {"base": base_key, "rotary_dim": "rope", "train_length": "rope"}
-        layers, inner = self.model.num_hidden_layers, getattr(scaling, "inner", None)
-        by_key = [*([(f"{key}.inner", inner)] if inner else []), (key, scaling)]
-        for layer in range(element, layers, len(self.pattern)):
-            for strategy_key, strategy in by_key:
-                try:
-                    in_layer = strategy.for_layer(layer, layers)
-                    in_layer.check(geometry, length, self._rotary_dim)
-                    in_layer.query_scale_at(geometry, np.arange(1))
-                except ValueError as error:  # begins with a key of the geometry or strategy
-                    section = sections.get(str(error).partition(":")[0], strategy_key)
-                    raise ValueError(f"{section}.{error}") from None
-            if scaling.for_layer(layer, layers) == scaling:
-                break  # the element's other layers have the same scaling
+        for section, checked in ((f"{key}.inner", inner), (key, scaling)):
+            try:
+                if checked is not None:
+                    layers.check(checked, length)
+            except ValueError as error:  # begins with a key of the geometry or strategy
+                name = str(error).partition(":")[0]
+                raise ValueError(f"{sections.get(name, section)}.{error}") from None
 
     @property
     def pattern(self) -> tuple[LayerConfig, ...]:
@@ -253,8 +236,8 @@ class TrainingConfig(Frozen):
     def _scaling_in_force(self, stage: int) -> tuple[str, Scaling]:
         """Return the scaling of a stage, its own or the last one before it, and the key of it."""
         for number in range(stage, -1, -1):
-            if (own := self.stages[number].scaling) is not None:
-                return f"stages.{number}.scaling", own
+            if (scaling := self.stages[number].scaling) is not None:
+                return f"stages.{number}.scaling", scaling
         return "rope.scaling", self.rope.scaling
 
     def _uses(self) -> Iterator[tuple[str, Scaling, int, list[int]]]:

@@ -1,6 +1,5 @@
 """The jobs of a grid: the command of each, and whether it is done."""
 
-import contextlib
 import json
 import sys
 from dataclasses import dataclass, replace
@@ -10,13 +9,10 @@ from typing import ClassVar
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.inherit import load_training
 from rope_jax.config.load import load
-from rope_jax.config.schema import different_keys
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
-
-_ADVICE = "delete this folder, or give the entry another name"
 
 
 @dataclass(frozen=True)
@@ -56,9 +52,17 @@ class Job:
     def is_done(self) -> bool:
         """Whether the result is there, made with these settings, by a grid or by hand.
 
-        UserError: the folder holds a run or a fit with other settings, which is never replaced.
+        UserError: the folder holds a run with other settings, which is never replaced.
         """
-        return self.result.is_file()
+        raise NotImplementedError
+
+    def _step(self) -> int | None:
+        """The training step that the result states, or None."""
+        try:
+            step: int | None = json.loads(self.result.read_bytes())["step"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return step
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class TrainJob(Job):
 
 @dataclass(frozen=True)
 class FitJob(Job):
-    """A fit on a trained run."""
+    """A fit on a trained run; the command itself refuses a folder with another fit."""
 
     run: TrainJob
 
@@ -95,19 +99,12 @@ class FitJob(Job):
         return ["fit", str(self.run.folder)]
 
     def is_done(self) -> bool:
-        wanted, file = load(FitConfig, None, self.overrides), self.folder / "fit.yaml"
-        if file.exists() and (different := different_keys(wanted, load(FitConfig, file))):
-            keys = dict.fromkeys(key.partition(".")[0] for key in different)
-            raise UserError(f"{self.folder}: holds a fit with another {', '.join(keys)}; {_ADVICE}")
-        if not (file.exists() and self.result.is_file()):
+        file = self.folder / "fit.yaml"
+        if not file.exists():
             return False
-        step, made = wanted.step or self.run.planned.last_step, _step_of(self.result)
-        if made != step:  # the command leaves a finished fit as it is
-            raise UserError(
-                f"{self.folder}: was made at step {made} of {self.run.folder}, not at its step "
-                f"{step}; {_ADVICE}"
-            )
-        return True
+        wanted = load(FitConfig, None, self.overrides)
+        step = wanted.step or self.run.planned.last_step
+        return load(FitConfig, file) == wanted and self._step() == step
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ class SweepJob(Job):
         open_keys = {key for key in SweepConfig.model_fields if getattr(wanted, key) is None}
         open_keys |= {"bos"} - wanted.model_fields_set
         wanted = wanted.model_copy(update={key: getattr(made, key) for key in open_keys})
-        return made == wanted and _step_of(self.result) == self.run.planned.last_step
+        return made == wanted and self._step() == self.run.planned.last_step
 
 
 @dataclass(frozen=True)
@@ -148,23 +145,9 @@ class CompareJob(Job):
 
     def ready(self) -> "CompareJob":
         """Return the comparison of the sweeps that are done. UserError: there are none."""
-        done = []
-        for sweep in self.needs:
-            with contextlib.suppress(UserError):
-                if sweep.is_done():
-                    done.append(sweep)
-        if not done:
+        if not (done := tuple(sweep for sweep in self.needs if sweep.is_done())):
             raise UserError("no sweep is done, so there is nothing to compare")
-        return replace(self, needs=tuple(done))
+        return replace(self, needs=done)
 
     def is_done(self) -> bool:
         return False
-
-
-def _step_of(summary: Path) -> int | None:
-    """Return the training step that a summary states, or None."""
-    try:
-        step: int | None = json.loads(summary.read_bytes())["step"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return step

@@ -4,28 +4,24 @@ One after the other here, or all through Slurm. The command of each job is a pro
 with its output in a log.
 """
 
-import functools
 import shlex
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.status import Status
-from rich.text import Text
 
 from rope_jax import stopping
 from rope_jax.config.grid import SlurmConfig
 from rope_jax.console import describe_duration, print_message
-from rope_jax.errors import Stopped, UserError, printable
+from rope_jax.errors import Stopped, UserError
 from rope_jax.extras import needs_extra
 from rope_jax.grids.jobs import Job
 
-_TAIL_BYTES = 4096
 # Slurm sends its signals to all processes of a job: SIGUSR2 near the time limit, SIGTERM when the
 # job is cancelled. Both must reach our process alone, which stops the command cleanly and once:
 # SIGUSR2 would kill the command, and so would a second SIGTERM.
@@ -71,8 +67,8 @@ def run_jobs(jobs: Sequence[Job], logs: Path, console: Console) -> Mapping[str, 
             if ready.is_done():
                 print_message(console, f"{title}: already done", "dim")
                 continue
-            with console.status(title) as status:
-                run_job(ready, logs, functools.partial(_show, status, title))
+            with console.status(f"{title}: {job.log(logs)}"):
+                run_job(ready, logs)
         except (UserError, OSError) as error:
             failed[job.name] = str(error)
             print_message(console, f"{title}: failed: {error}", "red")
@@ -86,21 +82,15 @@ def run_jobs(jobs: Sequence[Job], logs: Path, console: Console) -> Mapping[str, 
     return failed
 
 
-def _show(status: Status, title: str, line: str) -> None:
-    status.update(Text(printable(f"{title}: {line}"), no_wrap=True, overflow="ellipsis"))
-
-
-def run_job(
-    job: Job, logs: Path, show: Callable[[str], None] = lambda line: None, in_slurm: bool = False
-) -> None:
-    """Run a job that is ready. show: called with the newest line of its log.
+def run_job(job: Job, logs: Path, in_slurm: bool = False) -> None:
+    """Run a job that is ready.
 
     Raises UserError if the command fails or leaves no result, and Stopped if a signal ended it.
     """
     log, command = job.log(logs), job.command()
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
-        file.write(f"$ {shlex.join(command)}\n".encode(errors="replace"))
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"$ {shlex.join(command)}\n")
         file.flush()
         # In a session of its own: at Ctrl-C, the terminal would send a second signal to it,
         # which ends a command at once instead of cleanly.
@@ -113,7 +103,6 @@ def run_job(
         )
     try:
         while process.poll() is None and stopping.requested() is None:
-            show(last_line(log))
             time.sleep(0.1)
     finally:
         if process.poll() is None:  # a signal, or an exception such as at Slurm's time limit
@@ -130,12 +119,7 @@ def run_job(
 
 def last_line(log: Path) -> str:
     """Return the last line of a log that has any text; "" if there is none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     return text.rstrip().rpartition("\n")[2].strip()
 
 

@@ -53,7 +53,7 @@ class RotaryLayers:
 
     def check(self, scaling: Scaling, seq_len: SeqLen = None) -> None:
         """Check every layer as `Scaling.check` does; ValueError for the first that fails."""
-        for geometry, layer_scaling in self.per_layer(scaling):
+        for geometry, layer_scaling in dict.fromkeys(self.per_layer(scaling)):
             layer_scaling.check(geometry, seq_len, self.head_dim)
             layer_scaling.query_scale_at(geometry, np.arange(1))
 

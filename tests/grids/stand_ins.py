@@ -133,7 +133,7 @@ class Process:
         except SystemExit as error:
             print(error, file=said)
             self.returncode = 1
-        stdout.write(said.getvalue().encode())
+        stdout.write(said.getvalue())
 
     def wait(self, timeout=None):
         return self.returncode

@@ -39,7 +39,6 @@ def test_names_and_order(jobs):
     yarn = [f"yarn-run-x{f}-{n}-s{s}/train" for f in (2, 4) for n in (120, 500) for s in (0, 1, 2)]
     base = [f"base-s{s}/{kind}" for s in (0, 1, 2) for kind in ("train", "sweep-short")]
     fits = [f"base-s2/{kind}-x{f}" for f in (2, 8) for kind in ("fit-search", "sweep-short-search")]
-    # the sources come first, although the entry of base is the second
     more = ["tuned-x8-s2/train", "tuned-x8-s2/sweep-short", "again-run-x4-500-s2/train"]
     assert list(jobs) == [*base, *yarn, *fits, *more, "long-x16/train", "compare"]
 

@@ -167,7 +167,7 @@ def test_dense_layers_have_no_experts_and_cost_what_an_mlp_does():
         ({"dense_layers": 3}, "dense_layers: 3 is not below num_hidden_layers 3"),
         (
             {"activation": "gelu", "feed_forward": Experts.Config(swiglu_limit=7.0)},
-            "feed_forward.swiglu_limit: is that of an activation of its own",
+            "feed_forward.swiglu_limit: needs gated_mlp true and activation silu",
         ),
     ],
 )
