@@ -38,11 +38,12 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
     elif not isinstance(data, HubData):
         by_split = matching_files(data)
     files = []
-    with file_errors("data.files"):  # one may have been deleted just now
+    with file_errors("data.files"):
         for split, paths in by_split.items():
             for path in paths:
-                size, changed = path.stat().st_size, path.stat().st_mtime_ns
-                files.append((split, str(path), os.path.abspath(path), size, changed))
+                stat = path.stat()
+                names = str(path), os.path.abspath(path)
+                files.append((split, *names, stat.st_size, stat.st_mtime_ns))
     added = {"split_special_tokens", "eos"}  # by a later version, which finds what is cached
     settings = data.model_dump(exclude={"cache_dir", "streaming", "mix", "files"} | added)
     settings |= data.model_dump(include=added, exclude_defaults=True)
@@ -61,16 +62,8 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> None:
     with file_errors(folder, "written", CHANGE), contextlib.ExitStack() as stack:
         if folder.exists():
             return
-        is_first = not folder.parent.exists()
-        if is_first:
-            stack.callback(_remove_if_empty, folder.parent)
         with contextlib.suppress(OSError):  # a file system without locks
             stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
         if not folder.exists():  # it may have been made meanwhile
             with replacing_folder(folder) as new:
                 make(new)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()

@@ -25,8 +25,9 @@ _GENERATION = re.compile(r"{%(-?)\s*(end)?generation\s*(-?)%}")
 
 def is_chat(value: Any) -> bool:
     """Return whether a value of a column is a conversation."""
-    is_filled = isinstance(value, list) and bool(value)
-    return is_filled and all(isinstance(m, dict) and "role" in m for m in value)
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(message, dict) and "role" in message for message in value)
 
 
 def render_plainly(messages: Messages) -> str:
@@ -64,8 +65,6 @@ class ChatTemplate(NamedTuple):
 
         ValueError: the template refuses the messages, or is not valid.
         """
-        with needs_extra("chat", "the tokenizer's chat template"):
-            from jinja2 import TemplateError
         # a table has null where a message lacks a key; that of `content` is the message's own
         given = [
             {key: x for key, x in m.items() if x is not None or key == "content"} for m in messages
@@ -74,15 +73,18 @@ class ChatTemplate(NamedTuple):
             return _compiled(self.template).render(
                 messages=given, tools=None, documents=None, **self.tokens
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except UserError:  # jinja2 is missing
+            raise
+        except Exception as error:
             why = " ".join(str(error).split())
             raise ValueError(f"the tokenizer's chat template refuses it ({why})") from error
 
 
 @functools.cache
 def _compiled(template: str) -> Any:
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    with needs_extra("chat", "the tokenizer's chat template"):
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def refuse(message: str) -> None:
         raise TemplateError(message)

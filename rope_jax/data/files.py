@@ -18,6 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+from pyarrow import parquet
+
 from rope_jax import stopping
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
 from rope_jax.config.messages import shorten
@@ -32,8 +35,7 @@ _ARCHIVES = {".tar", ".tgz", ".zip", ".7z"}
 
 
 def _open_zstd(file: Path, mode: str) -> Any:
-    import pyarrow  # Python itself has no zstd before 3.14
-
+    # Python itself has no zstd before 3.14
     stream: Any = pyarrow.CompressedInputStream(file.open(mode), "zstd")
     return io.BufferedReader(stream)
 
@@ -167,28 +169,29 @@ def _records(file: Path, data: FileData) -> Iterator[Record]:
 
 def _json_records(lines: Iterable[bytes], name: str) -> Iterator[Record]:
     """Yield the objects in lines, or the elements of one list, where a text may be an object."""
-    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-    for number, line in numbered:
-        if number == 1 and line.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-            content = b"".join([line, *(line for _, line in numbered)])
-            for index, item in enumerate(_parsed(content, name)):
-                yield _object({"text": item} if isinstance(item, str) else item, f"{name}:{index}")
-            return
-        yield _object(_parsed(line, f"{name}:{number}"), f"{name}:{number}")
-
-
-def _object(row: Any, where: str) -> Record:
-    if not isinstance(row, dict):
-        raise UserError(
-            f"data.files: {where} is not a JSON object; write one per line, or a list of them"
-        )
-    return where, row
+    lines = iter(lines)
+    first = next(lines, b"")
+    lines = itertools.chain([first], lines)
+    if first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        rows: Any = enumerate(_parsed(b"".join(lines), name))
+    else:
+        numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
+        rows = ((number, _parsed(line, f"{name}:{number}")) for number, line in numbered)
+    for number, row in rows:
+        if isinstance(row, str):
+            row = {"text": row}
+        if not isinstance(row, dict):
+            raise UserError(
+                f"data.files: {name}:{number} is not a JSON object; write one per line, or a list "
+                "of them"
+            )
+        yield f"{name}:{number}", row
 
 
 def _parsed(content: bytes, where: str) -> Any:
     try:
         return json.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(
             f"data.files: {where} is not JSON ({error}); write one object per line, or a list of "
             "them, in UTF-8"
@@ -196,9 +199,6 @@ def _parsed(content: bytes, where: str) -> Any:
 
 
 def _parquet_rows(file: Path, name: str, column: str) -> Iterator[Record]:
-    import pyarrow
-    from pyarrow import parquet
-
     with (
         errors_in(f"data.files: {file} is not Parquet: ", UserError, pyarrow.ArrowException),
         file.open("rb") as opened,  # pyarrow opens no path that is not UTF-8

@@ -1,7 +1,6 @@
 """Text to tokens and back: bytes, any tokenizer.json, or a byte-level BPE trained on the corpus.
 
-None of them adds a document start: the config decides that. The library `tokenizers` is imported
-only when one of its tokenizers is used.
+None of them adds a document start: the config decides that.
 """
 
 import functools
@@ -12,10 +11,13 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as Library
+from tokenizers.trainers import BpeTrainer
 
 from rope_jax.config.data import DataConfig
 from rope_jax.config.tokenizer import (
@@ -31,12 +33,10 @@ from rope_jax.data.chat import ChatTemplate, find_template
 from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.errors import UserError, errors_in, file_errors
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Library
-
 BPE_RECIPE = 1
 """Increment when the same texts would no longer give the same tokenizer."""
 _FILE = "tokenizer.json"
+_START = AddedToken(START_TOKEN, special=True, normalized=False)
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _BYTE = re.compile("<0x..>")
 
@@ -60,17 +60,14 @@ class ByteTokenizer:
     def encode(self, text: str) -> Tokens:
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.uint16)
 
-    def encode_batch(self, texts: Sequence[str], *, control: bool = False) -> list[Tokens]:
+    def encode_batch(self, texts: Sequence[str], control: bool = False) -> list[Tokens]:
         """See `JsonTokenizer.encode_batch`."""
         if not control:
             return [self.encode(text) for text in texts]
         start = np.array(self.bos_ids, np.uint16)
-
-        def with_starts(text: str) -> Tokens:
-            first, *others = map(self.encode, text.split(START_TOKEN))
-            return np.concatenate([first, *(x for part in others for x in (start, part))])
-
-        return list(map(with_starts, texts))
+        parts = ([x for part in text.split(START_TOKEN) for x in (start, self.encode(part))]
+                 for text in texts)  # fmt: skip
+        return [np.concatenate(of_text[1:]) for of_text in parts]
 
     def token_id(self, text: str, key: str) -> int:
         """See `JsonTokenizer.token_id`."""
@@ -91,15 +88,13 @@ class ByteTokenizer:
 
         Its post-processor adds the document start, which these models were trained with.
         """
-        from tokenizers import AddedToken, models, pre_tokenizers
-
         # Visible characters of Latin-1 stand for themselves; U+0100 and so on for the other bytes.
         characters = sorted(pre_tokenizers.ByteLevel.alphabet())
         visible = {character: ord(character) for character in characters if character < "\u0100"}
         others = sorted(set(range(256)) - set(visible.values()))
         vocab = visible | dict(zip(characters[len(visible) :], others, strict=True))
         library = _byte_level(models.BPE(vocab=vocab, merges=[]), use_regex=False)
-        library.add_special_tokens([AddedToken(START_TOKEN, special=True, normalized=False)])
+        library.add_special_tokens([_START])
         _add_start(library)
         return library.to_str(pretty=True)
 
@@ -117,15 +112,9 @@ class JsonTokenizer:
     chat: ChatTemplate | None = None
 
     def __init__(
-        self,
-        content: str,
-        bos: Start,
-        where: str,
-        known: int | None = None,
-        *,
-        control: bool = False,
+        self, content: str, bos: Start, where: str, known: int | None = None, control: bool = False
     ) -> None:
-        """content: of a tokenizer.json. bos: what is before each document.
+        """Read the content of a tokenizer.json. bos: what is before each document.
 
         where: the file, as errors name it.
         known: size of the model's vocabulary. Only texts with added tokens beyond it are refused.
@@ -150,7 +139,7 @@ class JsonTokenizer:
     def encode(self, text: str) -> Tokens:
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: Sequence[str], *, control: bool = False) -> list[Tokens]:
+    def encode_batch(self, texts: Sequence[str], control: bool = False) -> list[Tokens]:
         """Return each text's tokens, without document starts.
 
         control: whether text that looks like a special token, such as "<s>" in a web page, is one.
@@ -182,23 +171,18 @@ class JsonTokenizer:
         is_byte_level = '"ByteLevel"' in json.dumps([content.get(key) for key in parts])
         falls_back = content["model"].get("byte_fallback", False)
         prefix = content["model"].get("continuing_subword_prefix") or ""
-
-        def count(spelled: str) -> int:
-            if is_byte_level:
-                return len(spelled)
-            if falls_back and _BYTE.fullmatch(spelled):
-                return 1
-            return len(spelled.removeprefix(prefix).replace(_SPACE, " ").encode())
-
-        counts = np.zeros(self._known, np.int64)
+        counts = {}
         for spelled, token in self._library.get_vocab(with_added_tokens=False).items():
-            if token < self._known:
-                counts[token] = count(spelled)
+            if is_byte_level:
+                counts[token] = len(spelled)
+            elif falls_back and _BYTE.fullmatch(spelled):
+                counts[token] = 1
+            else:
+                counts[token] = len(spelled.removeprefix(prefix).replace(_SPACE, " ").encode())
         for token, added in self._library.get_added_tokens_decoder().items():
-            if token < self._known:
-                text = added.content if is_byte_level else added.content.replace(_SPACE, " ")
-                counts[token] = 0 if added.special else len(text.encode())
-        return counts
+            text = added.content if is_byte_level else added.content.replace(_SPACE, " ")
+            counts[token] = 0 if added.special else len(text.encode())
+        return np.array([counts.get(token, 0) for token in range(self._known)], np.int64)
 
     def json(self) -> str:
         return self._content
@@ -208,15 +192,13 @@ class JsonTokenizer:
         return self._known if data.has_special_tokens else self.vocab_size
 
     def _as_tokens(self, ids: list[int], limit: int) -> Tokens:
-        tokens = np.array(ids, np.uint32)
-        if tokens.size and tokens.max() >= limit:  # would wrap in 16 bits
-            token = int(tokens.max())
+        if (token := max(ids, default=0)) >= limit:  # would wrap in 16 bits
             raise UserError(
                 f"tokenizer.path: {self._where} gives token {token} "
                 f"({self._library.id_to_token(token)!r}) for a text, outside the vocabulary of "
                 f"{limit}"
             )
-        return tokens.astype(token_dtype(limit))
+        return np.array(ids, token_dtype(limit))
 
     def _count_tokens(self, known: int | None, control: bool = False) -> int:
         """Return a number above every token that a document can hold.
@@ -224,16 +206,13 @@ class JsonTokenizer:
         control: whether it can hold special tokens besides its start. Others may lie beyond the
             model's vocabulary, as one of Gemma 3's does.
         """
-        tokens = [*self._library.get_vocab(with_added_tokens=False).values()]
-        added = self._library.get_added_tokens_decoder().items()
-        tokens += [
-            token
-            for token, a in added
-            if (control or not a.special) and (known is None or token < known)
-        ]
+        tokens = [*self._library.get_vocab(with_added_tokens=False).values(), *self.bos_ids]
+        for token, added in self._library.get_added_tokens_decoder().items():
+            if (control or not added.special) and (known is None or token < known):
+                tokens.append(token)
         if not tokens:
             raise UserError(f"tokenizer.path: {self._where} has no tokens")
-        return max([*tokens, *self.bos_ids]) + 1
+        return max(tokens) + 1
 
     def token_id(self, text: str, key: str) -> int:
         """Return the number of a token. UserError, naming the key: there is no such token."""
@@ -282,10 +261,10 @@ def open_tokenizer(
         return ByteTokenizer()
     control = data.has_special_tokens
     if copy is not None and copy.exists():
-        return read_tokenizer(copy, config.start, known, control=control)
+        return read_tokenizer(copy, config.start, known, control)
     if isinstance(config, FileTokenizerConfig):
         path = Path(os.path.expanduser(config.path))
-        return read_tokenizer(path, config.start, known, control=control)
+        return read_tokenizer(path, config.start, known, control)
     folder = cache_folder(data, f"bpe {BPE_RECIPE} of {config.vocab_size} tokens")
 
     def train(new: Path) -> None:
@@ -299,20 +278,19 @@ def open_tokenizer(
 
 
 def read_tokenizer(
-    path: Path, bos: Start, known: int | None = None, *, control: bool = False
+    path: Path, bos: Start, known: int | None = None, control: bool = False
 ) -> JsonTokenizer:
     """Return the tokenizer of a tokenizer.json; see `JsonTokenizer`."""
-    tokenizer = JsonTokenizer(read_content(path), bos, str(path), known, control=control)
+    tokenizer = JsonTokenizer(read_content(path), bos, str(path), known, control)
     tokenizer.chat = find_template(path.parent)
     return tokenizer
 
 
 def read_content(path: Path) -> str:
     """Return the content of a tokenizer.json."""
-    with errors_in("tokenizer.path: ", UserError, UserError), file_errors(path):
-        content = path.read_bytes()
     try:
-        return content.decode("utf-8")
+        with errors_in("tokenizer.path: ", UserError, UserError), file_errors(path):
+            return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"tokenizer.path: {path} is not UTF-8 (byte {error.start})") from None
 
@@ -345,14 +323,11 @@ def train_bpe(texts: Iterable[Sequence[str]], vocab_size: int) -> str:
 
     UserError: there is not enough text for so many tokens.
     """
-    from tokenizers import AddedToken, models, pre_tokenizers
-    from tokenizers.trainers import BpeTrainer
-
     library = _byte_level(models.BPE(), use_regex=True)
     trainer = BpeTrainer(
         vocab_size=vocab_size,
         show_progress=False,
-        special_tokens=[AddedToken(START_TOKEN, special=True, normalized=False)],
+        special_tokens=[_START],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     library.train_from_iterator(texts, trainer)
@@ -365,20 +340,15 @@ def train_bpe(texts: Iterable[Sequence[str]], vocab_size: int) -> str:
     return library.to_str()
 
 
-def _byte_level(model: Any, use_regex: bool) -> "Library":
-    from tokenizers import Tokenizer as Library
-    from tokenizers import decoders, pre_tokenizers
-
+def _byte_level(model: Any, use_regex: bool) -> Library:
     library = Library(model)
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
     library.decoder = decoders.ByteLevel()
     return library
 
 
-def _add_start(library: "Library") -> None:
-    """Have the post-processor put the document start before a text."""
-    from tokenizers import processors
-
+def _add_start(library: Library) -> None:
+    """Let the post-processor put the document start before a text."""
     library.post_processor = processors.TemplateProcessing(
         single=f"{START_TOKEN} $A",
         pair=f"{START_TOKEN} $A {START_TOKEN} $B",
@@ -386,14 +356,12 @@ def _add_start(library: "Library") -> None:
     )
 
 
-def _library_of(content: str, where: str) -> "Library":
-    from tokenizers import Tokenizer as Library
-
+def _library_of(content: str, where: str) -> Library:
     with errors_in(f"tokenizer.path: {where} is no tokenizer.json: ", UserError, Exception):
         return Library.from_str(content)
 
 
-def _added_tokens(library: "Library", where: str) -> tuple[list[str], list[str]]:
+def _added_tokens(library: Library, where: str) -> tuple[list[str], list[str]]:
     """Return the tokens that a post-processor puts before and after a text."""
     with errors_in(f"tokenizer.path: {where} cannot tokenize: ", UserError, Exception):
         encoding = library.encode("a", add_special_tokens=True)

@@ -146,20 +146,15 @@ from rope_jax.config.data import DataConfig
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 data = TypeAdapter(DataConfig).validate_json(sys.argv[1])
-corpus = open_corpus(data, ByteTokenizer())
-print(corpus.fingerprint, *({"datasets", "tokenizers"} & {*sys.modules}))
+print(open_corpus(data, ByteTokenizer()).fingerprint)
 """
 
 
 def in_processes(data, count):
-    """Open a corpus in several processes at once, and return what each prints, in words."""
+    """Open a corpus in several processes at once, and return what each prints."""
     command = [sys.executable, "-c", OPEN, data.model_dump_json()]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    return [process.communicate()[0].split() for process in running]
-
-
-def test_reopening_imports_no_library_that_only_writing_needs(stdlib_corpus, stdlib_data):
-    assert in_processes(stdlib_data, 1) == [[stdlib_corpus.fingerprint]]
+    return [process.communicate()[0].strip() for process in running]
 
 
 @pytest.mark.parametrize(
@@ -187,13 +182,13 @@ def test_a_cache_that_cannot_be_written_is_reported_and_leaves_nothing(
     said = wrong(data.model_copy(update={"cache_dir": str(tmp_path / folder)}))
     assert said.startswith(f"{tmp_path}/{folder}")
     assert said.endswith(f": cannot be {message}; name another folder with data.cache_dir")
-    assert not Path(data.cache_dir).exists()
+    assert not list(Path(data.cache_dir).glob("*"))
 
 
 def test_a_bad_source_leaves_nothing(data, tmp_path):
     (tmp_path / "test00.txt").write_bytes(b"\xff")
     assert wrong(data).startswith(f"data.files: {tmp_path}/test00.txt is not UTF-8")
-    assert not Path(data.cache_dir).exists()
+    assert not list(Path(data.cache_dir).glob("*"))
 
 
 def test_an_intact_cache_that_cannot_be_written_works(data, monkeypatch):
@@ -228,7 +223,7 @@ def test_a_cache_that_cannot_be_read_is_reported_and_kept(data, monkeypatch):
 @pytest.mark.slow
 def test_processes_that_write_a_corpus_at_once_all_succeed(data):
     printed = in_processes(data, 3)
-    assert printed == [[opened(data).fingerprint]] * 3
+    assert printed == [opened(data).fingerprint] * 3
     assert [path.name for path in Path(data.cache_dir).iterdir()] == [cached_files(data).name]
     assert contents(opened(data)) == list(TEXTS.values())
 
