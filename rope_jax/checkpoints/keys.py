@@ -1,9 +1,8 @@
 """Whether a key of config.json may change the logits, by the table `config_keys.toml`."""
 
 import re
-import sys
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,49 +25,13 @@ _CHANGES = re.compile("|".join(_TABLE["changes"]), re.IGNORECASE)
 _TURN_OFF = re.compile("|".join(_TABLE["turn_off"]))
 
 
-def _number(type_: Any, least: float | int, most: float | int = 2**31 - 1) -> Callable[[Any], bool]:
-    """Return a function that says whether a value is a number from `least` to `most`."""
-    return lambda x: isinstance(x, type_) and not isinstance(x, bool) and least <= x <= most
-
-
-_IS: dict[str, Callable[[Any], bool]] = {
-    "a whole number of at least 1": _number(int, 1),
-    "a whole number of at least 0": _number(int, 0),
-    "a number above 0 and at most 1": _number(int | float, sys.float_info.min, 1),
-    "a finite number of at least 1": _number(int | float, 1, sys.float_info.max),
-    "a list": lambda x: isinstance(x, list),
-    "a mapping": lambda x: isinstance(x, Mapping),
-    "text": lambda x: isinstance(x, str),
-}
-_WANTED = {key: wanted for wanted, keys in _TABLE["values"].items() for key in keys}
-_WHOLE = {"sliding_window", *(key for key, wanted in _WANTED.items() if "whole" in wanted)}
-
-
 def without_keys(config: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
-    """Return a mapping without the ignored keys, and with 32 for a whole number written as 32.0."""
-    kept: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            value = without_keys(value, ignored)
-        elif isinstance(value, float) and key in _WHOLE and value.is_integer():
-            value = int(value)
-        if key not in ignored:
-            kept[key] = value
-    return kept
-
-
-def check_values(config: Mapping[str, Any]) -> None:
-    """ValueError for a key about layers or positions whose value is of the wrong type."""
-    _check({key: value for key, value in config.items() if key in _WANTED})
-
-
-def _check(part: Mapping[str, Any]) -> None:
-    for key, value in part.items():
-        wanted = _WANTED.get(key)
-        if wanted is not None and value is not None and not _IS[wanted](value):
-            raise ValueError(f"{key}: should be {wanted}, not {show_value(value)}")
-        if isinstance(value, Mapping):
-            _check(value)
+    """Return a mapping without the ignored keys, at any depth."""
+    return {
+        key: without_keys(value, ignored) if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if key not in ignored
+    }
 
 
 def unread_keys(config: Mapping[str, Any], known: Collection[str], pairs: int) -> list[str]:

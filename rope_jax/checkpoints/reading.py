@@ -1,19 +1,17 @@
 """The decoder's config and positions in the config.json of a Hugging Face checkpoint."""
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from flax.traverse_util import unflatten_dict
 
 from rope_jax.checkpoints.families import FAMILIES, Family
-from rope_jax.checkpoints.families.base import PATTERN
 from rope_jax.checkpoints.keys import (
     IGNORED_BY,
     POSITION_KEYS,
     REFUSED,
     TEMPERATURE_KEYS,
-    check_values,
     unread_keys,
     without_keys,
 )
@@ -28,7 +26,7 @@ from rope_jax.rope.hf.model_types import (
     GLOBAL_LAYERS_UNROTATED,
     UNROTATED_QUERIES_SCALED,
 )
-from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES
+from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES, positive_int
 
 _ROPE = ("rope_scaling", "rope_parameters")
 # Keys of other rope types that may be left over beside `rope_type: default`, which does not scale;
@@ -71,8 +69,7 @@ def read_description(
         given = text_part(without_keys(hf, ignored_keys))
         family = _family(hf.get("model_type"), given)
         given = family.upgrade(given)
-        check_values(given)
-        if (layers := given.get("num_hidden_layers") or 0) > MOST_LAYERS:
+        if (layers := positive_int(given, "num_hidden_layers")) > MOST_LAYERS:
             raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
         if given.get("use_bidirectional_attention"):
             raise ValueError("use_bidirectional_attention: is not a causal model")
@@ -94,14 +91,14 @@ def read_description(
             known |= TEMPERATURE_KEYS
         known -= _unread_positions(given, family)
         known |= {*IGNORED_BY.get(family.model_type, ()), *_restated(given, model, rope)}
-        if _misleads(given, family.windows.read(given, model["num_hidden_layers"])):
-            left_over.append(PATTERN)
         unread = unread_keys(given, known, rope["rotary_dim"] // 2)
     except ValueError as error:  # begins with a key
         name, colon, why = str(error).partition(": ")
         if why.startswith("is not used in rope parameters"):
             why += f"; if it is of no consequence, give 'ignored_keys=[{name}]'"
         raise UserError(f"{file}: {name}{colon}{why}") from None
+    except (TypeError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"{file}: has a value of a wrong kind ({error})") from None
     nested = unflatten_dict(model, sep=".")
     return Description(family, nested, rope, window, (*left_over, *unread))
 
@@ -182,14 +179,6 @@ def _restated(hf: Mapping[str, Any], model: Mapping[str, Any], rope: Mapping[str
     return restated
 
 
-def _misleads(hf: Mapping[str, Any], windows: Sequence[int | None]) -> bool:
-    """Whether the period of global layers is not that of the layers with these windows."""
-    if not (every := hf.get(PATTERN)):
-        return False
-    is_global = [window is None for window in windows]
-    return is_global != [i % every == 0 for i in range(1, len(windows) + 1)]
-
-
 def _rope(
     hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int]:
@@ -230,7 +219,9 @@ def _rope(
     if (shortest := shortest_pattern(pattern)) != [{}]:
         rope["layer_pattern"] = shortest
     longest = hf.get("max_position_embeddings")
-    return rope, geometry.train_length if longest is None else int(longest)
+    if longest is None:
+        return rope, geometry.train_length
+    return rope, positive_int(hf, "max_position_embeddings")
 
 
 def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) -> dict[str, Any]:

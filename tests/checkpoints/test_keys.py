@@ -165,13 +165,6 @@ def test_ministral3_without_rope_parameters_is_scaled_16_times(form: dict[str, A
     assert rope["scaling"].items() >= (scaling | {"mscale": 1.0, "mscale_all_dim": 1.0}).items()
 
 
-@pytest.mark.parametrize("family", ["gemma2", "vaultgemma", "olmo3"])
-def test_a_pattern_that_the_family_ignores_is_listed(family: str) -> None:
-    found = described(family, layer_types=..., sliding_window_pattern=3)
-    assert found.unread == ("sliding_window_pattern",)
-    assert found._replace(unread=()) == described(family, layer_types=...) == described(family)
-
-
 # Values
 
 
