@@ -69,6 +69,15 @@ def describe_duration(seconds: float) -> str:
     return f"about {round(seconds / 86400):,} days"
 
 
+def short_number(value: float | int) -> str:
+    """Return a number for reading: whole from 1,000 to 999,999, else with four digits."""
+    if not math.isfinite(value):
+        return "∞"
+    if 1000 <= value < 999_999.5:
+        return f"{value:,.0f}"
+    return f"{value:.4g}".replace("e+0", "e").replace("e+", "e")
+
+
 def signed_text(value: float, decimals: int = 3) -> str:
     """Return a number with its sign, if it does not round to zero; minus is U+2212."""
     text = f"{value:+.{decimals}f}".replace("-", "−")

@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from rope_jax.inspection.output import short_number
+from rope_jax.console import short_number
 from rope_jax.plots.panels import fold_title, label_lowest, panel_columns
-from rope_jax.plots.saving import save_output
+from rope_jax.plots.saving import save_figure
 from rope_jax.plots.style import MARKERS, OKABE_ITO, WIDTHS, figure_style
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.decay import (
@@ -200,7 +200,7 @@ def main() -> None:
             figure = decay_figure(asked.bases, asked.dim, asked.length)
         else:
             figure = {"base": base_figure, "turns": turns_figure}[asked.figure](KNOWN_MODELS)
-    save_output(figure, asked.output / f"rope-{asked.figure}.png")
+    save_figure(figure, asked.output / f"rope-{asked.figure}.png")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rope_jax import cli, stopping
-from rope_jax.errors import printable
+from rope_jax.errors import file_errors, printable
 
 
 def main(argv: list[str]) -> None:
@@ -17,7 +17,7 @@ def main(argv: list[str]) -> None:
     check_writable(output, table)
     from rope_jax.console import plain_console
     from rope_jax.inspection.maps import maps_figure, print_maps, shown_maps, write_map_rows
-    from rope_jax.plots.saving import save_output
+    from rope_jax.plots.saving import save_figure
     from rope_jax.plots.style import figure_style
 
     stopping.check()
@@ -28,6 +28,7 @@ def main(argv: list[str]) -> None:
     stopping.check()
     with figure_style():
         figure = maps_figure(shown, length)
-    save_output(figure, output)
-    write_map_rows(table, shown, length)
+    with file_errors(output, "written"):
+        save_figure(figure, output)
+        write_map_rows(table, shown, length)
     console.print(printable(f"figure: {output}; last row of each map: {table}"))

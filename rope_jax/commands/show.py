@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rope_jax import cli, stopping
-from rope_jax.errors import printable
+from rope_jax.errors import file_errors, printable
 
 
 def main(argv: list[str]) -> None:
@@ -13,7 +13,7 @@ def main(argv: list[str]) -> None:
         dump_inspection,
         load_inspection,
     )
-    from rope_jax.inspection.curves import InspectedModel, check_curve_count, make_curves
+    from rope_jax.inspection.curves import InspectedModel, make_curves
 
     parser = cli.parser(
         "[CONFIG.yaml]",
@@ -30,11 +30,10 @@ def main(argv: list[str]) -> None:
     model, output = InspectedModel.from_config(asked, training), Path(asked.output)
     length = asked.length or 4 * model.window
     curves = make_curves(model, asked, length)
-    check_curve_count(len(curves))
     check_writable(output)
     from rope_jax.console import plain_console
     from rope_jax.inspection.scalings import print_scaling_tables, scaling_figure
-    from rope_jax.plots.saving import save_output
+    from rope_jax.plots.saving import save_figure
     from rope_jax.plots.style import figure_style
 
     stopping.check()
@@ -45,5 +44,6 @@ def main(argv: list[str]) -> None:
     stopping.check()
     with figure_style():
         figure = scaling_figure(curves, window=model.window, length=length, title=title)
-    save_output(figure, output)
+    with file_errors(output, "written"):
+        save_figure(figure, output)
     console.print(printable(f"figure: {output}"))

@@ -1,12 +1,13 @@
 """Which curves to show: each requested scaling in each kind of layer."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rope_jax.config.entries import ENTRIES
 from rope_jax.config.inspection import ScalingConfig
 from rope_jax.config.training import TrainingConfig
+from rope_jax.console import short_number
 from rope_jax.errors import UserError, errors_in
-from rope_jax.inspection.output import short_number
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.pairs import Pairwise, exact_frequencies, turns, unseen_share, wavelengths
 from rope_jax.rope.strategies import NoScaling
@@ -36,10 +37,10 @@ class InspectedModel:
         if training is None:
             geometry = RotaryGeometry(asked.rotary_dim, asked.base, asked.train_length)
             return cls("", RotaryLayers(geometry), asked.train_length)
-        position = training.model.position.type
-        if not training.model.position.is_rotary:
+        position = training.model.position
+        if not position.is_rotary:
             raise UserError(
-                f"model.position.type: {position} rotates nothing, so there is nothing to show"
+                f"model.position.type: {position.type} rotates nothing, so there is nothing to show"
             )
         stages = tuple(training.stage_scaling(stage) for stage in range(len(training.stages)))
         window = training.stages[-1].seq_len
@@ -93,66 +94,67 @@ def make_curves(model: InspectedModel, asked: ScalingConfig, length: int) -> lis
     """Return one curve per requested scaling, or training stage, and kind of layer.
 
     Layers that override the scaling appear once, because no request changes them. length: n, tokens
-    in the text. UserError: a scaling does not fit the model.
+    in the text. UserError: a scaling does not fit the model, or a figure cannot show as many.
     """
-    layers, sliding = model.layers, model.sliding
     curves: dict[str, Curve] = {}
     for name, kind, scaling in _requests(model, asked, length):
         with errors_in(f"scalings: {name}: ", UserError):  # the message names a setting
-            alike: dict[tuple[RotaryGeometry, Scaling, Scaling, int | None], list[int]] = {}
-            for i in range(layers.count):
-                _, trained = layers.for_layer(i, model.trained)
-                key = (*layers.for_layer(i, scaling), trained, sliding[i % len(sliding)])
-                alike.setdefault(key, []).append(i)
-            for (geometry, own, trained, attended), numbers in alike.items():
-                shown, shown_kind = name, kind
-                if layers.pattern[numbers[0] % len(layers.pattern)].scaling is not None:
-                    shown, shown_kind = scaling_label(own), own.type
-                if len(alike) > 1:
-                    few = ", ".join([*map(str, numbers[:4]), *["…"] * (len(numbers) > 4)])
-                    shown += f" (layer{'s' * (len(numbers) > 1)} {few})"
-                inv_freq, m = exact_frequencies(own, geometry, length)
-                seen, _ = exact_frequencies(trained, geometry, model.window)
-                window, reach = (min(n, attended or n) for n in (model.window, length))
-                curves[shown] = Curve(
-                    shown,
-                    shown_kind,
-                    own,
-                    geometry,
-                    reach,
-                    m,
-                    inv_freq,
-                    wavelengths=wavelengths(inv_freq),
-                    turns=turns(inv_freq, window),
-                    scale=inv_freq / geometry.inv_freq(),
-                    unseen=unseen_share(inv_freq, reach, seen, window),
-                )
+            for curve in _curves_of(model, name, kind, scaling, length):
+                curves[curve.name] = curve
+    if not 1 <= len(curves) <= MAX_CURVES:
+        raise UserError(
+            f"scalings: a figure shows 1 to {MAX_CURVES} curves, counting each kind of layer, "
+            f"not {len(curves)}"
+        )
     return list(curves.values())
 
 
-def check_curve_count(count: int) -> None:
-    """UserError if there are no curves, or too many for one figure."""
-    if not 1 <= count <= MAX_CURVES:
-        raise UserError(
-            f"scalings: a figure shows 1 to {MAX_CURVES} curves, counting each kind of layer, "
-            f"not {count}"
+def _curves_of(
+    model: InspectedModel, name: str, kind: str, scaling: Scaling, length: int
+) -> Iterator[Curve]:
+    """Yield the curve of a scaling in each kind of layer."""
+    layers, sliding = model.layers, model.sliding
+    alike: dict[tuple[RotaryGeometry, Scaling, Scaling, int | None], list[int]] = {}
+    for i in range(layers.count):
+        _, trained = layers.for_layer(i, model.trained)
+        key = (*layers.for_layer(i, scaling), trained, sliding[i % len(sliding)])
+        alike.setdefault(key, []).append(i)
+    for (geometry, applied, trained, attended), numbers in alike.items():
+        shown, shown_kind = name, kind
+        if layers.pattern[numbers[0] % len(layers.pattern)].scaling is not None:
+            shown, shown_kind = scaling_label(applied), applied.type
+        if len(alike) > 1:
+            few = ", ".join([*map(str, numbers[:4]), *["…"] * (len(numbers) > 4)])
+            shown += f" (layer{'s' * (len(numbers) > 1)} {few})"
+        inv_freq, m = exact_frequencies(applied, geometry, length)
+        seen, _ = exact_frequencies(trained, geometry, model.window)
+        window, reach = (min(n, attended or n) for n in (model.window, length))
+        yield Curve(
+            shown,
+            shown_kind,
+            applied,
+            geometry,
+            reach,
+            m,
+            inv_freq,
+            wavelengths=wavelengths(inv_freq),
+            turns=turns(inv_freq, window),
+            scale=inv_freq / geometry.inv_freq(),
+            unseen=unseen_share(inv_freq, reach, seen, window),
         )
 
 
 def _requests(
     model: InspectedModel, asked: ScalingConfig, length: int
-) -> list[tuple[str, str, Scaling]]:
-    """Return a name, a kind and a scaling for each request."""
+) -> Iterator[tuple[str, str, Scaling]]:
+    """Yield a name, a kind and a scaling for each request."""
     if model.name and "scalings" not in asked.model_fields_set:
-        stages = [
-            (f"stage {number}: {scaling_label(scaling)}", scaling.type, scaling)
-            for number, scaling in enumerate(model.stages)
-            if scaling not in (*model.stages[:number], model.trained)
-        ]
-        return [*stages, ("trained", "trained", model.trained)]
-    requests = []
+        for number, scaling in enumerate(model.stages):
+            if scaling not in (*model.stages[:number], model.trained):
+                yield f"stage {number}: {scaling_label(scaling)}", scaling.type, scaling
+        yield "trained", "trained", model.trained
+        return
     for entry in asked.scalings:
         with errors_in(f"scalings: {entry.label}: ", UserError):  # auto's factor may not fit
             scaling = entry.at(length, model.window, model.trained)
-        requests.append((entry.label, entry.type, scaling))
-    return requests
+        yield entry.label, entry.type, scaling

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -20,15 +20,17 @@ from rich.console import Console
 from rich.text import Text
 
 from rope_jax.config.inspection import MapsConfig
+from rope_jax.console import print_table, short_number
 from rope_jax.errors import UserError, errors_in
-from rope_jax.inspection.output import print_table, short_number, write_csv
-from rope_jax.plots.panels import fold_text, label_lowest
-from rope_jax.plots.style import SMALL_SIZE, WIDTHS
+from rope_jax.plots.panels import fold_text, label_lowest, make_grid
+from rope_jax.plots.style import SMALL_SIZE
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.pairs import exact_frequencies
+from rope_jax.runs.tables import format_csv
+from rope_jax.sealed import write_text
 
 PLAIN_NAME = "rope"
 _PLAIN = (MapBand(BandMask()),)
@@ -111,9 +113,8 @@ def _visit(name: str, settings: str, bands: tuple[MapBand, ...], asked: MapsConf
 def _slowest_pair(band: MapBand, geometry: RotaryGeometry, length: int) -> MapBand:
     """Return a band whose r is that of the slowest pair, if it has frequencies θ' of its own.
 
-    θ'·(f − g) + (θ − θ')·border is the angle θ·r of a band with the divisor θ/θ'.
-
-    ValueError: the scaling that gives θ' does not fit the geometry.
+    θ'·(f − g) + (θ − θ')·border is the angle θ·r of a band with the divisor θ/θ'. ValueError: the
+    scaling that gives θ' does not fit the geometry.
     """
     if band.far is None:
         return band
@@ -141,7 +142,7 @@ def print_maps(console: Console, shown: Sequence[ShownMap]) -> None:
         if made.obstacle:
             console.print(Text(f"{made.name}: {made.obstacle}"))
     console.print(
-        "visible: share of the keys up to the query's own that it sees\n"
+        "\nvisible: share of the keys up to the query's own that it sees\n"
         "reaches n: all of these keys are at positions r that occurred in training, up to L − 1\n",
         style="dim",
     )
@@ -149,13 +150,13 @@ def print_maps(console: Console, shown: Sequence[ShownMap]) -> None:
 
 def write_map_rows(path: Path, shown: Sequence[ShownMap], length: int) -> None:
     """Write r(n − 1, n − 1 − d) by map, one row per distance d; "" for a hidden key."""
-    places = np.arange(length)
-    columns = [relative_positions(made.bands, places[-1:], places[::-1])[0] for made in shown]
+    tokens = np.arange(length)
+    columns = [relative_positions(made.bands, tokens[-1:], tokens[::-1])[0] for made in shown]
     rows = (
         [str(distance), *("" if np.isnan(r) else f"{r:.12g}" for r in row)]
         for distance, row in enumerate(zip(*columns, strict=True))
     )
-    write_csv(path, ["distance", *(made.name for made in shown)], rows)
+    write_text(path, format_csv(["distance", *(made.name for made in shown)], rows))
 
 
 def maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
@@ -165,18 +166,17 @@ def maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
     and hatching of their own. Of more than 512 tokens, 512 evenly spaced ones are drawn.
     """
     columns = min(3, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    figure = Figure(figsize=(WIDTHS["page"], 0.9 + 6.6 / columns * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for place, axis in enumerate(grid.flat):
-        axis.set_visible(place < len(shown))
-        if place < len(shown):
-            image = _panel(axis, shown[place], length)
-            label_lowest(axis, "key j", place, len(shown), columns)
-        if place % columns == 0:
+    title = f"relative positions; trained window L {shown[0].window:,}, text of n {length:,} tokens"
+    grid: dict[str, Any] = {"row_height": 6.6 / columns, "extra": 0.75, "title": title}
+    figure, axes = make_grid(len(shown), columns, width="page", **grid)
+    for number, (axis, made) in enumerate(zip(axes, shown, strict=True)):
+        image = _panel(axis, made, length)
+        label_lowest(axis, "key j", number, len(shown), columns)
+        if number % columns == 0:
             axis.set_ylabel("query i")
     last = shown[0].window - 1
-    bar = figure.colorbar(image, ax=grid, extend="max", shrink=min(1, 2 / rows), pad=0.02)
+    shrink = min(1, 2 * columns / len(shown))
+    bar = figure.colorbar(image, ax=axes, extend="max", shrink=shrink, pad=0.02)
     bar.set_label("relative position r(i, j)")
     ticks = [tick for tick in bar.get_ticks() if tick < 0.93 * last]
     bar.set_ticks([*ticks, last], labels=[f"{tick:,.0f}" for tick in (*ticks, last)])
@@ -185,15 +185,12 @@ def maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
         Patch(facecolor="white", edgecolor="0.6", label="not visible"),
     ]
     figure.legend(handles=meanings, loc="outside lower center", ncols=2)
-    figure.suptitle(
-        f"relative positions; trained window L {last + 1:,}, text of n {length:,} tokens"
-    )
     return figure
 
 
 def _panel(axis: Axes, made: ShownMap, length: int) -> AxesImage:
-    places = np.unique(np.linspace(0, length - 1, min(length, MAX_PIXELS)).round().astype(int))
-    r = relative_positions(made.bands, places, places)
+    tokens = np.unique(np.linspace(0, length - 1, min(length, MAX_PIXELS)).round().astype(int))
+    r = relative_positions(made.bands, tokens, tokens)
     edges = (-0.5, length - 0.5)
     image = axis.imshow(
         r,
@@ -205,7 +202,7 @@ def _panel(axis: Axes, made: ShownMap, length: int) -> AxesImage:
     untrained = r > made.window - 1
     if untrained.any():
         hatched = axis.contourf(
-            *(places, places, untrained), levels=[0.5, 1.5], colors="none", hatches=[_HATCH]
+            *(tokens, tokens, untrained), levels=[0.5, 1.5], colors="none", hatches=[_HATCH]
         )
         hatched.set(edgecolor="white", linewidth=0)
     title = fold_text(f"{made.name} {made.settings and f'({made.settings})'}", 28)

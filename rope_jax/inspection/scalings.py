@@ -1,58 +1,49 @@
 """Scalings pair by pair: tables and a figure of wavelengths, scale, and angles not seen before."""
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from rich.console import Console
 
+from rope_jax.console import print_table, short_number
 from rope_jax.inspection.curves import Curve
-from rope_jax.inspection.output import Row, print_table, short_number
 from rope_jax.plots.panels import add_legend, fold_title
 from rope_jax.plots.style import NOTE, SMALL_SIZE, WIDTHS, assign_styles
 from rope_jax.rope.pairs import Pairwise
 
 _MAX_NAME = 30  # characters of a curve's name in a figure
+_QUANTITIES = {
+    "wavelengths": "wavelength 2π/θ', tokens",
+    "turns": "turns in the training window, L·θ'/(2π)",
+    "scale": "scale relative to none, θ'/θ",
+    "unseen": "unseen: share of the circle that the text covers but training did not",
+}
 
 
 def print_scaling_tables(console: Console, curves: Sequence[Curve]) -> None:
     """Print one table per quantity, indexed by pair; then a summary with one row per curve."""
-    quantities: dict[str, tuple[str, Callable[[float], str]]] = {
-        "wavelength 2π/θ', tokens": ("wavelengths", short_number),
-        "turns in the training window, L·θ'/(2π)": ("turns", _turns),
-        "scale relative to none, θ'/θ": ("scale", _scale),
-        "unseen: share of the circle that the text covers but training did not": ("unseen", _share),
-    }
-    for title, (quantity, text) in quantities.items():
-        columns = [map(text, getattr(curve, quantity)) for curve in curves]
-        rows = _merged_rows(list(zip(*columns, strict=True)))
+    for quantity, title in _QUANTITIES.items():
+        columns = [map(short_number, getattr(curve, quantity)) for curve in curves]
+        rows = [(str(pair), *cells) for pair, cells in enumerate(zip(*columns, strict=True))]
         console.print(title, style="bold")
         print_table(console, ["pair", *(curve.name for curve in curves)], rows, left=0)
+        console.print()
     console.print("summary", style="bold")
     headings = ("scaling", "wavelengths", "θ'/θ", "m", "queries", "< 1 turn", "unseen")
     print_table(console, headings, [_summary(curve) for curve in curves])
     console.print(
-        "m: factor on queries and keys, so m² on a score\n"
+        "\nm: factor on queries and keys, so m² on a score\n"
         "queries: factor on whole queries, from the first position to the last\n"
         "< 1 turn: pairs that complete no turn in the training window; unseen: mean over pairs\n",
         style="dim",
     )
 
 
-def _merged_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return rows with the numbers of their pairs; neighbours with the same cells share a row."""
-    made: list[Row] = []
-    for cells, alike in itertools.groupby(range(len(rows)), key=rows.__getitem__):
-        first, *more = map(str, alike)
-        made.append((f"{first}–{more[-1]}" if more else first, *cells))
-    return made
-
-
-def _summary(curve: Curve) -> Row:
+def _summary(curve: Curve) -> tuple[str, ...]:
     query = "1"
     if curve.scaling.query_scale is not None:
         last = curve.scaling.query_scale_at(curve.geometry, np.array([curve.length - 1]))[0]
@@ -64,7 +55,7 @@ def _summary(curve: Curve) -> Row:
         f"{curve.m:.4g}",
         query,
         f"{(curve.turns < 1).sum()} of {curve.inv_freq.size}",
-        _share(curve.unseen.mean()),
+        short_number(curve.unseen.mean()),
     )
 
 
@@ -72,22 +63,6 @@ def _range(first: float, last: float) -> str:
     if np.isclose(first, last):
         return short_number(first)
     return f"{short_number(first)} … {short_number(last)}"
-
-
-def _share(value: float) -> str:
-    """Format a share; only exactly 0 is shown as 0."""
-    if value == 0:
-        return "0"
-    return "<0.001" if value < 0.0005 else f"{value:.3f}"
-
-
-def _scale(value: float) -> str:
-    # drop the digits in which only rounding differs, so that equal neighbours look equal
-    return f"{float(f'{value:.9g}'):.3g}"
-
-
-def _turns(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else short_number(value)
 
 
 def scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title: str) -> Figure:
@@ -98,20 +73,22 @@ def scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title: 
     figure = Figure(figsize=(WIDTHS["page"], 7.0), layout="constrained")
     wavelength, scale, unseen = figure.subplots(3, 1, sharex=True, height_ratios=(1.3, 1, 1))
     styles = _pair_styles(curves)
-    wavelengths = [curve.wavelengths for curve in curves]
-    _log_panel(wavelength, styles, wavelengths, base=10)
+    _log_panel(wavelength, styles, [curve.wavelengths for curve in curves], base=10)
     lengths = {"window": window} | ({"text": length} if length != window else {})
     for name, tokens in lengths.items():
         wavelength.axhline(tokens, color="0.6", linewidth=1, zorder=0)
-        place: dict[str, Any] = {"va": "bottom" if tokens == max(window, length) else "top"}
-        place |= {"transform": wavelength.get_yaxis_transform()}
-        text = f"{name} {tokens:,}"
-        wavelength.text(1.005, tokens, text, fontsize=SMALL_SIZE, color=NOTE, **place)
+        side = "bottom" if tokens == max(window, length) else "top"
+        look: dict[str, Any] = {"fontsize": SMALL_SIZE, "color": NOTE, "va": side}
+        at_edge = wavelength.get_yaxis_transform()
+        wavelength.text(1.005, tokens, f"{name} {tokens:,}", transform=at_edge, **look)
     wavelength.set_ylabel("wavelength 2π/θ' (tokens)")
     _log_panel(scale, styles, [curve.scale for curve in curves], base=2)
     scale.set_ylabel("scale relative to none θ'/θ")
     for curve, style in zip(curves, styles, strict=True):
-        unseen.plot(curve.unseen, label=shortened(curve.name), **style)
+        label = curve.name
+        if len(label) > _MAX_NAME:
+            label = label[: _MAX_NAME - 1] + "…"
+        unseen.plot(curve.unseen, label=label, **style)
     unseen.set_ylim(-0.03, 1.03)
     unseen.set_ylabel("unseen share of the circle")
     unseen.set_xlabel("pair, fastest first")
@@ -124,45 +101,42 @@ def scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title: 
     return figure
 
 
-def shortened(name: str) -> str:
-    """Return a curve's name as a figure has room for it."""
-    return name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 1] + "…"
-
-
 def _pair_styles(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """Return styles with markers, at other pairs for every curve; coinciding curves are visible."""
+    """Return styles by which coinciding curves are visible.
+
+    Each curve is thinner than the one beneath it, and has markers at other pairs.
+    """
     every = max(1, curves[0].inv_freq.size // 12)
-    # each thinner than the one beneath it
-    widths = np.linspace(2.4, 1.0, len(curves)) if len(curves) > 1 else [1.3]
+    widths = np.linspace(2.4, 1.0, len(curves))
     styles = assign_styles({curve.name: curve.kind for curve in curves}).values()
     return [
-        vars(style) | {"linewidth": width, "markersize": 4, "markevery": (place % every, every)}
-        for place, (style, width) in enumerate(zip(styles, widths, strict=True))
+        vars(style) | {"linewidth": width, "markersize": 4, "markevery": (number % every, every)}
+        for number, (style, width) in enumerate(zip(styles, widths, strict=True))
     ]
 
 
 def _log_panel(
     axis: Axes, styles: Sequence[dict[str, Any]], values: Sequence[Pairwise], *, base: int
 ) -> None:
-    """Draw one line per curve on a logarithmic axis, with a place at its edge for 0 or ∞."""
-    rotates = [np.isfinite(value) & (value > 0) for value in values]
-    finite = np.concatenate([value[r] for value, r in zip(values, rotates, strict=True)])
-    low, high = (finite.min(), finite.max()) if finite.size else (1.0, 1.0)
-    at_top = any(np.isinf(value).any() for value in values)
-    edge = 3 * high if at_top else low / 3
-    for value, r, style in zip(values, rotates, styles, strict=True):
-        axis.plot(np.where(r, value, edge), **style)
+    """Draw one line per curve on a logarithmic axis, with a tick at its edge for 0 or ∞."""
+    every = np.stack(values)
+    rotates = np.isfinite(every) & (every > 0)
+    finite = every[rotates] if rotates.any() else np.ones(1)
+    at_top = bool(np.isinf(every).any())
+    edge = 3 * finite.max() if at_top else finite.min() / 3
+    for value, style in zip(np.where(rotates, every, edge), styles, strict=True):
+        axis.plot(value, **style)
     axis.set_yscale("log", base=base)
     axis.yaxis.set_major_locator(LogLocator(base=base, numticks=10))
     axis.yaxis.set_major_formatter(
-        FuncFormatter(lambda x, _: short_number(x) if x >= 1 else f"1/{short_number(1 / x)}")
+        lambda x, _: short_number(x) if x >= 1 else f"1/{short_number(1 / x)}"
     )
     axis.minorticks_off()
-    if not np.all(rotates):
-        ends = axis.get_ylim()
-        axis.set_yticks([tick for tick in axis.get_yticks() if low / 1.5 < tick < high * 1.5])
+    if not rotates.all():
+        ends, ticks = axis.get_ylim(), axis.get_yticks()
+        inside = (ticks > finite.min() / 1.5) & (ticks < finite.max() * 1.5)
+        axis.set_yticks(ticks[inside])
         axis.set_ylim(ends)
         label: dict[str, Any] = {"ha": "right", "va": "center"}
-        axis.text(
-            -0.01, edge, "∞" if at_top else "0", transform=axis.get_yaxis_transform(), **label
-        )
+        label["transform"] = axis.get_yaxis_transform()
+        axis.text(-0.01, edge, "∞" if at_top else "0", **label)

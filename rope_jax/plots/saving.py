@@ -7,7 +7,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rope_jax.errors import UserError
 from rope_jax.plots.style import figure_style
 from rope_jax.sealed import replacing
 
@@ -53,14 +52,6 @@ def save_figure(figure: Figure, path: Path) -> None:
     with ExitStack() as stack:
         for file in figure_files(path):
             write_figure(figure, stack.enter_context(replacing(file)))
-
-
-def save_output(figure: Figure, path: Path) -> None:
-    """Save a figure as the key `output` says; UserError: it cannot be written."""
-    try:
-        save_figure(figure, path)
-    except OSError as error:
-        raise UserError(f"output: {path} cannot be written ({error.strerror or error})") from None
 
 
 def write_figure(figure: Figure, path: Path) -> None:
