@@ -20,7 +20,6 @@ MARK = "†"
 # A separator, "s" or "seed" if anything, and the digits: not the 2 of gpt2 nor the s of novels.
 _SEED_SUFFIX = re.compile(r"[-_.=](?:(?:s|seed)[-_.=]?)?\d+$")
 _MAX_NAMES = 4  # a larger group is named after its first and last run
-_ABSENT = "absent"
 _MAX_IN_BRIEF = 3
 
 
@@ -160,9 +159,8 @@ def _stem(group: Sequence[Sweep]) -> str:
 def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
     """Return the settings in which experiments differ: for each, its own value by dotted key.
 
-    Defaults are filled in. A key that only some have is listed where its value is not the default;
-    where the section itself is missing, its value is "absent". None is not compared. How an
-    imported model was trained is not known.
+    Defaults are filled in. A key that only some have is listed where its value is not the default.
+    None is not compared. How an imported model was trained is not known.
     """
     flat, given, imported = {}, {}, set()
     for i, text in enumerate(experiments):
@@ -176,22 +174,17 @@ def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
     for key in dict.fromkeys(key for values in flat.values() for key in values):
         is_known = key.partition(".")[0] in ("imported", "model", "rope")
         known = {i: values for i, values in flat.items() if is_known or i not in imported}
-        present = [values[key] for values in known.values() if key in values]
+        present = {i: values[key] for i, values in known.items() if key in values}
         everywhere = len(present) == len(known)
-        sections = [value for value in present if isinstance(value, dict)]
-        if everywhere and all(value == present[0] for value in present):
+        first = next(iter(present.values()), None)
+        if everywhere and all(value == first for value in present.values()):
             continue
-        if key == "imported.identity":  # a hash, which tells a reader nothing
-            continue
-        named = f"{key}.type" if any("type" in section for section in sections) else key
-        for i, values in known.items():
-            parent = key.rpartition(".")[0]
-            if sections and not isinstance(values.get(key), dict):
-                if parent == "" or isinstance(values.get(parent), dict):
-                    differing[i][named] = _ABSENT
+        for i, value in present.items():
             # a `type` is the default of its own model, so it counts if its section was given
-            elif not sections and (everywhere or key.removesuffix(".type") in given[i]):
-                differing[i][key] = _text(values[key])
+            is_given = everywhere or key.removesuffix(".type") in given[i]
+            is_hash = key == "imported.identity"  # which tells a reader nothing
+            if is_given and not is_hash and not isinstance(value, dict):
+                differing[i][key] = _text(value)
     return differing
 
 

@@ -17,7 +17,7 @@ from rope_jax.config.load import load, validate
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, file_errors
 from rope_jax.results.files import MAIN_FILES, SweepFiles
 from rope_jax.results.rows import PointKey
 
@@ -37,10 +37,8 @@ def find_sweeps(paths: Sequence[Path], name: str | None) -> list[Path]:
     """
     by_path = {}
     for path in paths:
-        try:
+        with file_errors(path):
             by_path[path] = _sweeps_of(path, name)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     runs = {path: folders for path, folders in by_path.items() if folders != [path]}
     names = [{folder.name for folder in folders} for folders in runs.values()]
     common = set[str]().union(*names).intersection(*names)
@@ -81,13 +79,9 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
 
 def _finish(folder: Path) -> None:
     """Put a sweep's folder in place if the process that was replacing it was killed."""
-    try:
+    advice = "a killed sweep left it under a temporary name; run this where it can be written"
+    with file_errors(folder, "put in place", advice):
         sealed.finish_replacing(folder)
-    except OSError as error:
-        raise UserError(
-            f"{folder}: a killed sweep left it under a temporary name, and it "
-            f"cannot be put back ({error.strerror}); run this where the folder can be written"
-        ) from None
 
 
 def _is_sweep(folder: Path) -> bool:

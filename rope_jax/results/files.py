@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rope_jax import sealed
 from rope_jax.config.messages import alternatives, explain_value
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, file_errors
 from rope_jax.protocols import PROTOCOLS
 from rope_jax.results.rows import DocumentRow, PointKey, Row
 from rope_jax.results.statistics import Sums
@@ -35,9 +35,6 @@ from rope_jax.runs.logs import finite
 from rope_jax.runs.tables import format_csv, text_of_cell
 
 MAIN_FILES = ("results.csv", "sweep.yaml", "summary.json")
-# Columns that earlier versions did not write: their values, or the column that has them.
-_DEFAULTS = {"metric": "nats", "bpb_low": "", "bpb_high": ""}
-_SAME_AS = {"value": "nll"}
 _Row = TypeVar("_Row", Row, DocumentRow)
 
 
@@ -132,14 +129,20 @@ class SweepFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        try:
+        with file_errors(folder / sealed.CHECKSUMS, advice="sweep again"):
             self._checksums = sealed.read_checksums(folder) or {}
-        except OSError as error:
-            path = folder / sealed.CHECKSUMS
-            raise UserError(f"{path}: cannot be read ({error.strerror}); sweep again") from None
 
     def rows(self) -> list[Row]:
-        return read_results(*self._read("results.csv"))
+        """Return the rows of results.csv, of which there is at least one."""
+        path, content = self._read("results.csv")
+        rows = _read_rows(path, content, Row)
+        for number, row in enumerate(rows, start=2):
+            if row.protocol not in PROTOCOLS:
+                known = alternatives(list(PROTOCOLS))
+                raise UserError(f"{path}: line {number}: protocol should be {known}; sweep again")
+        if not rows:
+            raise UserError(f"{path}: holds no results; sweep again")
+        return rows
 
     def sums(self) -> dict[PointKey, Sums]:
         """Return the sums of each point, with the units in the order of their numbers."""
@@ -186,44 +189,20 @@ class SweepFiles:
 
     def _read(self, name: str) -> tuple[Path, bytes]:
         path = self._folder / name
-        try:
+        with file_errors(path, advice="sweep again"):
             content = path.read_bytes()
-        except OSError as error:
-            what = "missing" if isinstance(error, FileNotFoundError) else "cannot be read"
-            raise UserError(f"{path}: {what} ({error.strerror}); sweep again") from None
         sealed.check_content(path, content, self._checksums or None)
         return path, content
 
 
-def read_results(
-    path: Path, content: bytes, defaults: Mapping[str, str] | None = None
-) -> list[Row]:
-    """Return the rows of results.csv; defaults: of columns that may be missing."""
-    rows = _read_rows(path, content, Row, defaults or {})
-    for number, row in enumerate(rows, start=2):
-        # earlier versions wrote bits per byte of all texts, not of the scored tokens
-        if row.bpb_low is None and row.bpb and not math.isclose(row.bpb * math.log(2), row.nll):
-            rows[number - 2] = row._replace(bpb=None)
-        if row.protocol not in PROTOCOLS:
-            known = alternatives(list(PROTOCOLS))
-            raise UserError(f"{path}: line {number}: protocol should be {known}; sweep again")
-    if not rows:
-        raise UserError(f"{path}: holds no results; sweep again")
-    return rows
-
-
-def _read_rows(
-    path: Path, content: bytes, row_type: type[_Row], defaults: Mapping[str, str] | None = None
-) -> list[_Row]:
+def _read_rows(path: Path, content: bytes, row_type: type[_Row]) -> list[_Row]:
     """Return the lines of a CSV file as rows of this type, whose fields are columns."""
     try:
         reader = csv.reader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
-        table: list[list[str]] = [line for line in reader if line] or [[]]
+        header, *lines = [line for line in reader if line] or [[]]
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
-    header: list[str] = table[0]
-    later: dict[str, str] = _DEFAULTS | dict(defaults or {})
-    missing = [name for name in row_type._fields if name not in {*header, *later, *_SAME_AS}]
+    missing = [name for name in row_type._fields if name not in header]
     if missing:
         raise UserError(
             f"{path}: has no column {', '.join(missing)}; it is damaged or was made by another "
@@ -231,12 +210,12 @@ def _read_rows(
         )
     hints = get_type_hints(row_type)
     may_be_empty = {name for name, hint in hints.items() if type(None) in get_args(hint)}
-    rows = []
-    for number, line in enumerate(table[1:], start=2):
+    rows: list[dict[str, str | None]] = []
+    for number, line in enumerate(lines, start=2):
         if len(line) != len(header):
             raise UserError(f"{path}: line {number} is incomplete; sweep again")
-        cells = later | dict(zip(header, map(text_of_cell, line), strict=True))
-        row = {name: cells[name if name in cells else _SAME_AS[name]] for name in row_type._fields}
+        cells = dict(zip(header, map(text_of_cell, line), strict=True))
+        row = {name: cells[name] for name in row_type._fields}
         rows.append(row | {name: None for name in may_be_empty if row[name] == ""})
     try:
         return TypeAdapter(list[row_type]).validate_python(rows)  # type: ignore[valid-type]

@@ -69,7 +69,7 @@ def experiment(**changes):
         (
             [experiment(rope__map={"type": "rerope", "window": 64}, stages__0__seq_len=256)],
             [
-                "rope.map.type absent, stages.0.seq_len 128",
+                "rope.map null, stages.0.seq_len 128",
                 "rope.map.type rerope, rope.map.window 64, stages.0.seq_len 256",
             ],
         ),
@@ -77,7 +77,7 @@ def experiment(**changes):
         (
             [experiment(stages=[STAGE, STAGE])],
             [
-                "stages.1 absent",
+                "",
                 "stages.1.steps 1000, stages.1.seq_len 128, stages.1.batch_size 16",
             ],
         ),
@@ -94,8 +94,8 @@ def experiment(**changes):
                 ),
             ],
             [
-                "imported absent, model.hidden_size 128, stages.0.seq_len 128",
-                "imported absent, model.hidden_size 128, stages.0.seq_len 256",
+                "imported null, model.hidden_size 128, stages.0.seq_len 128",
+                "imported null, model.hidden_size 128, stages.0.seq_len 256",
                 "imported.model a.gguf, model.hidden_size 96",
             ],
         ),
