@@ -30,6 +30,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.backends import BACKENDS, AttentionName
+from rope_jax.attention.base import Inputs
 from rope_jax.collectives import CONTEXT, ROWS, TENSOR, Collectives
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import ModelConfig
@@ -116,8 +117,8 @@ def banded(backend: AttentionName) -> Attend:
     interaction = Interaction((BandMask(beyond=_BORDER), BandMask(nearest=_BORDER)))
 
     def attend(q: Array, k: Array, v: Array, ids: Array | None, over: Collectives) -> Array:
-        queries = q, q * jnp.asarray(0.5, q.dtype)
-        return BACKENDS[backend].attend_bands(queries, (k, k), v, ids, interaction, {}, over.part)
+        bands = Inputs((q, q * jnp.asarray(0.5, q.dtype)), (k, k), v, ids, over.part)
+        return BACKENDS[backend].attend_bands(interaction, bands)
 
     return attend
 

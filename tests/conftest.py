@@ -30,6 +30,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax
+import jaxtyping
 from jax._src import compiler
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -92,3 +93,9 @@ def call(
         return ended.value.code or 0, *capfd.readouterr()
 
     return call
+
+
+@pytest.fixture
+def wrong_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn the type checker off for a test that passes values of wrong types on purpose."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

@@ -16,14 +16,21 @@ from rope_jax.positions.zigzag import ZigZag
 
 
 class Inputs(NamedTuple):
-    """The arrays that attention is computed from, as `Backend.attend_bands` describes them."""
+    """The arrays that attention is computed from.
+
+    queries, keys: rotated, one array for each band of an `Interaction`.
+    segment_ids:   documents; a query sees only its own. None: each row is one document.
+    part:          which of the S tokens the queries are, where devices share a window; without it,
+                   they are the last T.
+    params:        arrays for the interaction's functions; differentiable.
+    """
 
     queries: tuple[Float[Array, "B T N H"], ...]
     keys: tuple[Float[Array, "B S K H"], ...]
     v: Float[Array, "B S K V"]
-    segment_ids: Int[Array, "B S"] | None
-    part: ZigZag | None
-    params: Params
+    segment_ids: Int[Array, "B S"] | None = None
+    part: ZigZag | None = None
+    params: Params = {}  # noqa: RUF012
 
     @property
     def scaled_queries(self) -> list[Float[Array, "B T N H"]]:
@@ -40,8 +47,7 @@ class Backend:
     """One way to compute causal attention, and what the rest has to know about it.
 
     Query head n reads key-value head n // (N/K). Masks count tokens in the window, never position
-    ids, since positions may jump. `part` says which of the S tokens the queries are, where devices
-    share a window; without it, they are the last T.
+    ids, since positions may jump.
     """
 
     name: ClassVar[str]
@@ -77,41 +83,22 @@ class Backend:
         sliding_window: int | None = None,
         part: ZigZag | None = None,
     ) -> Float[Array, "B T N V"]:
-        """Return softmax(q·kᵀ/√H)·v, with a float32 softmax.
+        """Return softmax(q·kᵀ/√H)·v of one band, with a float32 softmax.
 
-        segment_ids: documents; a query sees only its own. None: each row is one document.
         sliding_window: how many keys a query sees, its own included; None: all up to its own.
         """
-        interaction = Interaction().within(sliding_window)
-        return self.attend_bands((q,), (k,), v, segment_ids, interaction, {}, part)
+        inputs = Inputs((q,), (k,), v, segment_ids, part)
+        return self.attend_bands(Interaction().within(sliding_window), inputs)
 
     def attend_bands(
-        self,
-        queries: tuple[Float[Array, "B T N H"], ...],
-        keys: tuple[Float[Array, "B S K H"], ...],
-        v: Float[Array, "B S K V"],
-        segment_ids: Int[Array, "B S"] | None,
-        interaction: Interaction,
-        params: Params,
-        part: ZigZag | None = None,
-        *,
-        low_precision: bool = False,
+        self, interaction: Interaction, inputs: Inputs, low_precision: bool = False
     ) -> Float[Array, "B T N V"]:
-        """Return softmax(scores)·v over the keys of all bands of an `Interaction`.
+        """Return softmax(scores)·v over the keys of all bands: the method of a new backend.
 
-        queries, keys: rotated, one array for each band.
         interaction: which keys each band holds, and how scores and values are computed; static.
-        params: arrays for the interaction's functions; differentiable.
         low_precision: round the factors of products to bfloat16. Only for a backend that
             `has_precision`; others are given queries, keys and values that are rounded already.
         """
-        inputs = Inputs(queries, keys, v, segment_ids, part, params)
-        return self.compute(interaction, inputs, low_precision)
-
-    def compute(
-        self, interaction: Interaction, inputs: Inputs, low_precision: bool
-    ) -> Float[Array, "B T N V"]:
-        """`attend_bands`, which every backend with a softmax defines here."""
         raise NotImplementedError
 
     def attend_features(

@@ -14,7 +14,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rope_jax.attention.base import Inputs
 from rope_jax.positions.interaction import (
+    Block,
+    Indices,
     Interaction,
+    Logits,
     Params,
     Scores,
     product,
@@ -172,7 +175,7 @@ class Blocks:
         logits = masked_logits(self.interaction.scores, seen, index, params, queries, keys)
         if self.key_padding:
             # Not −∞: a query before the first key sees only padding; its row_sum must not be 0.
-            padding = jnp.where(index[1] < 0, np.float32(-1e30), np.float32(0))
+            padding = jnp.where(index.key < 0, np.float32(-1e30), np.float32(0))
             logits = logits + padding[None, None, None, None]
         if self.segment_ids is not None:
             of_queries, of_keys = self.segment_ids[self.diagonal(i)], self.segment_ids[j]
@@ -193,12 +196,10 @@ class Blocks:
             seen = by_document_position if seen is None else seen & by_document_position
         return None if seen is None else seen[:, None, None]
 
-    def indices(
-        self, i: Int[Array, ""], j: Int[Array, ""]
-    ) -> tuple[Int[Array, " block"], Int[Array, " block"]]:
+    def indices(self, i: Int[Array, ""], j: Int[Array, ""]) -> Indices:
         """Return the indices in the window of query block i and key block j; below 0 is padding."""
         within = jnp.arange(self.block) - self.key_padding
-        return self.diagonal(i) * self.block + within, j * self.block + within
+        return Indices(self.diagonal(i) * self.block + within, j * self.block + within)
 
     def of_queries(
         self, x: Float[Array, "B T N H"], kv_heads: int
@@ -235,16 +236,18 @@ def document_positions(segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
 def masked_logits(
     scores: Scores,
     seen: Sequence[Bool[Array, "#B 1 1 T S"] | None],
-    index: tuple[Int[Array, " T"], Int[Array, " S"]],
+    index: Indices,
     params: Params,
     queries: Sequence[Float[Array, "B K G T H"]],
     keys: Sequence[Float[Array, "B K S H"]],
-) -> Float[Array, "B K G T S"]:
+) -> Logits:
     """Return the logits of some queries and keys, −∞ where a key is hidden.
 
     seen, queries, keys: of each band. The first band's seen is None if it holds all of the keys.
     """
-    first, *others = (scores(params, q, k, *index) for q, k in zip(queries, keys, strict=True))
+    first, *others = (
+        scores(params, Block(q, k, index)) for q, k in zip(queries, keys, strict=True)
+    )
     logits = first if seen[0] is None else first + _hiding(~seen[0])
     for seen_of_band, logits_of_band in zip(seen[1:], others, strict=True):
         assert seen_of_band is not None  # distances decide which of several bands a key is in
@@ -257,13 +260,13 @@ def weighted_values(
     params: Params,
     weights: Float[Array, "B K G T S"],
     values: Float[Array, "B K S V"],
-    index: tuple[Int[Array, " T"], Int[Array, " S"]],
+    index: Indices,
 ) -> Float[Array, "B K G T V"]:
     """Return weights · values, and what the interaction adds, in float32."""
     out = product(stacked(weights.astype(values.dtype)), values)
     out = unstacked(out, weights.shape[2])
     added = interaction.values
-    return out if added is None else out + added(params, weights, *index)
+    return out if added is None else out + added(params, weights, index)
 
 
 def value_gradients(
@@ -272,7 +275,7 @@ def value_gradients(
     probabilities: Float[Array, "B K G T S"],
     values: Float[Array, "B K S V"],
     dout: Float[Array, "B K G T V"],
-    index: tuple[Int[Array, " T"], Int[Array, " S"]],
+    index: Indices,
     d_params: Params,
 ) -> tuple[Float[Array, "B K G T S"], Float[Array, "B K V S"], Params]:
     """Return the gradients of `weighted_values` w.r.t. weights, values (transposed) and params.
@@ -286,7 +289,7 @@ def value_gradients(
     added = interaction.values
     if added is None:
         return d_weights, d_values, d_params
-    _, pull_back = jax.vjp(lambda n, w: added(n, w, *index), params, probabilities)
+    _, pull_back = jax.vjp(lambda n, w: added(n, w, index), params, probabilities)
     more_d_params, more_d_weights = pull_back(dout.astype(jnp.float32))
     return d_weights + more_d_weights, d_values, jax.tree.map(jnp.add, d_params, more_d_params)
 

@@ -51,7 +51,7 @@ class Blockwise(Backend):
     def __init__(self, block: int = BLOCK) -> None:
         self.block = block
 
-    def compute(
+    def attend_bands(
         self, interaction: Interaction, inputs: Inputs, low_precision: bool = False
     ) -> Float[Array, "B T N V"]:
         length, block = inputs.v.shape[1], self.block
@@ -63,23 +63,26 @@ class Blockwise(Backend):
 
 
 class PlainKernel(Backend):
-    """A backend whose own `attend` computes one band of dot products.
+    """A kernel that computes one band of dot products.
 
     All else is left to `Blockwise`: maps, encodings' own scores, soft caps, sinks.
     """
+
+    def attend_plain(self, inputs: Inputs, sliding_window: int | None) -> Float[Array, "B T N V"]:
+        """Return softmax(q·kᵀ/√H)·v of the single band, as `attend` describes it."""
+        raise NotImplementedError
 
     def block(self, rows: int) -> int:
         """Return the most tokens per block of what is left to `Blockwise`; rows: B·N."""
         return BLOCK
 
-    def compute(
-        self, interaction: Interaction, inputs: Inputs, low_precision: bool
+    def attend_bands(
+        self, interaction: Interaction, inputs: Inputs, low_precision: bool = False
     ) -> Float[Array, "B T N V"]:
-        queries, keys, v, segment_ids, part, _ = inputs
         if interaction.is_plain:
-            window = interaction.masks[0].beyond
-            return self.attend(queries[0], keys[0], v, segment_ids, window, part)
-        return Blockwise(self.block(v.shape[0] * queries[0].shape[2])).compute(interaction, inputs)
+            return self.attend_plain(inputs, interaction.masks[0].beyond)
+        rows = inputs.v.shape[0] * inputs.queries[0].shape[2]
+        return Blockwise(self.block(rows)).attend_bands(interaction, inputs)
 
 
 class _Running(NamedTuple):

@@ -47,8 +47,8 @@ class Cpu(Backend):
             return "was not compiled; install rope-jax again where there is a C++ compiler"
         return None
 
-    def compute(
-        self, interaction: Interaction, inputs: Inputs, low_precision: bool
+    def attend_bands(
+        self, interaction: Interaction, inputs: Inputs, low_precision: bool = False
     ) -> Float[Array, "B T N V"]:
         if load_kernels() is None:
             raise RuntimeError("attention cpu: the kernels were not compiled")
@@ -60,7 +60,7 @@ class Cpu(Backend):
             interaction = unbiased
         if not interaction.is_dot_product:
             narrow = inputs.cast(jnp.bfloat16) if low_precision else inputs
-            return Blockwise().compute(interaction, narrow).astype(dtype)
+            return Blockwise().attend_bands(interaction, narrow).astype(dtype)
         wide = inputs.cast(jnp.float32)._replace(segment_ids=None, part=None, params={})
         return _attention(low_precision, wide, bias, _seen(interaction, inputs)).astype(dtype)
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
+from rope_jax.attention.base import Inputs
 from rope_jax.attention.blockwise import BLOCK, PlainKernel
-from rope_jax.positions.zigzag import ZigZag
 
 
 class Cudnn(PlainKernel):
@@ -43,17 +43,10 @@ class Cudnn(PlainKernel):
         # ones are for few heads: the scores of a pair stay within 256 MiB.
         return next((size for size in (2048, 1024) if rows * size**2 <= 2**26), BLOCK)
 
-    def attend(
-        self,
-        q: Float[Array, "B T N H"],
-        k: Float[Array, "B S K H"],
-        v: Float[Array, "B S K V"],
-        segment_ids: Int[Array, "B S"] | None = None,
-        sliding_window: int | None = None,
-        part: ZigZag | None = None,
-    ) -> Float[Array, "B T N V"]:
-        if part is not None:
+    def attend_plain(self, inputs: Inputs, sliding_window: int | None) -> Float[Array, "B T N V"]:
+        if inputs.part is not None:
             raise ValueError("cudnn cannot split a window over devices")
+        (q,), (k,), v, segment_ids, *_ = inputs
         before, width = k.shape[1] - q.shape[1], v.shape[3]
         v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, k.shape[3] - width)))  # as wide as the keys
         # cuDNN aligns the first query with the first key, so pad the queries to S.

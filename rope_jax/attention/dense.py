@@ -23,7 +23,7 @@ from rope_jax.attention.blocks import (
     weighted_values,
 )
 from rope_jax.attention.remat_names import attended
-from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.interaction import Indices, Interaction
 from rope_jax.positions.mask import BandMask
 from rope_jax.positions.zigzag import ZigZag
 
@@ -46,8 +46,8 @@ class Xla(Backend):
     summary: ClassVar[str] = "whole score matrices"
     quadratic_memory: ClassVar[bool] = True
 
-    def compute(
-        self, interaction: Interaction, inputs: Inputs, low_precision: bool
+    def attend_bands(
+        self, interaction: Interaction, inputs: Inputs, low_precision: bool = False
     ) -> Float[Array, "B T N V"]:
         return _attention(interaction, inputs)
 
@@ -62,7 +62,7 @@ class _Chunk(NamedTuple):
 
     rows: slice
     span: slice
-    indices: tuple[Int[Array, " chunk"], Int[Array, " C"]]
+    indices: Indices
     queries: list[Float[Array, "B K G chunk H"]]
     keys: list[Float[Array, "B K C H"]]
     values: Float[Array, "B K C V"]
@@ -84,7 +84,8 @@ def _chunks(interaction: Interaction, inputs: Inputs) -> Iterator[_Chunk]:
     queries = [_split(q, kv_heads) for q in inputs.scaled_queries]
     keys, v = [k.swapaxes(1, 2) for k in inputs.keys], inputs.v.swapaxes(1, 2)
     for rows, first, span in _spans(queries[0].shape[3], v.shape[2], masks, inputs.part):
-        indices = first + jnp.arange(rows.stop - rows.start), jnp.arange(span.start, span.stop)
+        queries_at = first + jnp.arange(rows.stop - rows.start)
+        indices = Indices(queries_at, jnp.arange(span.start, span.stop))
         seen = [_seen(mask, first, *indices, inputs.segment_ids) for mask in masks]
         logits = functools.partial(masked_logits, interaction.scores, seen, indices)
         arrays = [q[:, :, :, rows] for q in queries], [k[:, :, span] for k in keys], v[:, :, span]

@@ -5,7 +5,7 @@ keys, V that of values.
 """
 
 import math
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,10 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_mask as masks,
 )
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
+from rope_jax.attention.base import Inputs
+from rope_jax.attention.blockwise import PlainKernel
 from rope_jax.attention.remat_names import ATTENDED
 from rope_jax.positions.zigzag import ZigZag, tokens_of_parts
 
@@ -32,46 +34,48 @@ _MAX_QUERY_BLOCK = 1024
 Indices = TypeVar("Indices", Array, np.ndarray)
 
 
-def splash_attention(
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K V"],
-    segment_ids: Int[Array, "B S"] | None = None,
-    sliding_window: int | None = None,
-    part: ZigZag | None = None,
-    *,
-    interpret: bool = False,
-) -> Float[Array, "B T N V"]:
-    """`Backend.attend`, by the TPU kernel.
+class Splash(PlainKernel):
+    """JAX's Pallas kernel for TPUs. Queries and keys are padded to whole blocks at their end, where
+    causality hides the padding.
 
     interpret: run without a TPU, slowly, for tests.
-
-    Queries and keys are padded to whole blocks at their end, where causality hides the padding.
     """
-    queries, keys = q.shape[1], k.shape[1]
-    blocks = _block_sizes(queries, keys, part is not None)
-    rows, size = _rounded_up(queries, blocks.block_q), _rounded_up(keys, blocks.block_kv)
-    mask = _Mask(_index_in_window(queries, keys, part, rows, size - 1), size, sliding_window)
-    attend = kernel.make_splash_mha(
-        masks.MultiHeadMask([mask] * q.shape[2]),
-        block_sizes=blocks,
-        head_shards=1,
-        q_seq_shards=1 if part is None else part.count,
-        residual_checkpoint_name=ATTENDED,
-        interpret=interpret,
-    )
-    if part is not None:
-        attend = _of_part(attend, part)
-    ids = None
-    if segment_ids is not None:
-        of_queries = segment_ids[:, keys - queries :] if part is None else part.own(segment_ids, 1)
-        of_queries = _pad(of_queries, rows, mode="edge")
-        ids = kernel.SegmentIds(of_queries, _pad(segment_ids, size, mode="edge"))
-    # The kernel takes one row [heads, S, H] at a time, and does not divide by √H.
-    q = _pad(q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype), rows)
-    q, k, v = (x.swapaxes(1, 2) for x in (q, _pad(k, size), _pad(v, size)))
-    out = jax.vmap(attend, in_axes=(0, 0, 0, None if ids is None else 0))(q, k, v, ids)
-    return out.swapaxes(1, 2)[:, :queries].astype(v.dtype)
+
+    name: ClassVar[str] = "splash"
+    summary: ClassVar[str] = "kernel for TPU"
+    platforms: ClassVar[tuple[str, ...]] = ("tpu",)
+
+    def __init__(self, interpret: bool = False) -> None:
+        self.interpret = interpret
+
+    def attend_plain(self, inputs: Inputs, sliding_window: int | None) -> Float[Array, "B T N V"]:
+        (q,), (k,), v, segment_ids, part, _ = inputs
+        queries, keys = q.shape[1], k.shape[1]
+        blocks = _block_sizes(queries, keys, part is not None)
+        rows, size = _rounded_up(queries, blocks.block_q), _rounded_up(keys, blocks.block_kv)
+        mask = _Mask(_index_in_window(queries, keys, part, rows, size - 1), size, sliding_window)
+        attend = kernel.make_splash_mha(
+            masks.MultiHeadMask([mask] * q.shape[2]),
+            block_sizes=blocks,
+            head_shards=1,
+            q_seq_shards=1 if part is None else part.count,
+            residual_checkpoint_name=ATTENDED,
+            interpret=self.interpret,
+        )
+        if part is not None:
+            attend = _of_part(attend, part)
+        ids = None
+        if segment_ids is not None:
+            of_queries = (
+                segment_ids[:, keys - queries :] if part is None else part.own(segment_ids, 1)
+            )
+            of_queries = _pad(of_queries, rows, mode="edge")
+            ids = kernel.SegmentIds(of_queries, _pad(segment_ids, size, mode="edge"))
+        # The kernel takes one row [heads, S, H] at a time, and does not divide by √H.
+        q = _pad(q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype), rows)
+        q, k, v = (x.swapaxes(1, 2) for x in (q, _pad(k, size), _pad(v, size)))
+        out = jax.vmap(attend, in_axes=(0, 0, 0, None if ids is None else 0))(q, k, v, ids)
+        return out.swapaxes(1, 2)[:, :queries].astype(v.dtype)
 
 
 class _Mask(masks.Mask):

@@ -8,7 +8,6 @@ and segment_ids has all tokens of a window.
 """
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from rope_jax.attention.base import Inputs
 from rope_jax.blocks.base import (
     COLUMN_PARALLEL,
     ROW_PARALLEL,
@@ -28,7 +28,7 @@ from rope_jax.blocks.base import (
 from rope_jax.blocks.norms import norm, without_weights
 from rope_jax.collectives import TENSOR, Sharding
 from rope_jax.positions.bands import Rotation
-from rope_jax.positions.interaction import Interaction, capped, plus_by_distance
+from rope_jax.positions.interaction import Interaction, Scores, capped, plus_by_distance
 from rope_jax.positions.mask import BandMask
 
 __all__ = ["AttentionSpan", "GroupedQueryAttention", "LayerInputs", "SelfAttention", "attend"]
@@ -230,15 +230,12 @@ def attend(
         for rotation in inputs.rotations
     )
     keys = tuple(mesh.all_tokens(rotate_keys(k, rotation), 1) for rotation in inputs.rotations)
-    arrays = queries, keys, mesh.all_tokens(v, 1)
     interaction, params = _interaction(spec, span, inputs, sinks)
-    attend_bands: Callable[..., Float[Array, "B T N V"]] = backend.attend_bands
-    if spec.low_precision and backend.has_precision:
-        attend_bands = functools.partial(attend_bands, low_precision=True)
-    elif spec.product_dtype is not None:
-        arrays = jax.tree.map(lambda x: x.astype(spec.product_dtype), arrays)
-    out = attend_bands(*arrays, inputs.segment_ids, interaction, params, mesh.part)
-    return out.astype(v.dtype)
+    bands = Inputs(queries, keys, mesh.all_tokens(v, 1), inputs.segment_ids, mesh.part, params)
+    rounds = spec.low_precision and backend.has_precision
+    if spec.product_dtype is not None and not rounds:
+        bands = bands.cast(spec.product_dtype)
+    return backend.attend_bands(interaction, bands, low_precision=rounds).astype(v.dtype)
 
 
 def _rotate_queries(
@@ -293,14 +290,13 @@ def _interaction(
     sinks: Float[Array, " N"] | None,
 ) -> tuple[Interaction, dict[str, Array]]:
     """Return how queries and keys meet, and the arrays that this takes."""
-    scores, params = spec.encoding.scores, inputs.encoding
+    scores: Scores = spec.encoding.scores
+    params = inputs.encoding
     if inputs.bias is not None:  # only beside plain dot products, see `check_map`
         scores, params = plus_by_distance, {"by_distance": inputs.bias}
     if spec.attention_softcap is not None:
-        scores, params = (
-            capped(scores),
-            params | {"softcap": jnp.float32(spec.attention_softcap)},
-        )
+        scores = capped(scores)
+        params = params | {"softcap": jnp.float32(spec.attention_softcap)}
     if sinks is not None:
         params = params | {"sinks": sinks.astype(jnp.float32)}
     interaction = Interaction(inputs.masks, scores, spec.encoding.values, sinks is not None)

@@ -1,6 +1,6 @@
 """What the blocks of a decoder layer are made of: what they share, and linear maps.
 
-Shapes: tokens: B·T, the windows laid end to end; D model.
+Shapes: tokens: B·S, the windows laid end to end; D model.
 """
 
 import functools
@@ -93,8 +93,8 @@ class DecoderSpec:
 
     @property
     def backend(self) -> Backend:
-        """What computes attention; for auto, that of CPUs, which it prefers."""
-        return BACKENDS["cpu" if self.attention == "auto" else self.attention]
+        """What computes attention."""
+        return BACKENDS[self.attention]
 
     @property
     def low_precision(self) -> bool:

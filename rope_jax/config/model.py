@@ -177,12 +177,14 @@ class ModelConfig(Frozen):
     def spec(self, **others: Any) -> ModelSpec:
         """Return what the decoder is made of. others: fields of it that this section lacks."""
         alike = {x.name: getattr(self, x.name) for x in fields(ModelSpec) if hasattr(self, x.name)}
+        if self.attention == "auto":  # shapes and costs of a model that is not resolved
+            alike["attention"] = "cpu"
         head_dim = self.head_dim or self.hidden_size // self.num_attention_heads
         return ModelSpec(**alike | {"head_dim": head_dim, "encoding": self.position} | others)
 
     @property
     def backend(self) -> Backend:
-        """What computes attention; for auto, that of CPUs, which it prefers."""
+        """What computes attention; for auto, the kernel for CPUs, which it prefers."""
         return self.spec().backend
 
     @property

@@ -21,7 +21,7 @@ _MEASURED_SIZE = 1024
 _ON_CPU = {"xla_backend_optimization_level": 2}
 
 
-def device_line(numbers: str, devices: Sequence[Any] | None = None) -> str:
+def device_line(numbers: str, devices: Sequence[jax.Device] | None = None) -> str:
     """Return one line that names the devices, by default all, and the dtype they compute in."""
     devices = jax.devices() if devices is None else devices
     name, platform = devices[0].device_kind, devices[0].platform
@@ -30,7 +30,7 @@ def device_line(numbers: str, devices: Sequence[Any] | None = None) -> str:
     return f"{len(devices)} × {name}, {numbers}"
 
 
-def peak_flops(devices: Sequence[Any] | None = None) -> tuple[float, str]:
+def peak_flops(devices: Sequence[jax.Device] | None = None) -> tuple[float, str]:
     """Return (FLOP/s of all devices together, source of the figure): the reference for MFU.
 
     For a device without a known data sheet, they are measured with float32 matrix products, so that
@@ -54,7 +54,7 @@ def _measured_flops() -> float:
     return 2 * size**3 / seconds
 
 
-def reached_flops(peak: float, devices: Sequence[Any] | None = None) -> float:
+def reached_flops(peak: float, devices: Sequence[jax.Device] | None = None) -> float:
     """Return the FLOP/s that a model reaches, roughly, of `peak_flops` of these devices."""
     devices = jax.devices() if devices is None else devices
     is_known = chip_of(devices[0].device_kind) is not None
@@ -78,10 +78,11 @@ def compiler_options(platform: str) -> dict[str, Any] | None:
     return _ON_CPU if platform == "cpu" and not chosen else None
 
 
-def compiled(function: Any, first: Any, *others: Any) -> Any:
+def compiled(function: Any, first: object, *others: object) -> jax.stages.Compiled:
     """Compile a jitted function for arguments of these shapes, on the devices of the first one."""
     shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(first))
     devices = {device for sharding in shardings if sharding for device in sharding.device_set}
     platform = devices.pop().platform if devices else jax.default_backend()
     lowered = function.lower(first, *others)
-    return lowered.compile(compiler_options=compiler_options(platform))
+    program: jax.stages.Compiled = lowered.compile(compiler_options=compiler_options(platform))
+    return program

@@ -6,7 +6,6 @@ import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import jax
 
@@ -18,7 +17,7 @@ from rope_jax.errors import UserError
 _OWN_BYTES, _UNUSED_ADDRESSES = 2**28, 4 * 2**28
 
 
-def device_bytes(device: Any = None) -> float:
+def device_bytes(device: jax.Device | None = None) -> float:
     """Memory that a device, or the first one here, has for arrays, in bytes; inf if unknown.
 
     The devices of a CPU share the host's memory equally, after what the process itself takes.
@@ -33,7 +32,7 @@ def device_bytes(device: Any = None) -> float:
         return math.inf if chip is None else float(chip.usable)
 
 
-def is_host_memory(device: Any = None) -> bool:
+def is_host_memory(device: jax.Device | None = None) -> bool:
     """Whether the memory of a device, or the first one here, is the host's, as on a CPU."""
     return bool((device or jax.local_devices()[0]).platform == "cpu")
 
@@ -53,7 +52,9 @@ def host_bytes(root: Path = Path("/")) -> int:
     return min(limits)
 
 
-def program_bytes(compiled: Any, calls: int = 1, device: Any = None) -> int:
+def program_bytes(
+    compiled: jax.stages.Compiled, calls: int = 1, device: jax.Device | None = None
+) -> int:
     """Return the compiler's figure for a program's memory on each device; 0: it does not say.
 
     An argument whose memory the results reuse counts once. If there are several calls, the next one
@@ -70,7 +71,7 @@ def program_bytes(compiled: Any, calls: int = 1, device: Any = None) -> int:
     return int(memory.argument_size_in_bytes + results + temporary)
 
 
-def least_available(device: Any = None) -> float | int:
+def least_available(device: jax.Device | None = None) -> float | int:
     """Return the least `device_bytes` of all processes, which must call this together."""
     return processes.min_over_hosts(device_bytes(device))
 

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import KeyPath
+from jax.typing import DTypeLike
 
 from rope_jax.collectives import (
     AXES,
@@ -28,7 +30,9 @@ from rope_jax.collectives import (
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sections import StageConfig
 from rope_jax.errors import UserError, errors_in
+from rope_jax.model.decoder import Params
 from rope_jax.rope import Rotary
+from rope_jax.rope.geometry import AnyArray
 
 Tree = TypeVar("Tree")
 _REPLICATED, _ROWS = PartitionSpec(), PartitionSpec(ROWS)
@@ -41,8 +45,8 @@ class Placement:
     row_shards, parameter_shards: parts of a batch's rows, and of each copy of the parameters.
     """
 
-    def __init__(self, config: MeshConfig, devices: Sequence[Any] | None = None) -> None:
-        """Build the mesh. UserError unless it uses every device, or all of JAX's, exactly once."""
+    def __init__(self, config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> None:
+        """Build the mesh over devices, by default all. UserError unless it uses each once."""
         devices = jax.devices() if devices is None else devices
         shared = config.fsdp * config.context * config.tensor
         data = config.data or max(1, len(devices) // shared)
@@ -83,7 +87,7 @@ class Placement:
         return other
 
     @property
-    def device(self) -> Any:
+    def device(self) -> jax.Device:
         """One of this process's devices, or of those that the mesh is planned for."""
         return self.mesh.local_devices[0]
 
@@ -117,13 +121,13 @@ class Placement:
     def shard_state(self, abstract: Tree) -> Tree:
         """Add shardings to a tree of shapes and dtypes: parameters, optimizer state."""
 
-        def shard(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
+        def shard(path: KeyPath, leaf: jax.Array | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             sharding = NamedSharding(self.mesh, spec_of(path, leaf, self.shardings))
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
         return jax.tree_util.tree_map_with_path(shard, abstract)
 
-    def abstract_rows(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    def abstract_rows(self, shape: tuple[int, ...], dtype: DTypeLike) -> jax.ShapeDtypeStruct:
         """Return the shape, dtype and sharding of an array of `batch`; its rows are axis 0."""
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self._rows)
 
@@ -142,7 +146,9 @@ class Placement:
 
         return jax.tree.map(spread, build(slice(first, last)))
 
-    def gradient(self, loss: Callable[..., tuple[jax.Array, Tree]]) -> Callable[..., Any]:
+    def gradient(
+        self, loss: Callable[..., tuple[jax.Array, Tree]]
+    ) -> Callable[..., tuple[Params, Tree]]:
         """Return the gradient of loss(params, rows, rotary, …), and its auxiliary output.
 
         loss returns a sum over its rows, and a tree of more such sums.
@@ -152,8 +158,8 @@ class Placement:
         # every device of a group that shares rows computes the same loss
         copies = self.config.context * self.config.tensor
 
-        def on_each(params: Any, *arguments: Any) -> tuple[Any, Any]:
-            def share(params: Any) -> tuple[jax.Array, Any]:
+        def on_each(params: Params, *arguments: object) -> tuple[Params, Tree]:
+            def share(params: Params) -> tuple[jax.Array, Tree]:
                 value, sums = loss(params, *arguments)
                 return value / copies, sums
 
@@ -170,7 +176,7 @@ class Placement:
             lambda *rows: jax.lax.psum(function(*rows), ROWS), lambda _: _REPLICATED
         )
 
-    def split_rows(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def split_rows(self, function: Callable[..., Tree]) -> Callable[..., Tree]:
         """Wrap function(params, rows [B, …], rotary, …), whose results have the same rows.
 
         The rows are split over the devices, after copies of the last one if there are too few, and
@@ -180,8 +186,8 @@ class Placement:
             return function
 
         @functools.wraps(function)
-        def split(params: Any, rows: Any, rotary: Rotary, *rest: Any) -> Any:
-            def on_each(params: Any, rows: Any, rotary: Rotary) -> Any:
+        def split(params: Params, rows: jax.Array, rotary: Rotary, *rest: object) -> Tree:
+            def on_each(params: Params, rows: jax.Array, rotary: Rotary) -> Tree:
                 return function(params, rows, rotary, *rest)  # what is static stays outside
 
             # Left alone, XLA would split these along this mesh, and JAX would look for the axes in
@@ -200,11 +206,11 @@ class Placement:
         return split
 
     def _on_all(
-        self, function: Callable[..., Any], out_specs: Callable[[Any], Any]
-    ) -> Callable[..., Any]:
+        self, function: Callable[..., Tree], out_specs: Callable[[Params], object]
+    ) -> Callable[..., Tree]:
         """Run function(params, rows, rotary, …) on every device, with its shards of each."""
 
-        def on_all(params: Any, rows: Any, rotary: Rotary, *rest: Any) -> Any:
+        def on_all(params: Params, rows: object, rotary: Rotary, *rest: object) -> Tree:
             return jax.shard_map(
                 function,
                 mesh=self.mesh,
@@ -236,6 +242,6 @@ class Placement:
         return jax.tree.map(summed, gradient, self._specs_of(gradient))
 
 
-def _rotary_spec(leaf: Any) -> PartitionSpec:
+def _rotary_spec(leaf: AnyArray) -> PartitionSpec:
     """Split the axis of rows, the second of every leaf, unless all rows share it."""
     return _REPLICATED if leaf.shape[1] == 1 else PartitionSpec(None, ROWS)

@@ -10,7 +10,6 @@ All figures are bytes on each device.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 
@@ -32,7 +31,7 @@ def parameter_count(model: LanguageModel) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(model.abstract_params()))
 
 
-def bytes_per_device(tree: Any) -> int:
+def bytes_per_device(tree: object) -> int:
     """Return the bytes of one device's part of arrays with shapes, dtypes and shardings."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -1,6 +1,6 @@
 """FLOPs of a model, from its config without tracing anything.
 
-Notation: D model, N heads, K key-value heads, H head dim, F mlp, V vocabulary, L layers, T length.
+Notation: N heads, H head dim, L layers, T length.
 
 vocab_size is the model's own, in every function.
 """

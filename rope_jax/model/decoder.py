@@ -6,17 +6,17 @@ the transpose of model.layers.i.self_attn.q_proj.weight. A bias is beside its ke
 first layers have another feed-forward, they are a stack of their own, params["dense_layers"]. The
 parameters of a position encoding, if it has any, are in params["position"].
 
-Shapes: B batch, T length, D model, N heads, H head dim, V vocabulary, L layers; tokens: B·T, the
-windows laid end to end, of which a device may have a part; scored: how many tokens at the end of
-each window are computed, T unless `last` is given; computed: B·scored. An axis marked # may have
-size 1.
+Shapes: B batch, S tokens per window, D model, N heads, H head dim, V vocabulary, L layers; tokens:
+B·S, the windows laid end to end, of which a device may have a part; scored: how many tokens at the
+end of each window are computed, S unless `last` is given; computed: B·scored. An axis marked # may
+have size 1.
 """
 
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,6 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from rope_jax.attention.remat_names import with_remat
 from rope_jax.blocks import FeedForward
 from rope_jax.blocks.attention import AttentionSpan, LayerInputs
 from rope_jax.blocks.base import Auxiliary, DecoderSpec, parameter
@@ -34,10 +33,10 @@ from rope_jax.collectives import (
     TENSOR,
     Collectives,
     Sharding,
-    Shardings,
 )
 from rope_jax.model.layers import DecoderLayer, multiplied
 from rope_jax.model.loss import Scores, token_nll, token_scores
+from rope_jax.model.remat import with_remat
 from rope_jax.model.spec import ModelSpec
 from rope_jax.positions.bands import band_masks, of_tokens, rotations
 from rope_jax.rope import Rotary
@@ -47,11 +46,34 @@ Params = dict[str, Any]
 LayerKind = tuple[FeedForward.Config, AttentionSpan]
 
 
-class Structure(NamedTuple):
-    """A module without its parameters, and these without numbers."""
+Module = TypeVar("Module", bound=nnx.Module)
 
-    graph: nnx.GraphDef[nnx.Module]
-    parameters: nnx.State
+
+class Skeleton(Generic[Module]):
+    """A module without its parameters, and how a mesh splits these, by path."""
+
+    def __init__(self, new: Callable[[nnx.Rngs], Module]) -> None:
+        self._graph, parameters = nnx.split(nnx.eval_shape(lambda: new(nnx.Rngs(0))))
+        self.shardings: dict[tuple[str, ...], Sharding] = {
+            tuple(map(str, path)): parameter.split
+            for path, parameter in nnx.to_flat_state(parameters)
+        }
+
+    def with_parameters(self, params: Params) -> Module:
+        return nnx.merge(self._graph, params)
+
+
+class Windows(NamedTuple):
+    """Rows of tokens, the target of each, and how far to rotate at their positions.
+
+    segment_ids: which document each token belongs to; None: each row is one document.
+    """
+
+    tokens: Int[Array, "B S"]
+    targets: Int[Array, "B S"]
+    positions: Int[Array, "#B S"]
+    segment_ids: Int[Array, "B S"] | None
+    rotary: Rotary
 
 
 class EmbeddingAndHead(nnx.Module):
@@ -126,19 +148,18 @@ class LanguageModel:
     """
 
     def __init__(self, spec: ModelSpec, vocab_size: int) -> None:
-        self.spec, self.vocab_size, self.encoding, self.mesh = (
-            spec,
-            vocab_size,
-            spec.encoding,
-            spec.mesh,
-        )
-        self._output: Any = {"softcap": spec.logit_softcap, "mesh": spec.mesh}
-        self._outer_structure = _structure(self._new_outer)
-        self._layer_structures = {
-            (feed_forward, span): _structure(functools.partial(self._new_layer, feed_forward, span))
+        self.spec, self.vocab_size = spec, vocab_size
+        self.encoding, self.mesh = spec.encoding, spec.mesh
+        self._outer_skeleton = Skeleton(self._new_outer)
+        self._layer_skeletons = {
+            (feed_forward, span): Skeleton(functools.partial(self._new_layer, feed_forward, span))
             for feed_forward, _ in spec.stacks.values()
             for span in spec.pattern
         }
+        #: How a mesh splits each parameter, by its path without the name of its stack.
+        self.shardings = dict(self._outer_skeleton.shardings)
+        for skeleton in self._layer_skeletons.values():
+            self.shardings |= skeleton.shardings
         self._layer = with_remat(self._apply_layer, spec.remat, spec.mesh.fsdp)
 
     def on(self, mesh: Collectives) -> "LanguageModel":
@@ -152,16 +173,6 @@ class LanguageModel:
         self, feed_forward: FeedForward.Config, span: AttentionSpan, rngs: nnx.Rngs
     ) -> DecoderLayer:
         return DecoderLayer(self.spec, self.spec.self_attention, feed_forward, span, rngs)
-
-    @functools.cached_property
-    def shardings(self) -> Shardings:
-        """How a mesh splits each parameter, by its path without the name of its stack."""
-        modules = [self._outer_structure, *self._layer_structures.values()]
-        return {
-            tuple(map(str, path)): parameter.split
-            for module in modules
-            for path, parameter in nnx.to_flat_state(module.parameters)
-        }
 
     def abstract_params(self) -> Params:
         """Return the shapes and dtypes of the parameters."""
@@ -192,9 +203,9 @@ class LanguageModel:
     def hidden_states(
         self,
         params: Params,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "#B T"],
-        segment_ids: Int[Array, "B T"] | None,
+        tokens: Int[Array, "B S"],
+        positions: Int[Array, "#B S"],
+        segment_ids: Int[Array, "B S"] | None,
         rotary: Rotary,
         last: int | None = None,
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
@@ -225,79 +236,67 @@ class LanguageModel:
         return multiplied(outer.norm(x), self.spec.logit_multiplier), auxiliary
 
     def nll(
-        self,
-        params: Params,
-        tokens: Int[Array, "B T"],
-        targets: Int[Array, "B T"],
-        positions: Int[Array, "#B T"],
-        segment_ids: Int[Array, "B T"] | None,
-        rotary: Rotary,
-        last: int | None = None,
+        self, params: Params, windows: Windows, last: int | None = None
     ) -> Float[Array, "B scored"]:
         """Return −ln p(target | the tokens before it), in nats, float32.
 
         last: only for this many targets at the end of each row, which is less work.
         """
-        return self.nll_and_auxiliary(
-            params, tokens, targets, positions, segment_ids, rotary, last
-        )[0]
+        return self.nll_and_auxiliary(params, windows, last)[0]
 
     def nll_and_auxiliary(
-        self, params: Params, *given: Any
+        self, params: Params, windows: Windows, last: int | None = None
     ) -> tuple[Float[Array, "B scored"], Auxiliary]:
-        """Return `nll`, given the same, and what training adds to its mean, if anything."""
+        """Return `nll`, and what training adds to its mean, or None."""
+        hidden, kernel, targets, auxiliary = self._output(params, windows, last)
+        softcap = self.spec.logit_softcap
+        nll = token_nll(hidden, kernel, targets, softcap=softcap, mesh=self.mesh)
+        return self._by_window(nll, windows, last), auxiliary
 
-        def nll(hidden: Array, kernel: Array, targets: Array) -> tuple[Array, ...]:
-            return (token_nll(hidden, kernel, targets, **self._output),)
+    def scores(self, params: Params, windows: Windows, last: int | None = None) -> Scores:
+        """Return `nll`, and whether each target is the model's first choice."""
+        hidden, kernel, targets, _ = self._output(params, windows, last)
+        softcap = self.spec.logit_softcap
+        nll, is_top1 = token_scores(hidden, kernel, targets, softcap=softcap, mesh=self.mesh)
+        as_float = is_top1.astype(jnp.float32)  # devices exchange no booleans
+        nll, as_float = (self._by_window(x, windows, last) for x in (nll, as_float))
+        return Scores(nll, as_float > 0)
 
-        (values,), auxiliary = self._of_targets(nll, params, *given)
-        return values, auxiliary
+    def _output(
+        self, params: Params, windows: Windows, last: int | None
+    ) -> tuple[Float[Array, "computed E"], Float[Array, "E V"], Int[Array, " computed"], Auxiliary]:
+        """Return two factors of the logits, the targets of the same tokens, and auxiliary losses.
 
-    def scores(self, params: Params, *given: Any) -> Scores:
-        """Return `nll`, given the same, and whether each target is the model's first choice."""
-
-        def scores(hidden: Array, kernel: Array, targets: Array) -> tuple[Array, ...]:
-            nll, is_top1 = token_scores(hidden, kernel, targets, **self._output)
-            return nll, is_top1.astype(jnp.float32)  # devices exchange no booleans
-
-        (nll, is_top1), _ = self._of_targets(scores, params, *given)
-        return Scores(nll, is_top1 > 0)
-
-    def _of_targets(
-        self,
-        function: Callable[..., tuple[Array, ...]],
-        params: Params,
-        tokens: Int[Array, "B T"],
-        targets: Int[Array, "B T"],
-        positions: Int[Array, "#B T"],
-        segment_ids: Int[Array, "B T"] | None,
-        rotary: Rotary,
-        last: int | None = None,
-    ) -> tuple[list[Array], Auxiliary]:
-        """Return function(hidden states, output matrix, targets), arrays [B, scored]; auxiliary."""
-        # The last tokens of a window that devices share would all be the first one's.
+        The last tokens of a window that devices share would all be the first one's, so there all
+        tokens are computed.
+        """
+        tokens, targets, positions, segment_ids, rotary = windows
         computed = last if self.mesh.context == 1 else None
         hidden, auxiliary = self.hidden_states(
             params, tokens, positions, segment_ids, rotary, computed
         )
         if computed is not None:
             targets = targets[:, -computed:]
-        targets = self.mesh.own_tokens(targets, 1)
-        values = function(*self._outer(params).logit_factors(hidden), targets.reshape(-1))
-        windows = [self.mesh.all_tokens(x.reshape(targets.shape), 1) for x in values]
-        return (windows if last is None else [x[:, -last:] for x in windows]), auxiliary
+        targets = self.mesh.own_tokens(targets, 1).reshape(-1)
+        return *self._outer(params).logit_factors(hidden), targets, auxiliary
+
+    def _by_window(
+        self, x: Float[Array, " computed"], windows: Windows, last: int | None
+    ) -> Float[Array, "B scored"]:
+        x = self.mesh.all_tokens(x.reshape(windows.tokens.shape[0], -1), 1)
+        return x if last is None else x[:, -last:]
 
     def _outer(self, params: Params) -> EmbeddingAndHead:
         others = {"position", *self.spec.stacks}
         outer = {name: tree for name, tree in params.items() if name not in others}
-        return self._merged(self._outer_structure, outer)
+        return self._outer_skeleton.with_parameters(self._gathered(outer))
 
     def _layer_inputs(
         self,
-        position: dict[str, Any],
+        position: Params,
         rotary: Rotary,
-        positions: Int[Array, "#B T"],
-        segment_ids: Int[Array, "B T"] | None,
+        positions: Int[Array, "#B S"],
+        segment_ids: Int[Array, "B S"] | None,
     ) -> LayerInputs:
         layers = self.spec.num_hidden_layers
         if any(leaf.shape[0] not in (1, layers) for leaf in jax.tree.leaves(rotary)):
@@ -390,17 +389,18 @@ class LanguageModel:
     def _apply_layer(
         self, x: Float[Array, "tokens D"], params: Params, inputs: LayerInputs, kind: LayerKind
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
-        layer: DecoderLayer = self._merged(self._layer_structures[kind], params)
+        layer = self._layer_skeletons[kind].with_parameters(self._gathered(params))
         return layer(x, inputs)
 
-    def _merged(self, structure: Structure, params: Params) -> Any:
-        """Return a module with parameters that are gathered over the devices that share them."""
-        whole = self.mesh.whole(params, self.spec.factor_dtype, self.shardings)
-        return nnx.merge(structure.graph, whole)
+    def _gathered(self, params: Params) -> Params:
+        """Gather parameters over the devices that share them."""
+        return self.mesh.whole(params, self.spec.factor_dtype, self.shardings)
 
 
 def _plus(total: Auxiliary, more: Auxiliary) -> Auxiliary:
-    return more if total is None else total if more is None else total + more
+    if total is None or more is None:
+        return more if total is None else total
+    return total + more
 
 
 def _unstacked(params: Params, count: int) -> Iterator[Params]:
@@ -410,11 +410,6 @@ def _unstacked(params: Params, count: int) -> Iterator[Params]:
     slices = [jax.lax.split(leaf, [1] * count) for leaf in leaves]
     for layer in zip(*slices, strict=True):
         yield jax.tree.unflatten(tree, [leaf[0] for leaf in layer])
-
-
-def _structure(new: Callable[[nnx.Rngs], nnx.Module]) -> Structure:
-    """Return a module's structure, and its parameters without drawing them."""
-    return Structure(*nnx.split(nnx.eval_shape(lambda: new(nnx.Rngs(0)))))
 
 
 def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> Params:

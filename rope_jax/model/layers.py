@@ -1,7 +1,7 @@
 """A decoder layer: attention and feed-forward on the residual stream, as a Flax NNX module.
 
-Shapes: tokens: B·S, the windows laid end to end; computed: B·T, the last T tokens of every window;
-D model.
+Shapes: B batch, S tokens per window, T of them computed, D model; tokens: B·S, the windows laid end
+to end; computed: B·T, the last T tokens of every window.
 """
 
 import jax.numpy as jnp

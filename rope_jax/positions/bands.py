@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Frequencies, Rotary, cos_sin
 from rope_jax.rope.angles import angles, computed_once
-from rope_jax.rope.frequencies import AnyArray
+from rope_jax.rope.geometry import AnyArray
 
 __all__ = ["Band", "Rotation", "band_masks", "of_tokens", "rotations"]
 

@@ -15,34 +15,35 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.positions.mask import BandMask
 
-__all__ = [
-    "AddedValues",
-    "Interaction",
-    "KeyIndex",
-    "Keys",
-    "Logits",
-    "Params",
-    "Queries",
-    "QueryIndex",
-    "Scores",
-    "capped",
-    "dot_product",
-]
-
 Params = dict[str, Any]
 """Float32 arrays by name."""
-Queries = Float[Array, "B K G T H"]
-Keys = Float[Array, "B K S H"]
-# Consecutive indices in the window; those below 0 are padding, which is masked afterwards.
-QueryIndex = Int[Array, " T"]
-KeyIndex = Int[Array, " S"]
 Logits = Float[Array, "B K G T S"]
-Scores = Callable[[Params, Queries, Keys, QueryIndex, KeyIndex], Logits]
-"""scores(params, queries/√H, keys, query_index, key_index): the logits of a block of queries and a
-block of keys, up to a constant per query, which must be the same for all its keys. params: the
-layer's arrays, as `Encoding.layer_params` makes them. What a query must not see is masked later."""
-AddedValues = Callable[[Params, Logits, QueryIndex, KeyIndex], Float[Array, "B K G T V"]]
-"""values(params, weights, query_index, key_index): what is added to weights · values."""
+
+
+class Indices(NamedTuple):
+    """Consecutive indices in the window of some queries and some keys.
+
+    Those below 0 are padding, which is masked afterwards.
+    """
+
+    query: Int[Array, " T"]
+    key: Int[Array, " S"]
+
+
+class Block(NamedTuple):
+    """Some queries, divided by √H, some keys, and where they are in the window."""
+
+    q: Float[Array, "B K G T H"]
+    k: Float[Array, "B K S H"]
+    at: Indices
+
+
+Scores = Callable[[Params, Block], Logits]
+"""scores(params, block): the logits, up to a constant per query, which must be the same for all its
+keys. params: the layer's arrays, as `Encoding.layer_params` makes them. What a query must not see
+is masked later."""
+AddedValues = Callable[[Params, Logits, Indices], Float[Array, "B K G T V"]]
+"""values(params, weights, index): what is added to weights · values."""
 
 
 def product(a: Float[Array, "B K X Y"], b: Float[Array, "B K Y Z"]) -> Float[Array, "B K X Z"]:
@@ -60,16 +61,17 @@ def unstacked(x: Float[Array, "B K rows X"], groups: int) -> Float[Array, "B K G
     return x.reshape(*x.shape[:2], groups, -1, x.shape[-1])
 
 
-def dot_product(params: Params, q: Queries, k: Keys, *indices: Array) -> Logits:
+def dot_product(params: Params, block: Block) -> Logits:
     """q·kᵀ in float32: the scores of every encoding that adds nothing to them."""
-    return unstacked(product(stacked(q), k.swapaxes(-1, -2)), q.shape[2])
+    logits = product(stacked(block.q), block.k.swapaxes(-1, -2))
+    return unstacked(logits, block.q.shape[2])
 
 
-def plus_by_distance(params: Params, q: Queries, k: Keys, *indices: Array) -> Logits:
+def plus_by_distance(params: Params, block: Block) -> Logits:
     """Scores q·kᵀ + params["by_distance"][n, min(i − j, C − 1)], from a table [#B, N, C]."""
     table = params["by_distance"]
-    table = table.reshape(-1, k.shape[1], q.shape[2], 1, table.shape[-1])
-    return add_by_distance(dot_product(params, q, k, *indices), table, *indices)
+    table = table.reshape(-1, block.k.shape[1], block.q.shape[2], 1, table.shape[-1])
+    return add_by_distance(dot_product(params, block), table, block.at)
 
 
 @functools.cache  # the same object at every call, because it is compiled into the program
@@ -79,9 +81,9 @@ def capped(scores: Scores) -> Scores:
     Gemma 2, arXiv 2408.00118, §2. The scores must be known exactly, not up to a constant per query.
     """
 
-    def capped_scores(params: Params, *block: Array) -> Logits:
+    def capped_scores(params: Params, block: Block) -> Logits:
         softcap = params["softcap"].reshape((1,) * 5)
-        return softcap * jnp.tanh(scores(params, *block) / softcap)
+        return softcap * jnp.tanh(scores(params, block) / softcap)
 
     return capped_scores
 
@@ -130,8 +132,7 @@ class Interaction(NamedTuple):
 def add_by_distance(
     logits: Float[Array, "*batch T S"],
     table: Float[Array, "*#batch #T C"],
-    query_index: QueryIndex,
-    key_index: KeyIndex,
+    index: Indices,
 ) -> Float[Array, "*batch T S"]:
     """Return logits[…, t, s] + table[…, t, min(i_t − j_s, C − 1)].
 
@@ -140,23 +141,21 @@ def add_by_distance(
     """
     last = table.shape[-1] - 1
     return jax.lax.cond(
-        query_index[0] - key_index[-1] >= last,
+        index.query[0] - index.key[-1] >= last,
         lambda logits, table: logits + table[..., last:],
-        lambda logits, table: logits + _spread(table, query_index, key_index),
+        lambda logits, table: logits + _spread(table, index),
         logits,
         table,
     )
 
 
-def _spread(
-    table: Float[Array, "*batch #T C"], query_index: QueryIndex, key_index: KeyIndex
-) -> Float[Array, "*batch T S"]:
+def _spread(table: Float[Array, "*batch #T C"], index: Indices) -> Float[Array, "*batch T S"]:
     """Return table[…, t, clip(i_t − j_s, 0, C − 1)]."""
-    keys = key_index.shape[0]
+    keys = index.key.shape[0]
     # A row that lies entirely outside the table is a slice of the padding on one of its sides.
     padding = [(0, 0)] * (table.ndim - 1) + [(keys, keys)]
     descending = jnp.pad(table, padding, mode="edge")[..., ::-1]
-    starts = descending.shape[-1] - 1 - keys - (query_index - key_index[0])
+    starts = descending.shape[-1] - 1 - keys - (index.query - index.key[0])
     starts = jnp.clip(starts, 0, descending.shape[-1] - keys)
     if table.shape[-2] == 1:
         return _slices(descending[..., 0, :], starts, keys, axis=None)
@@ -175,8 +174,7 @@ def _slices(x: Array, starts: Int[Array, " T"], size: int, axis: int | None) -> 
 def sum_by_distance(
     weights: Float[Array, "*batch T S"],
     length: int,
-    query_index: QueryIndex,
-    key_index: KeyIndex,
+    index: Indices,
 ) -> Float[Array, "*batch T {length}"]:
     """Return Σ_s weights[…, t, s] over the keys with min(i_t − j_s, C − 1) = c; C is `length`."""
 
@@ -188,12 +186,12 @@ def sum_by_distance(
         padding = [(0, 0)] * (weights.ndim - 1) + [(length - 1, length - 1)]
         padded = jnp.pad(weights, padding)
         # The key at distance C − 2 comes first. Rows without near keys are slices of the padding.
-        starts = jnp.clip(query_index - key_index[0] + 1, 0, weights.shape[-1] + length - 1)
+        starts = jnp.clip(index.query - index.key[0] + 1, 0, weights.shape[-1] + length - 1)
         near = _slices(padded, starts, length - 1, axis=-2)[..., ::-1]
-        is_far = query_index[:, None] - key_index[None, :] >= length - 1
+        is_far = index.query[:, None] - index.key[None, :] >= length - 1
         is_far = is_far.reshape((1,) * (weights.ndim - 2) + is_far.shape)
         far = jnp.where(is_far, weights, jnp.zeros_like(weights)).sum(-1, keepdims=True)
         return jnp.concatenate([near, far], axis=-1)
 
-    is_all_far = query_index[0] - key_index[-1] >= length - 1
+    is_all_far = index.query[0] - index.key[-1] >= length - 1
     return jax.lax.cond(is_all_far, all_far, some_near, weights)

@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rope_jax.positions.bands import Band
-from rope_jax.positions.maps import Places, PositionMap
+from rope_jax.positions.maps import PositionFunction, PositionMap
 from rope_jax.positions.maps.base import UNMOVED
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Frequencies, Rotary, RotaryLayers
-from rope_jax.rope.frequencies import AnyArray, array_module, as_float
+from rope_jax.rope.geometry import AnyArray, array_module, as_float
 
 
 def with_map(
@@ -45,9 +45,9 @@ def with_map(
         length = map_.train_length
         return fitted_rotary(rotary, params, masks, positions, train_length=length, seq_len=seq_len)
 
-    def positions_of(places: Places) -> AnyArray:
+    def moved(function: PositionFunction) -> AnyArray:
         """The positions [1, #B, S] at which a band puts tokens."""
-        return places.of(positions)[None].astype(np.int32)
+        return function(positions)[None].astype(np.int32)
 
     bands = []
     for band in made:
@@ -62,8 +62,8 @@ def with_map(
             Band(
                 frequencies.for_heads(),
                 band.mask,
-                query_positions=None if band.query == UNMOVED else positions_of(band.query),
-                key_positions=None if band.key == band.query else positions_of(band.key),
+                query_positions=None if band.query == UNMOVED else moved(band.query),
+                key_positions=None if band.key == band.query else moved(band.key),
                 border=np.full((1, 1), band.border, np.int32) if band.border else None,
             )
         )

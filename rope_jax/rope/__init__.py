@@ -17,8 +17,7 @@ For Hugging Face's config dictionaries see `rope_jax.rope.hf`; for models whose 
 """
 
 from rope_jax.rope.angles import cos_sin
-from rope_jax.rope.frequencies import Frequencies, Rotary
-from rope_jax.rope.geometry import Layout, RotaryGeometry
+from rope_jax.rope.geometry import Frequencies, Layout, Rotary, RotaryGeometry
 from rope_jax.rope.layers import LayerOverride, RotaryLayers
 from rope_jax.rope.module import RotaryEmbedding, RotaryNumbers
 from rope_jax.rope.query_scales import QUERY_SCALES, QueryScale

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, Num, UInt32
 
-from rope_jax.rope.frequencies import Frequencies, check_integers, host_positions, is_on_host
+from rope_jax.rope.geometry import Frequencies, check_integers, host_positions, is_on_host
 
 # Integers only; the annotation admits other dtypes so that `cos_sin` can raise its ValueError.
 Positions = Num[Array | np.ndarray, "*#batch T"] | Sequence[Any]

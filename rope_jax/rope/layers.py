@@ -9,8 +9,14 @@ import numpy as np
 from jaxtyping import Float32
 
 from rope_jax.rope.angles import Positions
-from rope_jax.rope.frequencies import AnyArray, Frequencies, Rotary, SeqLen, array_module
-from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.geometry import (
+    AnyArray,
+    Frequencies,
+    Rotary,
+    RotaryGeometry,
+    SeqLen,
+    array_module,
+)
 from rope_jax.rope.strategies import Scaling
 
 

@@ -11,8 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from rope_jax.rope.angles import cos_sin
-from rope_jax.rope.frequencies import Frequencies, SeqLen
-from rope_jax.rope.geometry import Layout, RotaryGeometry
+from rope_jax.rope.geometry import Frequencies, Layout, RotaryGeometry, SeqLen
 from rope_jax.rope.rotation import rotate
 from rope_jax.rope.strategies import Scaling
 

@@ -13,8 +13,14 @@ from jaxtyping import Float, Float32, Int
 from pydantic import Field
 
 from rope_jax.rope.angles import Positions
-from rope_jax.rope.frequencies import AnyArray, array_module, as_float, host_positions, is_on_host
-from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.geometry import (
+    AnyArray,
+    RotaryGeometry,
+    array_module,
+    as_float,
+    host_positions,
+    is_on_host,
+)
 from rope_jax.rope.settings import Settings, Whole
 
 Ints = Int[AnyArray, "*batch T"]

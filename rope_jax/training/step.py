@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blocks import document_positions
 from rope_jax.data.batches import Batch, distance_edges
-from rope_jax.model.decoder import LanguageModel, Params
+from rope_jax.model.decoder import LanguageModel, Params, Windows
 from rope_jax.rope import Rotary
 from rope_jax.runs.logs import Scalars
 
@@ -87,13 +87,13 @@ def loss_sums(
 
     masks_documents: whether a token sees only its own document; False: all of its row.
     """
-    return _sums(model.nll(params, *_inputs(batch, rotary, masks_documents)), batch)
+    return _sums(model.nll(params, _windows(batch, rotary, masks_documents)), batch)
 
 
-def _inputs(batch: Batch, rotary: Rotary, masks_documents: bool) -> tuple[Any, ...]:
+def _windows(batch: Batch, rotary: Rotary, masks_documents: bool) -> Windows:
     # Equal ids would give the same result, but kernels then need a mask of all pairs of tokens.
     segment_ids = batch.segment_ids if masks_documents else None
-    return batch.tokens, batch.targets, batch.positions, segment_ids, rotary
+    return Windows(batch.tokens, batch.targets, batch.positions, segment_ids, rotary)
 
 
 def _sums(nll: Float[Array, "B T"], batch: Batch) -> LossSums:
@@ -129,8 +129,8 @@ def make_train_step(
     def loss_share(
         params: Params, batch: Batch, rotary: Rotary, tokens: Float[Array, ""]
     ) -> tuple[Float[Array, ""], tuple[LossSums, Float[Array, ""] | None]]:
-        inputs = _inputs(batch, rotary, masks_documents)
-        nll, auxiliary = model.nll_and_auxiliary(params, *inputs)
+        windows = _windows(batch, rotary, masks_documents)
+        nll, auxiliary = model.nll_and_auxiliary(params, windows)
         sums = _sums(nll, batch)
         # Divide the loss, not the gradient: one number instead of one per parameter.
         loss = sums.nll.sum() / tokens

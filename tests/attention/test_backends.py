@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rope_jax.attention.backends import BACKENDS
+from rope_jax.attention.base import Inputs
 from rope_jax.attention.blockwise import Blockwise
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import check_backend
@@ -80,8 +81,7 @@ def test_sinks_of_two_bands_match_float64(name, size):
     def ours(queries, keys, v, params):
         def attend(*arrays):
             *bands, params = arrays
-            given = *bands, ids, interaction, params
-            return SHORT_BLOCKS[name].attend_bands(*given)
+            return SHORT_BLOCKS[name].attend_bands(interaction, Inputs(*bands, ids, None, params))
 
         out, pull_back = jax.vjp(attend, queries, keys, v, params)
         return out, *pull_back(jnp.asarray(dout))

@@ -7,16 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rope_jax.attention.base import Inputs
 from rope_jax.attention.blockwise import Blockwise
-from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.interaction import Interaction, dot_product
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, inputs, seen_keys
 from tests.programs import equations
 
 
-def alibi(params, q, k, query_index, key_index):
+def alibi(params, block):
     """A bias: −slope · distance."""
-    distance = (query_index[:, None] - key_index[None]).astype(jnp.float32)
+    q, k, index = block
+    distance = (index.query[:, None] - index.key[None]).astype(jnp.float32)
     scores = jnp.einsum("bkgth,bksh->bkgts", q, k)
     return scores - params["slopes"].reshape(1, k.shape[1], -1, 1, 1) * distance[None, None, None]
 
@@ -29,8 +31,8 @@ def test_custom_scores_and_their_gradients_match_float64():
     @jax.jit
     def ours(slopes, q, k, v, ids):
         def attend(slopes, q, k, v):
-            params = {"slopes": slopes}
-            return Blockwise(32).attend_bands((q,), (k,), v, ids, interaction, params)
+            bands = Inputs((q,), (k,), v, ids, params={"slopes": slopes})
+            return Blockwise(32).attend_bands(interaction, bands)
 
         out, pull_back = jax.vjp(attend, slopes, q, k, v)
         return out, *pull_back(jnp.asarray(dout))
@@ -87,16 +89,14 @@ def test_vmap_of_gradients_keeps_one_loop_condition_for_all_rows():
 def test_only_the_blocks_that_a_band_needs_are_computed(bands, wanted):
     computed = []
 
-    def recorded(params, q, k, query_index, key_index):
+    def recorded(params, block):
         record = lambda i, j: computed.append((int(i) // 64, int(j) // 64))  # noqa: E731
-        jax.debug.callback(record, query_index[0], key_index[0])
-        return jnp.einsum("bkgth,bksh->bkgts", q, k)
+        jax.debug.callback(record, block.at.query[0], block.at.key[0])
+        return dot_product(params, block)
 
     q, k, v, *_ = inputs(256, 256, 1, 1, batch=1)
-    every = (q,) * len(bands), (k,) * len(bands)
-    interaction = Interaction(bands, recorded)
-    run = jax.jit(functools.partial(Blockwise(64).attend_bands, interaction=interaction, params={}))
-    jax.block_until_ready(run(*every, v, None))
+    run = jax.jit(functools.partial(Blockwise(64).attend_bands, Interaction(bands, recorded)))
+    jax.block_until_ready(run(Inputs((q,) * len(bands), (k,) * len(bands), v)))
     jax.effects_barrier()
     assert sorted(computed) == sorted(wanted)
 

@@ -11,11 +11,11 @@ from jax.extend.core import jaxprs_in_params
 
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.remat_names import CUDNN_FORWARD, keep_attended
-from rope_jax.attention.splash import splash_attention
+from rope_jax.attention.splash import Splash
 from rope_jax.config import resolve
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import resolve_model
-from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.decoder import LanguageModel, Windows
 from rope_jax.rope import Frequencies, Rotary
 from tests.compiled import needs_kernels
 from tests.programs import equations
@@ -38,7 +38,7 @@ def count(jaxpr, primitive):
     ("attention", "primitive", "again", "forward"),
     [
         (BACKENDS["blockwise"].attend, "reduce_max", 0, 1),
-        (functools.partial(splash_attention, interpret=True), "pallas_call", 0, 1),
+        (Splash(interpret=True).attend, "pallas_call", 0, 1),
         pytest.param(BACKENDS["cpu"].attend, "ffi_call", 0, 1, marks=needs_kernels),
         (BACKENDS["xla"].attend, "dot_general", 1, 2),
     ],
@@ -83,7 +83,7 @@ def test_factors_of_attention_are_rounded_where_those_of_other_products_are(
 
     def loss(params, tokens):
         positions = jnp.arange(130)[None]
-        return model.nll(params, tokens, tokens, positions, None, rotary).sum()
+        return model.nll(params, Windows(tokens, tokens, positions, None, rotary)).sum()
 
     tokens = jax.ShapeDtypeStruct((2, 130), np.int32)
     params = model.abstract_params()

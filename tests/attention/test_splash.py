@@ -1,16 +1,14 @@
 """The TPU kernel, run by Pallas's interpreter, against float64."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
 
-from rope_jax.attention.splash import _block_sizes, splash_attention
+from rope_jax.attention.splash import Splash, _block_sizes
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, inputs, seen_keys
 
-splash = functools.partial(splash_attention, interpret=True)
+splash = Splash(interpret=True)
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +32,7 @@ def test_values_and_gradients_match_float64(queries, keys, window, documents):
 
     @jax.jit
     def value_and_gradients(q, k, v, ids):
-        out, pull_back = jax.vjp(lambda q, k, v: splash(q, k, v, ids, window), q, k, v)
+        out, pull_back = jax.vjp(lambda q, k, v: splash.attend(q, k, v, ids, window), q, k, v)
         return out, *pull_back(dout)
 
     seen = seen_keys(queries, keys, 2, ids, BandMask(beyond=window))

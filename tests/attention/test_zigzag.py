@@ -1,15 +1,14 @@
 """Devices that share a window: each one's part of attention, and their gradients together."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rope_jax.attention.backends import BACKENDS
+from rope_jax.attention.base import Inputs
 from rope_jax.attention.blockwise import Blockwise
-from rope_jax.attention.splash import splash_attention
+from rope_jax.attention.splash import Splash
 from rope_jax.positions.interaction import Interaction, dot_product
 from rope_jax.positions.mask import BandMask
 from rope_jax.positions.zigzag import ZigZag, restored, tokens_of_parts
@@ -74,16 +73,15 @@ def test_parts_match_the_window(backend, count, window, documents):
 def test_parts_of_interpreted_splash_match_the_window(length, count, window, documents):
     # The kernel itself relies on implicit promotion.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        attend = functools.partial(splash_attention, interpret=True)
-        check_window(attend, length, count, window, documents)
+        check_window(Splash(interpret=True).attend, length, count, window, documents)
 
 
 SLOPE = 0.1
 
 
-def biased(params, q, k, query_index, key_index):
-    distance = (query_index[:, None] - key_index[None]).astype(jnp.float32)
-    return jnp.einsum("bkgth,bksh->bkgts", q, k) - params["slope"] * distance[None, None, None]
+def biased(params, block):
+    distance = (block.at.query[:, None] - block.at.key[None]).astype(jnp.float32)
+    return dot_product(params, block) - params["slope"] * distance[None, None, None]
 
 
 SINKS = BandMask(beyond=24), BandMask(nearest=24, first=4)
@@ -111,7 +109,7 @@ def test_parts_of_several_bands_match_the_window(backend, scores, bands, documen
 
     def of_bands(q, k, v, part):
         queries = tuple(q * np.float32(size) for size in sizes)
-        return backend.attend_bands(queries, (k, k), v, ids, interaction, params, part)
+        return backend.attend_bands(interaction, Inputs(queries, (k, k), v, ids, part, params))
 
     q, k, v = arrays
     distance = np.subtract.outer(np.arange(192), np.arange(192))
@@ -127,16 +125,16 @@ def test_every_part_computes_the_same_number_of_blocks():
     q, k, v, *_ = map(jnp.asarray, inputs(256, 256))
     computed = []
 
-    def recorded(params, q, k, query_index, key_index):
+    def recorded(params, block):
         record = lambda i, j: computed.append((int(i) // 16, int(j) // 16))  # noqa: E731
-        jax.debug.callback(record, query_index[0], key_index[0])
-        return jnp.einsum("bkgth,bksh->bkgts", q, k)
+        jax.debug.callback(record, block.at.query[0], block.at.key[0])
+        return dot_product(params, block)
 
     @jax.jit
     def of_part(index):
         part, interaction = ZigZag(index, 4), Interaction(scores=recorded)
-        queries = (part.own(q, 1),)
-        return Blockwise(block=16).attend_bands(queries, (k,), v, None, interaction, {}, part)
+        bands = Inputs((part.own(q, 1),), (k,), v, None, part)
+        return Blockwise(block=16).attend_bands(interaction, bands)
 
     for index in range(4):
         jax.block_until_ready(of_part(np.int32(index)))

@@ -22,7 +22,7 @@ def test_jax_uses_three_quarters_of_a_gpu_unless_told_otherwise(monkeypatch):
     assert CHIPS["v5e"].usable == int(15.75 * 2**30)
 
 
-def test_a_device_that_is_not_here_has_the_memory_of_its_data_sheet():
+def test_a_device_that_is_not_here_has_the_memory_of_its_data_sheet(wrong_types):
     def memory_stats():
         raise memory.jax.errors.JaxRuntimeError("INVALID_ARGUMENT: only for addressable devices")
 

@@ -42,7 +42,9 @@ def test_the_level_is_for_cpus_alone_and_one_that_a_user_chose_stays(
         jax.config.update(SETTING, before)
 
 
-def test_the_first_argument_says_where_a_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_argument_says_where_a_program_runs(
+    monkeypatch: pytest.MonkeyPatch, wrong_types: None
+) -> None:
     monkeypatch.setattr("rope_jax.devices.hardware.compiler_options", lambda platform: platform)
     lowered = SimpleNamespace(compile=lambda compiler_options: compiler_options)
     function = SimpleNamespace(lower=lambda *_: lowered)
@@ -52,7 +54,9 @@ def test_the_first_argument_says_where_a_program_runs(monkeypatch: pytest.Monkey
     assert compiled(function, {}, elsewhere) == "cpu"
 
 
-def test_the_peak_is_that_of_the_data_sheet_or_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peak_is_that_of_the_data_sheet_or_measured(
+    monkeypatch: pytest.MonkeyPatch, wrong_types: None
+) -> None:
     monkeypatch.setattr("rope_jax.devices.hardware._MEASURED_SIZE", 1024)
     uncached = hardware._measured_flops.__wrapped__
     monkeypatch.setattr("rope_jax.devices.hardware._measured_flops", uncached)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rope_jax.attention.backends import BACKENDS
+from rope_jax.attention.base import Inputs
 from rope_jax.positions.interaction import Interaction, capped, dot_product, plus_by_distance
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, seen_keys
@@ -21,7 +22,7 @@ CPU, BLOCKWISE = BACKENDS["cpu"], BACKENDS["blockwise"]
 @functools.partial(jax.jit, static_argnums=5)
 def attention_and_gradients(queries, keys, v, dout, ids, bands):
     def attend(queries, keys, v):
-        return CPU.attend_bands(queries, keys, v, ids, Interaction(bands), {})
+        return CPU.attend_bands(Interaction(bands), Inputs(queries, keys, v, ids))
 
     out, pull_back = jax.vjp(attend, queries, keys, v)
     return out, *pull_back(dout)
@@ -116,14 +117,14 @@ def test_a_bias_by_distance_is_that_of_float64(
     )
     ids = jnp.asarray(documents(2, keys, 80)) if tables == 2 else None
 
-    def gradients(attend, **options):
+    def gradients(backend, low_precision=False):
         def run(qs, ks, v, table):
-            return attend(qs, ks, v, ids, interaction, {"by_distance": table}, **options)
+            inputs = Inputs(qs, ks, v, ids, params={"by_distance": table})
+            return backend.attend_bands(interaction, inputs, low_precision)
 
         return jax.tree.leaves(along(run, qs, ks, v, table, dout)[1:])
 
-    options = {"low_precision": True} if low_precision else {}
-    found, wanted = gradients(CPU.attend_bands, **options), gradients(BLOCKWISE.attend_bands)
+    found, wanted = gradients(CPU, low_precision), gradients(BLOCKWISE)
     if low_precision:
         for a, b in zip(found, wanted, strict=True):
             assert np.linalg.norm(a - b) < 0.01 * np.linalg.norm(b)
@@ -140,13 +141,11 @@ def test_a_bias_by_distance_is_that_of_float64(
 
 def test_a_bias_beside_sinks_is_added_in_blocks():
     q, k, v = (draw(1, 40, heads, 8, seed=heads) for heads in (4, 2, 2))
-    params = {"by_distance": draw(4, 30), "sinks": draw(4)}
+    inputs = Inputs((q,), (k,), v, params={"by_distance": draw(4, 30), "sinks": draw(4)})
     interaction = Interaction(scores=plus_by_distance, sinks=True)
     found, wanted = (
-        jax.jit(functools.partial(attend, interaction=interaction, params=params))(
-            (q,), (k,), v, None
-        )
-        for attend in (CPU.attend_bands, BLOCKWISE.attend_bands)
+        jax.jit(functools.partial(backend.attend_bands, interaction))(inputs)
+        for backend in (CPU, BLOCKWISE)
     )
     np.testing.assert_array_equal(found, wanted)
 
@@ -194,8 +193,7 @@ def exact_attention(q, k, v):
 
 
 def rounded_attention(q, k, v, window=200):
-    interaction = Interaction().within(window)
-    return CPU.attend_bands((q,), (k,), v, None, interaction, {}, low_precision=True)
+    return CPU.attend_bands(Interaction().within(window), Inputs((q,), (k,), v), True)
 
 
 # Odd numbers of queries, keys and columns leave half of a pair empty.
@@ -268,16 +266,12 @@ def test_rounded_attention_without_a_kernel_is_that_of_blocks_in_bfloat16():
     arrays = [draw(1, 200, 2, 16, seed=s) for s in range(3)]
     interaction, params = Interaction(scores=capped(dot_product)), {"softcap": jnp.float32(5.0)}
 
-    def run(attend, q, k, v, **options):
-        function = jax.jit(
-            lambda q, k, v: attend((q,), (k,), v, None, interaction, params, **options)
-        )
-        return function(q, k, v).astype(np.float32)
+    def run(backend, q, k, v, low_precision=False):
+        inputs = Inputs((q,), (k,), v, params=params)
+        attend = functools.partial(backend.attend_bands, interaction, low_precision=low_precision)
+        return jax.jit(attend)(inputs).astype(np.float32)
 
-    found, exact = (
-        run(CPU.attend_bands, *arrays, low_precision=True),
-        run(BLOCKWISE.attend_bands, *arrays),
-    )
-    wanted = run(BLOCKWISE.attend_bands, *(x.astype(jnp.bfloat16) for x in arrays))
+    found, exact = run(CPU, *arrays, low_precision=True), run(BLOCKWISE, *arrays)
+    wanted = run(BLOCKWISE, *(x.astype(jnp.bfloat16) for x in arrays))
     np.testing.assert_array_equal(found, wanted)
     assert 1e-4 < np.abs(found - exact).max() < 2e-2

@@ -19,7 +19,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import language_model, resolve_model, resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
-from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.decoder import LanguageModel, Windows
 from rope_jax.model.layers import multiplied
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
@@ -99,18 +99,21 @@ def made(name, **fields):
     return LanguageModel(config.spec(layout=layout, pattern=kinds_of(windows)), V)
 
 
+def windows_of(name):
+    return Windows(*text(), *MODELS[name][3])
+
+
 @functools.cache
 def nll_and_gradient(name, **fields):
     """Return the NLL of the targets, and the gradient of its weighted sum."""
     model = made(name, **fields)
 
-    def total(params, *inputs):
-        nll = model.nll(params, *inputs)
+    def total(params, windows):
+        nll = model.nll(params, windows)
         return (nll * WEIGHTS).sum(), nll
 
-    inputs = *text(), *MODELS[name][3]
     derived = jax.jit(jax.value_and_grad(total, has_aux=True))
-    (_, nll), gradient = derived(loud_params(model), *inputs)
+    (_, nll), gradient = derived(loud_params(model), windows_of(name))
     return np.asarray(nll), gradient
 
 
@@ -122,7 +125,7 @@ GRADED = ("gemma2", "full", "deepseek", "gpt_oss", "groups of experts")
 def nll_of(name):
     if name in GRADED:
         return nll_and_gradient(name)[0]
-    return jax.jit(made(name).nll)(loud_params(made(name)), *text(), *MODELS[name][3])
+    return jax.jit(made(name).nll)(loud_params(made(name)), windows_of(name))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -196,12 +199,12 @@ def test_the_finite_difference_of_the_reference_is_the_gradient(name):
 )
 def test_nll_of_the_last_targets_equals_that_of_all(name, fields, last):
     model = made(name, **fields)
-    inputs, run = (*text(), *MODELS[name][3]), functools.partial(model.nll, last=last)
-    found = jax.jit(run)(loud_params(model), *inputs)
-    wanted = jax.jit(model.nll)(loud_params(model), *inputs)[:, -last:]
+    inputs, run = windows_of(name), functools.partial(model.nll, last=last)
+    found = jax.jit(run)(loud_params(model), inputs)
+    wanted = jax.jit(model.nll)(loud_params(model), inputs)[:, -last:]
     np.testing.assert_allclose(found, wanted, atol=5e-6)
     # The feed-forward of the last layer computes only those rows.
-    program = str(jax.make_jaxpr(run)(loud_params(model), *inputs))
+    program = str(jax.make_jaxpr(run)(loud_params(model), inputs))
     assert f"f32[{B * last},48]" in program
 
 
@@ -214,7 +217,7 @@ def plain():
 
     def nll(tokens, targets, positions, segment_ids=one):
         positions = np.broadcast_to(positions, (B, T)).astype(np.int32)
-        return np.asarray(jitted(params, tokens, targets, positions, segment_ids, rotary))
+        return np.asarray(jitted(params, Windows(tokens, targets, positions, segment_ids, rotary)))
 
     return nll
 
@@ -255,7 +258,7 @@ def test_packed_documents_do_not_see_each_other(plain):
 def test_bfloat16_models_are_close_to_float32_on_any_cpu(monkeypatch, name, fast):
     monkeypatch.setattr("rope_jax.config.resolve._multiplies_bfloat16", lambda: fast)
     model = made(name, dtype="bfloat16")
-    found = jax.jit(model.nll)(loud_params(model), *text(), *MODELS[name][3])
+    found = jax.jit(model.nll)(loud_params(model), windows_of(name))
     error = np.abs(found - nll_of(name))
     assert 1e-4 < error.mean() < 0.06
 
@@ -267,8 +270,8 @@ def test_bfloat16_is_close_to_float32(monkeypatch, plain, fast):
     model, positions = made("plain", dtype="bfloat16"), POSITIONS + 100_000
     params, nll, rotary = loud_params(model), jax.jit(model.nll), Rotary.shared(frequencies())
     errors = [
-        np.abs(nll(params, *text(seed), positions, None, rotary) - plain(*text(seed), positions))
-        for seed in range(5)
+        np.abs(nll(params, Windows(*inputs, positions, None, rotary)) - plain(*inputs, positions))
+        for inputs in map(text, range(5))
     ]
     # few tokens are ill-conditioned, and off by several times as much
     assert np.quantile(errors, 0.5) > 1e-3
@@ -283,7 +286,9 @@ def test_far_keys_at_the_same_distances_change_nothing(name):
     two = with_map(one, same, layers, POSITIONS[:1], window=32, seq_len=T)
     assert len(two.bands) == 2
     nll = jax.jit(model.nll)
-    found, wanted = (nll(loud_params(model), *text(), POSITIONS, None, x) for x in (two, one))
+    found, wanted = (
+        nll(loud_params(model), Windows(*text(), POSITIONS, None, rotary)) for rotary in (two, one)
+    )
     np.testing.assert_allclose(found, wanted, atol=5e-5)
 
 
@@ -294,7 +299,7 @@ def test_bfloat16_weights_give_the_losses_of_their_rounded_values():
     params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), loud_params(model))
     rounded = jax.tree.map(lambda x: x.astype(np.float32), params)
     _, windows, layout, inputs = MODELS["full"]
-    found = jax.jit(model.nll)(params, *text(), *inputs)
+    found = jax.jit(model.nll)(params, windows_of("full"))
     wanted = reference_nll(model.spec, layout, rounded, *text(), *inputs, windows)
     np.testing.assert_allclose(found, wanted, atol=FAR_FROM_FLOAT64)
 

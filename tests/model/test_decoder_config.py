@@ -13,7 +13,7 @@ from rope_jax.blocks import LatentAttention
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import language_model, resolve_model, resolve_run
 from rope_jax.config.training import TrainingConfig
-from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.decoder import LanguageModel, Windows
 from rope_jax.rope import Frequencies, Rotary
 
 V, B, T, L = 61, 3, 70, 3
@@ -54,7 +54,9 @@ def program(**fields):
     shapes = shapes_of(model)
 
     def nll(params, tokens, positions):
-        return model.nll(params, tokens, tokens, positions, None, rotary(config.heads_width))
+        return model.nll(
+            params, Windows(tokens, tokens, positions, None, rotary(config.heads_width))
+        )
 
     return str(shapes), str(jax.make_jaxpr(nll)(shapes, TOKENS, TOKENS))
 
@@ -116,14 +118,16 @@ def test_the_attention_backend_is_chosen_by_name(monkeypatch):
     assert set(choices) == {*BACKENDS, "auto"}  # auto chooses one of them
     called = []
 
-    def recorded(q, k, v, segment_ids, sliding_window, part):
+    def recorded(inputs, sliding_window):
+        (q,), (k,), v, segment_ids, *_ = inputs
         called.append((q.shape, k.shape, v.shape, segment_ids.shape))
         return q
 
-    monkeypatch.setattr(BACKENDS["cudnn"], "attend", recorded)
+    monkeypatch.setattr(BACKENDS["cudnn"], "attend_plain", recorded)
     config = ModelConfig(**PLAIN | {"attention": "cudnn", "num_key_value_heads": 2})
     model = LanguageModel(resolve_model(config).spec(), V)
-    jax.eval_shape(model.nll, shapes_of(model), TOKENS, TOKENS, TOKENS, TOKENS, rotary(8))
+    windows = Windows(TOKENS, TOKENS, TOKENS, TOKENS, rotary(8))
+    jax.eval_shape(model.nll, shapes_of(model), windows)
     # layers of one kind are traced once
     assert called == [((B, T, 4, 8), (B, T, 2, 8), (B, T, 2, 8), (B, T))]
 
@@ -152,4 +156,4 @@ def test_frequencies_for_a_different_number_of_layers_are_rejected():
     model = LanguageModel(resolve_model(ModelConfig(**PLAIN)).spec(), V)
     two = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), rotary(8))
     with pytest.raises(ValueError, match="first axis must be 1 or the 3 layers"):
-        jax.eval_shape(model.nll, shapes_of(model), TOKENS, TOKENS, TOKENS, None, two)
+        jax.eval_shape(model.nll, shapes_of(model), Windows(TOKENS, TOKENS, TOKENS, None, two))

@@ -13,7 +13,7 @@ from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.blockwise import Blockwise
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import resolve_model
-from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.decoder import LanguageModel, Windows
 from rope_jax.positions.encodings import ENCODINGS
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
@@ -107,7 +107,8 @@ def rotary_at(method, model, positions):
 def nll_of(method, model, params, rows, last=None):
     tokens, positions, ids = rows
     rotary = rotary_at(method, model, positions)
-    return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, ids, rotary, last)
+    windows = Windows(tokens[:, :-1], tokens[:, 1:], positions, ids, rotary)
+    return model.nll(params, windows, last)
 
 
 def inputs():

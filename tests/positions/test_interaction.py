@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rope_jax.positions.encodings.fire import mlp
-from rope_jax.positions.interaction import add_by_distance, sum_by_distance
+from rope_jax.positions.interaction import Indices, add_by_distance, sum_by_distance
 
 T, S, C = 5, 7, 6
 # first query − first key: all keys later, some later, next to each other, across the table's end
@@ -45,7 +45,7 @@ def test_mlp_and_its_gradients():
 
 def block(offset):
     start = 100 if offset > 0 else -3  # below 0 is padding
-    return np.int32(start + offset + np.arange(T)), np.int32(start + np.arange(S))
+    return Indices(np.int32(start + offset + np.arange(T)), np.int32(start + np.arange(S)))
 
 
 @pytest.mark.parametrize("rows", [1, T])
@@ -56,7 +56,7 @@ def test_add_by_distance(rows):
         wanted = logits.copy()
         for t, s in np.ndindex(T, S):
             wanted[..., t, s] += table[..., t % rows, min(max(offset + t - s, 0), C - 1)]
-        np.testing.assert_array_equal(add(logits, table, *block(offset)), wanted, err_msg=offset)
+        np.testing.assert_array_equal(add(logits, table, block(offset)), wanted, err_msg=offset)
 
 
 @pytest.mark.parametrize("length", [2, C, 20])
@@ -68,5 +68,5 @@ def test_sum_by_distance(length):
         for t, s in np.ndindex(T, S):
             if offset + t - s >= 0:
                 wanted[..., t, min(offset + t - s, length - 1)] += weights[..., t, s]
-        found = total(weights, length, *block(offset))
+        found = total(weights, length, block(offset))
         np.testing.assert_allclose(found, wanted, atol=1e-6, err_msg=offset)

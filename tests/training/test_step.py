@@ -82,10 +82,11 @@ class Line(LanguageModel):
     def __init__(self):
         """Build nothing: there are no layers."""
 
-    def nll_and_auxiliary(self, *arguments):
-        return self.nll(*arguments), None
+    def nll_and_auxiliary(self, params, windows):
+        return self.nll(params, windows), None
 
-    def nll(self, params, tokens, targets, positions, segment_ids, rotary):
+    def nll(self, params, windows):
+        tokens, targets, positions, *_ = windows
         x = positions.astype(jnp.float32) / 10
         line = params["a"] * x + params["c"][tokens]
         return (line - targets.astype(jnp.float32)) ** 2 / 2
@@ -139,9 +140,10 @@ def test_the_loss_is_the_mean_over_counted_targets(batch, grad_accumulation):
 
 def test_the_auxiliary_loss_is_added_and_measured_by_itself(batch):
     class Balanced(Line):
-        def nll_and_auxiliary(self, params, tokens, *others):
+        def nll_and_auxiliary(self, params, windows):
+            tokens = windows.tokens
             used = jnp.mean(tokens == tokens[0, 0], dtype=jnp.float32)
-            return self.nll(params, tokens, *others), 3 * used**2 * params["a"] ** 2
+            return self.nll(params, windows), 3 * used**2 * params["a"] ** 2
 
     gradient, metrics = gradient_of_step(batch, 4, Balanced())
     nll, expected = line_by_hand(batch)

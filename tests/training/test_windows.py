@@ -18,6 +18,7 @@ from rope_jax.console import plain_console
 from rope_jax.data.batches import Batch, ShortRows, training_batch
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
+from rope_jax.model.decoder import Windows
 from rope_jax.rope import Rotary
 from rope_jax.training.checkpoints import params_at
 from rope_jax.training.program import Program
@@ -141,9 +142,9 @@ def test_attention_gets_document_ids_unless_each_row_is_one_document(
 ):
     given, attend_bands = [], BACKENDS["xla"].attend_bands
 
-    def recorded(queries, keys, v, segment_ids, *others):
-        given.append(segment_ids is not None)
-        return attend_bands(queries, keys, v, segment_ids, *others)
+    def recorded(interaction, inputs, low_precision):
+        given.append(inputs.segment_ids is not None)
+        return attend_bands(interaction, inputs, low_precision)
 
     monkeypatch.setattr(BACKENDS["xla"], "attend_bands", recorded)
     config = config_of(stage, data=data)
@@ -187,7 +188,8 @@ def test_a_token_depends_on_what_it_sees_and_on_nothing_else(attention, kind):
     @jax.jacrev
     def influence(embedding):
         own = params | {"embed_tokens": {"embedding": embedding}}
-        return model.nll(own, tokens, row.targets, row.positions, row.segment_ids, rotary)[0]
+        windows = Windows(tokens, row.targets, row.positions, row.segment_ids, rotary)
+        return model.nll(own, windows)[0]
 
     found = np.abs(influence(params["embed_tokens"]["embedding"])).sum(-1)[:, :32]
     segments = np.asarray(row.segment_ids[0])

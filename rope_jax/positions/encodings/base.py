@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from rope_jax.positions.interaction import AddedValues, Params, Scores, dot_product
+from rope_jax.positions.interaction import AddedValues, Params, dot_product
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.settings import Settings
 
@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
 
 
 class Encoding(Settings):
-    """Settings of one encoding. The first line of a subclass's docstring is its README entry.
+    """Settings of one encoding. A docstring's first line is its entry in docs/positions.md.
 
     A subclass overrides what it does: add to the embeddings (`embed`), rotate (`rotate_queries`,
     `rotate_keys`), change scores or values inside attention (`scores`, `values`).
@@ -54,11 +54,13 @@ class Encoding(Settings):
     """Whether it has params for each head, so that devices cannot share the heads."""
     ignored: ClassVar[tuple[str, ...]] = ("base", "rotary_dim", "layout", "map")
     """Keys of the section `rope` that do not apply to it."""
+    scores = staticmethod(dot_product)  # type: ignore[pydantic-field]
+    """The logits of queries and keys, as `Scores` describes them."""
 
     @property
     def scores_are_products(self) -> bool:
         """Whether the logits are q·k/√H exactly, of rotated q and k, and nothing else."""
-        return type(self).scores is Encoding.scores
+        return self.scores is dot_product
 
     @property
     def needs_interaction(self) -> bool:
@@ -111,11 +113,6 @@ class Encoding(Settings):
     ) -> RotatedHeads:
         """Rotate keys; by default like queries."""
         return self.rotate_queries(params, x, cos, sin, layout)
-
-    @property
-    def scores(self) -> Scores:
-        """The scores of queries and keys. It must be the same object at every call."""
-        return dot_product
 
     @property
     def values(self) -> AddedValues | None:

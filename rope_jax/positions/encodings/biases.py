@@ -13,13 +13,9 @@ from pydantic import Field, model_validator
 
 from rope_jax.positions.encodings.base import Encoding, Positions, Sizes, bounded
 from rope_jax.positions.interaction import (
-    KeyIndex,
-    Keys,
+    Block,
     Logits,
     Params,
-    Queries,
-    QueryIndex,
-    Scores,
     dot_product,
     plus_by_distance,
 )
@@ -33,9 +29,27 @@ class ALiBiEncoding(Encoding):
     uses_distances: ClassVar[bool] = True
     type: Literal["alibi"] = "alibi"
 
-    @property
-    def scores(self) -> Scores:
-        return _alibi_scores
+    @staticmethod
+    def scores(params: Params, block: Block) -> Logits:
+        """Add −slope·(t − j), with t the last of the queries, as more columns of queries and keys.
+
+        That differs from −slope·(i − j) by a constant per query, which softmax ignores, and costs
+        next to nothing on a CPU, where adding a bias to every score takes half as long as all the
+        rest. Parts of at most 8 bits make the products exact in bfloat16 and TF32, too.
+        """
+        q, k, index = block
+        slopes = _in_8_bits(alibi_slopes(k.shape[1] * q.shape[2]).astype(np.float32))
+        slopes = slopes.reshape(1, k.shape[1], q.shape[2], 1, -1)
+        behind = index.query[-1] - index.key
+        distances = jnp.stack([behind & 0xFF, behind & 0xFF00, behind & ~0xFFFF], axis=-1)
+        # every part of a slope meets every part of a distance
+        of_queries = jnp.repeat(-jnp.asarray(slopes, q.dtype), distances.shape[-1], axis=-1)
+        of_keys = jnp.tile(distances.astype(k.dtype)[None, None], slopes.shape[-1])
+        q = jnp.concatenate(
+            [q, jnp.broadcast_to(of_queries, (*q.shape[:-1], of_keys.shape[-1]))], -1
+        )
+        k = jnp.concatenate([k, jnp.broadcast_to(of_keys, (*k.shape[:-1], of_keys.shape[-1]))], -1)
+        return dot_product(params, Block(q, k, index))
 
 
 def alibi_slopes(heads: int) -> Float64[np.ndarray, " {heads}"]:
@@ -51,27 +65,6 @@ def alibi_slopes(heads: int) -> Float64[np.ndarray, " {heads}"]:
         return 2.0 ** (-8.0 * np.arange(1, n + 1) / n)
 
     return np.concatenate([of_power(power), of_power(2 * power)[::2][: heads - power]])
-
-
-def _alibi_scores(
-    params: Params, q: Queries, k: Keys, query_index: QueryIndex, key_index: KeyIndex
-) -> Logits:
-    """Add −slope·(t − j), with t the last of the queries, as more columns of queries and keys.
-
-    That differs from −slope·(i − j) by a constant per query, which softmax ignores, and on a CPU
-    costs next to nothing, whereas adding a bias to every score takes half as long as all the rest.
-    Parts of at most 8 bits make the products exact in bfloat16 and TF32, too.
-    """
-    slopes = _in_8_bits(alibi_slopes(k.shape[1] * q.shape[2]).astype(np.float32))
-    slopes = slopes.reshape(1, k.shape[1], q.shape[2], 1, -1)
-    behind = query_index[-1] - key_index
-    distances = jnp.stack([behind & 0xFF, behind & 0xFF00, behind & ~0xFFFF], axis=-1)
-    # every part of a slope meets every part of a distance
-    of_queries = jnp.repeat(-jnp.asarray(slopes, q.dtype), distances.shape[-1], axis=-1)
-    of_keys = jnp.tile(distances.astype(k.dtype)[None, None], slopes.shape[-1])
-    q = jnp.concatenate([q, jnp.broadcast_to(of_queries, (*q.shape[:-1], of_keys.shape[-1]))], -1)
-    k = jnp.concatenate([k, jnp.broadcast_to(of_keys, (*k.shape[:-1], of_keys.shape[-1]))], -1)
-    return dot_product(params, q, k, query_index, key_index)
 
 
 def _in_8_bits(x: Float32[np.ndarray, " N"]) -> Float32[np.ndarray, "N parts"]:
@@ -90,10 +83,7 @@ class BiasByDistance(Encoding):
     """
 
     uses_distances: ClassVar[bool] = True
-
-    @property
-    def scores(self) -> Scores:
-        return plus_by_distance
+    scores = staticmethod(plus_by_distance)  # type: ignore[pydantic-field]
 
 
 class T5Encoding(BiasByDistance):

@@ -11,13 +11,9 @@ from pydantic import Field
 
 from rope_jax.positions.encodings.base import Encoding, Positions, Sizes
 from rope_jax.positions.interaction import (
-    KeyIndex,
-    Keys,
+    Block,
     Logits,
     Params,
-    Queries,
-    QueryIndex,
-    Scores,
     dot_product,
 )
 from rope_jax.rope.settings import Whole
@@ -88,28 +84,22 @@ class FIREEncoding(Encoding):
         position = jnp.asarray(positions, jnp.float32)[None]
         return params | {"threshold": threshold, "position": position}
 
-    @property
-    def scores(self) -> Scores:
-        return _scores
+    @staticmethod
+    def scores(params: Params, block: Block) -> Logits:
+        c, (q, k, index) = params["c"], block
 
+        def psi(x: Float[Array, "..."]) -> Float[Array, "..."]:
+            return jnp.log1p(jnp.abs(c * x))
 
-def _scores(
-    params: Params, q: Queries, k: Keys, query_index: QueryIndex, key_index: KeyIndex
-) -> Logits:
-    c = params["c"]
+        distance = jnp.maximum(index.query[:, None] - index.key[None, :], 0).astype(jnp.float32)
+        # indices below 0, before the window, are padding
+        position = jnp.take(params["position"], jnp.maximum(index.query, 0), axis=-1, mode="clip")
+        denominator = psi(jnp.maximum(position, params["threshold"])) + 1e-6
+        ratio = psi(distance)[None] / denominator[..., None]  # [#B, T, S]
 
-    def psi(x: Float[Array, "..."]) -> Float[Array, "..."]:
-        return jnp.log1p(jnp.abs(c * x))
-
-    distance = jnp.maximum(query_index[:, None] - key_index[None, :], 0).astype(jnp.float32)
-    # indices below 0, before the window, are padding
-    position = jnp.take(params["position"], jnp.maximum(query_index, 0), axis=-1, mode="clip")
-    denominator = psi(jnp.maximum(position, params["threshold"])) + 1e-6
-    ratio = psi(distance)[None] / denominator[..., None]  # [#B, T, S]
-
-    bias = mlp(ratio, params["hidden_kernel"], params["hidden_bias"], params["output_kernel"])
-    bias = bias.reshape(bias.shape[0], k.shape[1], q.shape[2], *bias.shape[2:])
-    return dot_product(params, q, k, query_index, key_index) + bias
+        bias = mlp(ratio, params["hidden_kernel"], params["hidden_bias"], params["output_kernel"])
+        bias = bias.reshape(bias.shape[0], k.shape[1], q.shape[2], *bias.shape[2:])
+        return dot_product(params, block) + bias
 
 
 @jax.custom_vjp

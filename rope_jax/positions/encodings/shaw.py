@@ -9,13 +9,10 @@ from pydantic import Field
 from rope_jax.positions.encodings.base import Encoding, Positions, Sizes
 from rope_jax.positions.interaction import (
     AddedValues,
-    KeyIndex,
-    Keys,
+    Block,
+    Indices,
     Logits,
     Params,
-    Queries,
-    QueryIndex,
-    Scores,
     add_by_distance,
     dot_product,
     sum_by_distance,
@@ -44,29 +41,22 @@ class ShawEncoding(Encoding):
     def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
         return parameters
 
-    @property
-    def scores(self) -> Scores:
-        return _scores
+    @staticmethod
+    def scores(params: Params, block: Block) -> Logits:
+        """Add q_i·a^K_c. The product comes before the distances: no array has axes T, S and H."""
+        table = params["keys"].astype(block.q.dtype)
+        by_distance = jnp.einsum(
+            "bkgth,ch->bkgtc", block.q, table, preferred_element_type=jnp.float32
+        )
+        return add_by_distance(dot_product(params, block), by_distance, block.at)
 
     @property
     def values(self) -> AddedValues:
         return _values
 
 
-def _scores(
-    params: Params, q: Queries, k: Keys, query_index: QueryIndex, key_index: KeyIndex
-) -> Logits:
-    """Add q_i·a^K_c. The product comes before the distances: no array has axes T, S and H."""
-    table = params["keys"].astype(q.dtype)
-    by_distance = jnp.einsum("bkgth,ch->bkgtc", q, table, preferred_element_type=jnp.float32)
-    logits = dot_product(params, q, k, query_index, key_index)
-    return add_by_distance(logits, by_distance, query_index, key_index)
-
-
-def _values(
-    params: Params, weights: Logits, query_index: QueryIndex, key_index: KeyIndex
-) -> Float[Array, "B K G T V"]:
+def _values(params: Params, weights: Logits, index: Indices) -> Float[Array, "B K G T V"]:
     """Σ_j w_ij·a^V_c, as the sum over c of (the weights at this distance)·a^V_c."""
     table = params["values"].astype(weights.dtype)
-    by_distance = sum_by_distance(weights, table.shape[0], query_index, key_index)
+    by_distance = sum_by_distance(weights, table.shape[0], index)
     return jnp.einsum("bkgtc,cv->bkgtv", by_distance, table, preferred_element_type=jnp.float32)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rope_jax.positions.maps.base import (
     MapBand,
-    Places,
+    PositionFunction,
     PositionMap,
     first_changed_distance,
     relative_positions,
@@ -23,7 +23,7 @@ __all__ = [
     "MAPS",
     "AnyMap",
     "MapBand",
-    "Places",
+    "PositionFunction",
     "PositionMap",
     "first_changed_distance",
     "relative_positions",

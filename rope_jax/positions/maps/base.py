@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers, Scaling
-from rope_jax.rope.frequencies import AnyArray
+from rope_jax.rope.geometry import AnyArray
 from rope_jax.rope.settings import Settings, Whole, single_error, validated
 
 # Of r(i, j): an automatic k is rounded to four digits, and r is the sum of two floats.
@@ -24,7 +24,7 @@ AutoTokens = Annotated[
 
 
 @dataclass(frozen=True)
-class Places:
+class PositionFunction:
     """An integer function of a token's position p: min(⌊(p mod chunk) / group⌋ + offset, cap).
 
     None: no modulus, no cap. A chunk of 1 gives the constant `offset`.
@@ -35,7 +35,7 @@ class Places:
     offset: int = 0
     cap: int | None = None
 
-    def of(self, positions: Int[AnyArray, "*shape"]) -> Int[AnyArray, "*shape"]:
+    def __call__(self, positions: Int[AnyArray, "*shape"]) -> Int[AnyArray, "*shape"]:
         """Return the function's values, of the positions' dtype."""
         moved = positions if self.chunk is None else positions % self.chunk
         if self.group > 1:
@@ -44,7 +44,7 @@ class Places:
         return moved if self.cap is None else moved.clip(max=self.cap)
 
 
-UNMOVED = Places()
+UNMOVED = PositionFunction()
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class MapBand:
     """
 
     mask: BandMask
-    query: Places = UNMOVED
-    key: Places = UNMOVED
+    query: PositionFunction = UNMOVED
+    key: PositionFunction = UNMOVED
     divisor: float = 1.0
     border: int = 0
     far: Scaling | None = None
@@ -71,7 +71,7 @@ class MapBand:
 
 
 class PositionMap(Settings):
-    """Settings of one map. The first line of a subclass's docstring is its entry in the README.
+    """Settings of one map. A docstring's first line is its entry in docs/positions.md.
 
     Notation: i and j are positions of a query and a key, d = i − j, L is the trained window and n
     the text's length. Settings that are "auto" follow from L and n; with them, a text of at most L
@@ -79,7 +79,7 @@ class PositionMap(Settings):
     """
 
     relative: ClassVar[str]
-    """r(i, j), in the words of the README's table."""
+    """r(i, j), in the words of the table in docs/positions.md."""
     stays_inside: ClassVar[bool] = True
     """Whether it is meant to keep relative positions below L, which a sweep then checks."""
     acts_inside: ClassVar[bool] = False
@@ -203,7 +203,7 @@ def relative_positions(
         if band.far is not None:
             raise ValueError("far: has its own frequencies, so r(i, j) differs from pair to pair")
         visible = band.mask.by_distance(distance) & band.mask.by_document_position(queries, keys)
-        steps = band.query.of(queries)[:, None] - band.key.of(keys)[None]
+        steps = band.query(queries)[:, None] - band.key(keys)[None]
         r = steps / band.divisor + band.border * (1 - 1 / band.divisor)
         relative = np.where(visible, r, relative)
     return relative

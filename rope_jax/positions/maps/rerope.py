@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.positions.maps.base import AutoTokens, MapBand, Places, PositionMap
+from rope_jax.positions.maps.base import AutoTokens, MapBand, PositionFunction, PositionMap
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.settings import single_error
@@ -28,8 +28,8 @@ class ReRoPE(PositionMap):
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w = int(self.window)
-        here = Places(chunk=1)
-        far = MapBand(BandMask(nearest=w), Places(chunk=1, offset=w), here)
+        here = PositionFunction(chunk=1)
+        far = MapBand(BandMask(nearest=w), PositionFunction(chunk=1, offset=w), here)
         return MapBand(BandMask(beyond=w)), far
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.positions.maps.base import AutoTokens, MapBand, Places, PositionMap
+from rope_jax.positions.maps.base import AutoTokens, MapBand, PositionFunction, PositionMap
 from rope_jax.positions.mask import BandMask
 
 
@@ -49,7 +49,11 @@ class SelfExtend(PositionMap):
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w, g = int(self.window), int(self.group)
-        far = MapBand(BandMask(nearest=w), Places(group=g, offset=w - w // g), Places(group=g))
+        far = MapBand(
+            BandMask(nearest=w),
+            PositionFunction(group=g, offset=w - w // g),
+            PositionFunction(group=g),
+        )
         return MapBand(BandMask(beyond=w)), far
 
 
@@ -108,14 +112,14 @@ class DualChunk(PositionMap):
         s = int(self.chunk)
         c = s - int(self.local)
         m = 0.05 * math.log(length / window) + 1 if length > window else 1.0
-        within = Places(chunk=c)
+        within = PositionFunction(chunk=c)
         same = BandMask(beyond=c, chunk=c, chunks_back=(0, 0))
         before = BandMask(nearest=1, beyond=2 * c, chunk=c, chunks_back=(1, 1))
         older = BandMask(nearest=c + 1, chunk=c, chunks_back=(2, None))
-        last = Places(chunk=1, offset=min(2 * c - 1, s))
+        last = PositionFunction(chunk=1, offset=min(2 * c - 1, s))
         return (
             MapBand(same, within, within, attention_factor=m),
-            MapBand(before, Places(chunk=c, offset=c, cap=s), within, attention_factor=m),
+            MapBand(before, PositionFunction(chunk=c, offset=c, cap=s), within, attention_factor=m),
             MapBand(older, last, within, attention_factor=m),
         )
 
@@ -150,4 +154,6 @@ class STRING(PositionMap):
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         s, w = int(self.shift), int(self.local)
-        return MapBand(BandMask(beyond=s)), MapBand(BandMask(nearest=s), Places(offset=w - s))
+        return MapBand(BandMask(beyond=s)), MapBand(
+            BandMask(nearest=s), PositionFunction(offset=w - s)
+        )

@@ -4,7 +4,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rope_jax.positions.maps.base import MAX_TOKENS, AutoTokens, MapBand, Places, PositionMap
+from rope_jax.positions.maps.base import (
+    MAX_TOKENS,
+    AutoTokens,
+    MapBand,
+    PositionFunction,
+    PositionMap,
+)
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope.settings import Whole
 
@@ -31,7 +37,7 @@ class Streaming(PositionMap):
         local = MapBand(BandMask(beyond=r + 1))
         if not s:
             return (local,)
-        return local, MapBand(BandMask(nearest=r + 1, first=s), Places(cap=s + r))
+        return local, MapBand(BandMask(nearest=r + 1, first=s), PositionFunction(cap=s + r))
 
 
 class LMInfinite(PositionMap):
@@ -57,4 +63,4 @@ class LMInfinite(PositionMap):
         if not g:
             return (local,)
         far = BandMask(nearest=b, first=g)
-        return local, MapBand(far, Places(chunk=1, offset=b), Places(chunk=1))
+        return local, MapBand(far, PositionFunction(chunk=1, offset=b), PositionFunction(chunk=1))

@@ -14,8 +14,14 @@ from jaxtyping import Float, Float32, Float64, Int, Int64
 from pydantic import Field
 
 from rope_jax.rope.angles import Positions
-from rope_jax.rope.frequencies import AnyArray, Frequencies, SeqLen, as_float, is_on_host
-from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.geometry import (
+    AnyArray,
+    Frequencies,
+    RotaryGeometry,
+    SeqLen,
+    as_float,
+    is_on_host,
+)
 from rope_jax.rope.query_scales import AnyQueryScale
 from rope_jax.rope.settings import Factor, Settings, validated
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from rope_jax.rope.frequencies import as_float
-from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.geometry import RotaryGeometry, as_float
 from rope_jax.rope.settings import AttentionFactor, Factor, PairFactors, Whole
 from rope_jax.rope.strategies.base import Lengths, Scaled, Scaling, per_pair
 

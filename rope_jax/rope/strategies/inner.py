@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 import numpy as np
 from pydantic import Field, create_model, model_validator
 
-from rope_jax.rope.frequencies import SeqLen, as_float
-from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.geometry import RotaryGeometry, SeqLen, as_float
 from rope_jax.rope.settings import Factor, validated
 from rope_jax.rope.strategies.base import ByLength, ByPair, Lengths, Scaled, Scaling
 from rope_jax.rope.strategies.pi import NoScaling

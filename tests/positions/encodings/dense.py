@@ -17,6 +17,7 @@ from rope_jax.blocks.attention import attend as layer_attend
 from rope_jax.blocks.base import DecoderSpec
 from rope_jax.positions import bands
 from rope_jax.positions.encodings import ENCODINGS, Sizes
+from rope_jax.positions.interaction import Block, Indices
 from rope_jax.rope import Frequencies, RotaryGeometry, cos_sin
 
 # Every encoding, with settings at which a short window reaches beyond all of its borders.
@@ -80,7 +81,7 @@ def layer_logits(encoding, parameters, q, k, positions, rotation=Rotation()):  #
     q = q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype)
     q = q.reshape(*q.shape[:2], groups, -1, q.shape[-1]).transpose(0, 2, 3, 1, 4)
     index = jnp.arange(q.shape[-2])
-    return encoding.scores(params, q, k, index, index)
+    return encoding.scores(params, Block(q, k, Indices(index, index)))
 
 
 def attend(encoding, parameters, q, k, v, backend):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rope_jax.positions.encodings.biases import alibi_slopes, t5_buckets
+from rope_jax.positions.interaction import Block, Indices
 from tests.positions.encodings.dense import (
     POSITIONS,
     SIZES,
@@ -140,8 +141,8 @@ def test_the_bias_of_alibi_is_exact_in_bfloat16(heads):
     encoding, _ = made("alibi")
     q, k = (jnp.zeros((1, heads, *shape, 8), jnp.bfloat16) for shape in ((1, 2), (5,)))
     distances = np.array([0, 3, 257, 65_537, 1_234_567])
-    index = [np.int32(2_000_001 - x) for x in (np.array([1, 0]), distances)]
-    found = jax.jit(encoding.scores)({}, q, k, *index)
+    index = Indices(*(np.int32(2_000_001 - x) for x in (np.array([1, 0]), distances)))
+    found = jax.jit(encoding.scores)({}, Block(q, k, index))
     slopes = alibi_slopes(heads).astype(np.float32)
     wanted = (-slopes[:, None].astype(np.float64) * distances).astype(np.float32)
     wanted = np.tile(wanted[None, :, None, None], (1, 1, 1, 2, 1))
@@ -306,8 +307,8 @@ def test_xpos_is_exact_at_65_thousand_tokens():
 
     @jax.jit
     def scores(key_index):
-        block = jnp.asarray(k), jnp.asarray(last), key_index
-        found, vjp = jax.vjp(lambda q: encoding.scores(params, q[:, :, None], *block), q)
+        others = jnp.asarray(k), Indices(jnp.asarray(last), key_index)
+        found, vjp = jax.vjp(lambda q: encoding.scores(params, Block(q[:, :, None], *others)), q)
         return found[0, 0, 0], vjp(jnp.ones_like(found))[0]
 
     products = np.float64(q[0, 0, :, None]) * k[0, 0]  # pairs are (i, i + H/2)
@@ -330,7 +331,8 @@ def test_xpos_does_not_overflow_where_a_whole_window_is_one_block():
     index = np.arange(16_384, dtype=np.int32)
     x = np.zeros((1, 1, 16_384, 8), np.float32)
     x[:, :, [0, 1, 8000, 16_382, 16_383]] = 10
-    found = jax.jit(encoding.scores)(params, x[:, :, None, :64], x, index[:64], index)
+    block = Block(x[:, :, None, :64], x, Indices(index[:64], index))
+    found = jax.jit(encoding.scores)(params, block)
     assert np.isfinite(found).all()
     zeta = (np.arange(0, 8, 2) + 3.2) / 11.2
     np.testing.assert_allclose(found[0, 0, 0, 1, 0], 200 * (zeta ** (1 / 512)).sum(), rtol=1e-5)
