@@ -16,7 +16,6 @@ _NO_DATE: dict[str, dict[str, Any]] = {
     ".pdf": {"CreationDate": None, "ModDate": None},
     ".svg": {"Date": None},
 }
-SUFFIXES = tuple(_NO_DATE)
 
 
 class ShownFigure(Figure):
@@ -40,18 +39,15 @@ class ShownFigure(Figure):
         return file.getvalue()
 
 
-def figure_files(path: Path) -> tuple[Path, ...]:
-    """Return the files that `save_figure` writes: for a .png, the .pdf and .svg as well."""
-    if path.suffix != ".png":
-        return (path,)
-    return tuple(path.with_suffix(suffix) for suffix in SUFFIXES)
-
-
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure to `figure_files(path)`: all of them, complete, or none. Raises OSError."""
+    """Write a figure, for a .png also as .pdf and .svg: all files complete, or none.
+
+    Raises OSError.
+    """
+    suffixes = tuple(_NO_DATE) if path.suffix == ".png" else (path.suffix,)
     with ExitStack() as stack:
-        for file in figure_files(path):
-            write_figure(figure, stack.enter_context(replacing(file)))
+        for suffix in suffixes:
+            write_figure(figure, stack.enter_context(replacing(path.with_suffix(suffix))))
 
 
 def write_figure(figure: Figure, path: Path) -> None:

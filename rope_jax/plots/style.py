@@ -7,6 +7,7 @@ matplotlib settings nor depend on them.
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib.style
@@ -15,8 +16,8 @@ from rope_jax.config.presentation import FigureWidth
 
 WIDTHS: Mapping[FigureWidth, float] = {"column": 3.3, "page": 6.8}
 """Inches."""
-TITLE_SIZE, TEXT_SIZE, SMALL_SIZE = 9.0, 8.0, 7.0
-"""Points: a figure's title; its panels' titles and axes; ticks, legends and labels."""
+TEXT_SIZE, SMALL_SIZE = 8.0, 7.0
+"""Points: panels' titles and axes; ticks, legends and labels."""
 MAX_CURVES = 6
 """Curves in a panel; of more, each has a panel of its own. Also: how many bands can overlap."""
 BAND_OPACITY = 0.15
@@ -27,36 +28,7 @@ NOTE = "0.35"
 ZERO_LINE: Mapping[str, Any] = {"color": "0.25", "linewidth": 1.2, "zorder": 1.5}
 """The line at zero in figures of differences, heavier than the grid and than the axes."""
 
-_STYLE = {
-    "figure.titlesize": TITLE_SIZE,
-    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), TEXT_SIZE),
-    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), SMALL_SIZE),
-    **dict.fromkeys(("legend.fontsize", "legend.title_fontsize"), SMALL_SIZE),
-    "legend.frameon": False,
-    "legend.handlelength": 2.4,  # shows a whole dash pattern
-    **dict.fromkeys(("axes.linewidth", "grid.linewidth"), 0.6),
-    **dict.fromkeys(("xtick.major.width", "ytick.major.width"), 0.6),
-    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2.5),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
-    "axes.axisbelow": True,
-    "grid.color": "0.92",
-    "lines.linewidth": 1.2,
-    "lines.markersize": 3.5,
-    "lines.markeredgewidth": 0.0,
-    "hatch.linewidth": 0.6,
-    # A name with two dollar signs is not a formula.
-    "text.parse_math": False,
-    "savefig.dpi": 200,
-    # Journals want embedded TrueType fonts: text in the PDF can be searched and edited.
-    "pdf.fonttype": 42,
-    "ps.fonttype": 42,
-    # As outlines: a viewer without this font would substitute another, whose text is wider or
-    # narrower and would run into the lines.
-    "svg.fonttype": "path",
-    # The ids in an SVG file are hashes of this and of what they name, so that the same figure has
-    # the same bytes.
-    "svg.hashsalt": "rope-jax",
-}
+_STYLE = Path(__file__).with_name("rope_jax.mplstyle")
 
 
 @dataclass(frozen=True)

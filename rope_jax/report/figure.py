@@ -8,7 +8,7 @@ than six groups, one per group. A panel of a single curve has the others behind 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,15 +55,20 @@ class FigureLayout:
     panel_of: by curve, the title of its panel; "" if there is one panel per protocol. legend: by
     label, the styles to explain. with_others: whether a panel of a single curve shows the others in
     grey, and the baseline of the same runs dashed. has_intervals: whether intervals, seeds and
-    truncation are drawn. is_above: whether nats above truncation are drawn, and not perplexities.
+    truncation are drawn.
     """
 
+    comparison: Comparison
     panel_of: Mapping[Curve, str]
     styles: Mapping[Curve, LineStyle]
     legend: Mapping[str, LineStyle]
     with_others: bool = False
     has_intervals: bool = True
-    is_above: bool = False
+
+    @property
+    def is_above(self) -> bool:
+        """Whether nats above truncation are drawn, and not perplexities."""
+        return self.comparison.how.show == "above_truncation"
 
     def curves_in(self, title: str) -> list[Curve]:
         """Return the curves of a panel."""
@@ -79,16 +84,13 @@ class FigureLayout:
 def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figure:
     """Draw each group's newest checkpoint; title: in place of one that names the groups."""
     curves = _drawn(comparison, comparison.newest)
-    layout = replace(
-        _layout(comparison, curves), is_above=comparison.how.show == "above_truncation"
-    )
+    layout = _layout(comparison, curves)
     shown = {(point.protocol, layout.panel_of[curve]) for curve in curves for point in curve.points}
     if comparison.only and len(shown) == 1:  # as the right ends, which are beside it
         ends = {curve.name: curve.points[-1].nll for curve in curves}
         legend = sorted(layout.legend.items(), key=lambda entry: -ends[entry[0]])
         layout = replace(layout, legend=dict(legend))
-    title = _title(comparison) if title is None else title
-    return _draw(layout, comparison, title)
+    return _draw(layout, _title(comparison) if title is None else title)
 
 
 def _drawn(comparison: Comparison, curves: Sequence[Curve]) -> list[Curve]:
@@ -106,25 +108,27 @@ def _layout(comparison: Comparison, curves: Sequence[Curve]) -> FigureLayout:
     groups, by_name = comparison.groups, assign_curve_styles(comparison)
     key, by_group = shared_key(groups), assign_group_styles(comparison)
     names = {group.label: describe_group(group, key=key) for group in groups}
-    is_above = comparison.how.show == "above_truncation"
+    styles = curve_styles(comparison, curves)
+    legend = {names[label]: look for label, look in by_group.items()} or dict(by_name)
     if len(curves) <= style.MAX_CURVES:
-        styles = curve_styles(comparison, curves)
-        legend = {names[label]: look for label, look in by_group.items()} or dict(by_name)
         if not by_group and (len(groups) > 1 or groups[0].marked):
             dashes = {names[c.group.label]: look.linestyle for c, look in styles.items()}
             legend |= {label: LineStyle("0.3", "", dash) for label, dash in dashes.items()}
-        return FigureLayout(dict.fromkeys(curves, ""), styles, legend, is_above=is_above)
-    styles = {c: by_group.get(c.group.label, by_name[c.name]) for c in curves}
+        return FigureLayout(comparison, dict.fromkeys(curves, ""), styles, legend)
     if by_group or len(groups) > style.MAX_CURVES:
-        titles = {group: describe_group(group, "\n", key=key) for group in groups}
-        panel_of = {curve: titles[curve.group] for curve in curves}
-        legend = {} if by_group else by_name
+        panel_of = {curve: names[curve.group.label] for curve in curves}
+        if by_group:
+            legend = {}
+        else:
+            styles = {curve: by_name[curve.name] for curve in curves}
     else:
         panel_of = {curve: curve.name for curve in curves}
-        by_label = _distinct_styles(comparison) if len(groups) > 1 else {}
-        styles = {c: by_label.get(c.group.label, by_name[c.name]) for c in curves}
-        legend = {names[label]: look for label, look in by_label.items()}
-    return FigureLayout(panel_of, styles, legend, with_others=True, is_above=is_above)
+        legend = {}
+        if len(groups) > 1:
+            distinct = _distinct_styles(comparison)
+            styles = {curve: distinct[curve.group.label] for curve in curves}
+            legend = {names[label]: look for label, look in distinct.items()}
+    return FigureLayout(comparison, panel_of, styles, legend, with_others=True)
 
 
 def shared_key(groups: Sequence[Group]) -> str | None:
@@ -133,22 +137,19 @@ def shared_key(groups: Sequence[Group]) -> str | None:
     return keys.pop() if len(keys) == 1 and all(group.settings for group in groups) else None
 
 
-def describe_group(group: Group, separator: str = "", *, key: str | None = None) -> str:
-    """Return a group's label with what distinguishes it: "wide (rope.base 500000)".
+def describe_group(group: Group, *, key: str | None = None) -> str:
+    """Return a group's label with what distinguishes it: "wide: rope.base 500000".
 
-    separator: in place of the parentheses. key: the title names it, so only its value is written.
+    key: the title names it, so only its value is written.
     """
     if not group.settings:
         return group.label
     text = describe_settings(group.settings, briefly=True) if key is None else group.settings[key]
-    if separator:
-        return f"{group.label}{separator}{text}"
-    if group.label.endswith(" seeds)"):
-        return f"{group.label[:-1]}; {text})"
-    return f"{group.label} ({text})"
+    return f"{group.label}: {text}"
 
 
-def _legend(layout: FigureLayout, comparison: Comparison) -> list[Artist]:
+def _legend(layout: FigureLayout) -> list[Artist]:
+    comparison = layout.comparison
     letters = int(13 * style.WIDTHS[comparison.how.figure_width])
     lines = {panels.fold_text(label, letters): vars(look) for label, look in layout.legend.items()}
     if layout.alone:
@@ -165,7 +166,7 @@ def _legend(layout: FigureLayout, comparison: Comparison) -> list[Artist]:
     if layout.with_others or not comparison.only:
         band: dict[str, Any] = {"alpha": style.BAND_OPACITY, "linewidth": 0}
         handles.append(Patch(color="0.4", label="95% interval", **band))
-    if _levels(layout, list(layout.panel_of)) and any(p.protocol == BASELINE for p in points):
+    if _levels(layout, layout.panel_of) and any(p.protocol == BASELINE for p in points):
         whose = "of the other runs" if layout.is_above else "to the window"
         handles.append(Line2D([], [], label=f"truncation {whose}", **_TRUNCATION))
     if len({curve.window for curve in layout.panel_of}) > 1:
@@ -227,18 +228,18 @@ def _title(comparison: Comparison) -> str:
     return title
 
 
-def _draw(layout: FigureLayout, comparison: Comparison, title: str) -> Figure:
+def _draw(layout: FigureLayout, title: str) -> Figure:
     """Draw curves in panels."""
-    width = comparison.how.figure_width
+    how = layout.comparison.how
+    width = how.figure_width
     points = [point for curve in layout.panel_of for point in curve.points]
     windows = sorted({curve.window for curve in layout.panel_of})
-    levels = _levels(layout, list(layout.panel_of))
     protocols = list(dict.fromkeys(point.protocol for point in points))
     keys = list(dict.fromkeys(layout.panel_of.values()))
     is_by_key = keys != [""]
     if is_by_key and len(protocols) == 1:  # the panels' titles are the keys alone
         title += f"\n{PROTOCOLS[protocols[0]].title}"
-    if not comparison.how.figure.title:
+    if not how.figure.title:
         title = ""
     shown = list(itertools.product(protocols, keys))
     count = len(keys) if is_by_key else len(protocols)  # with keys, each protocol begins a row
@@ -247,7 +248,7 @@ def _draw(layout: FigureLayout, comparison: Comparison, title: str) -> Figure:
     headings = []
     for protocol, key in shown:
         heading = f"{key}\n{protocol}" if key and len(protocols) > 1 else key
-        if not heading and (comparison.how.figure.title or count > 1):
+        if not heading and (how.figure.title or count > 1):
             heading = PROTOCOLS[protocol].title
         headings.append(panels.fold_text(heading, max(20, int(14 * inches))))
     row_height = _ROW_HEIGHTS[width][columns]
@@ -259,7 +260,7 @@ def _draw(layout: FigureLayout, comparison: Comparison, title: str) -> Figure:
         figure, axes = panels.make_grid(count, columns, **grid, title=title, width=width)
         limits = vertical_limits(
             _values(points, layout),
-            list(levels),
+            list(_levels(layout, layout.panel_of)),
             is_above=layout.is_above,
             has_intervals=layout.has_intervals,
         )
@@ -292,13 +293,12 @@ def _draw(layout: FigureLayout, comparison: Comparison, title: str) -> Figure:
             # beside an empty place, it would move the panels of the next column to the right
             if place % columns == columns - 1 and not layout.is_above:
                 _add_bits_per_byte_axis(axis, at)
-            _draw_panel(axis, protocol, key, layout, comparison.baseline)
-        handles = _legend(layout, comparison)
-        panels.add_legend(figure, handles, may_be_beside=len(axes) == 1)
+            _draw_panel(axis, protocol, key, layout)
+        panels.add_legend(figure, _legend(layout), may_be_beside=len(axes) == 1)
     return figure
 
 
-def _draw_panel(axis: Axes, protocol: str, title: str, layout: FigureLayout, baseline: str) -> None:
+def _draw_panel(axis: Axes, protocol: str, title: str, layout: FigureLayout) -> None:
     def draw(curve: Curve, look: LineStyle, *, opacity: float = 0.0, **settings: Any) -> None:
         points = [point for point in curve.points if point.protocol == protocol]
         if not points:
@@ -320,7 +320,7 @@ def _draw_panel(axis: Axes, protocol: str, title: str, layout: FigureLayout, bas
         for curve, look in layout.styles.items():
             if curve is shown[0]:
                 continue
-            if curve.name == baseline and curve.group is shown[0].group:
+            if curve.name == layout.comparison.baseline and curve.group is shown[0].group:
                 draw(curve, style.REFERENCE, label=curve.label)
             else:
                 grey = replace(look, color=style.BACKGROUND, marker="", linewidth=0.7)
@@ -339,7 +339,7 @@ def _draw_panel(axis: Axes, protocol: str, title: str, layout: FigureLayout, bas
         axis.axhline(value, zorder=1.6, **(_TRUNCATION | color))
 
 
-def _levels(layout: FigureLayout, curves: Sequence[Curve]) -> dict[float, list[str]]:
+def _levels(layout: FigureLayout, curves: Iterable[Curve]) -> dict[float, list[str]]:
     """Return the labels of the groups by what truncation gives, as the vertical axis shows it.
 
     The zero of losses above truncation, which is that of the first group, is left out.
@@ -461,10 +461,10 @@ def draw_checkpoints(comparison: Comparison, *, title: str) -> Figure:
     styles = {s: LineStyle(*look, linewidth=1.0) for s, look in zip(steps, looks, strict=True)}
     chosen = np.linspace(0, len(steps) - 1, min(len(steps), _MAX_STEPS_IN_LEGEND))
     layout = FigureLayout(
+        comparison,
         panel_of={curve: curve.name for curve in curves},
         styles={curve: styles[curve.step] for curve in curves},
         legend={f"step {steps[i]:,}": styles[steps[i]] for i in chosen.round().astype(int)},
         has_intervals=False,
-        is_above=comparison.how.show == "above_truncation",
     )
-    return _draw(layout, comparison, title)
+    return _draw(layout, title)

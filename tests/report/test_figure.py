@@ -322,7 +322,7 @@ def test_scalings_have_colours_and_groups_dashes_and_seeds_thin_lines(comparison
     # this is the only key in which the groups differ, so the title names it
     assert figure.get_suptitle() == "a (2 seeds); b, by model.hidden_size"
     assert legend(figure) == [
-        *("trained", "yarn-4", "a (2 seeds; 32)", "b (16)", "each seed", "95% interval"),
+        *("trained", "yarn-4", "a (2 seeds): 32", "b: 16", "each seed", "95% interval"),
         "truncation to the window",
     ]
     marked = replace(comparison.groups[1], marked=True)
@@ -334,9 +334,9 @@ def test_scalings_have_colours_and_groups_dashes_and_seeds_thin_lines(comparison
 def test_labels_say_what_differs_between_the_groups(several):
     made = several(2, ["trained"])
     first, second = made.groups
-    assert describe_group(first) == "g0 (rope.base 0)"
+    assert describe_group(first) == "g0: rope.base 0"
     many = replace(first, label="a (3 seeds)", settings={f"k{i}": str(i) for i in range(5)})
-    assert describe_group(many) == "a (3 seeds; k0 0, k1 1, k2 2 and 2 more)"
+    assert describe_group(many) == "a (3 seeds): k0 0, k1 1, k2 2 and 2 more"
     assert describe_group(replace(first, settings={})) == "g0"
     made.groups[1] = replace(second, settings={"rope.base": "1", "optim.lr": "2"})
     assert shared_key(made.groups) is None
@@ -344,7 +344,7 @@ def test_labels_say_what_differs_between_the_groups(several):
     curves = [replace(c, group=g) for c, g in zip(made.curves, made.groups, strict=True)]
     figure = draw_comparison(replace(made, curves=curves))
     assert figure.get_suptitle() == "g0; g1"
-    assert legend(figure)[:2] == ["g0 (rope.base 0)", "g1 (rope.base 1, optim.lr 2)"]
+    assert legend(figure)[:2] == ["g0: rope.base 0", "g1: rope.base 1, optim.lr 2"]
 
 
 def test_a_column_is_narrow_and_its_title_counts_groups_without_room_for_their_names(several):
@@ -367,7 +367,7 @@ def test_more_than_six_curves_of_few_groups_have_a_panel_for_each_scaling(severa
         assert len({line.get_color() for line in own}) == 2
         assert len({line.get_marker() for line in own}) == 2
         assert len(bands(axis)) == 2
-    assert legend(figure) == [*("g0 (0)", "g1 (1)", "95% interval", "truncation to the window")]
+    assert legend(figure) == [*("g0: 0", "g1: 1", "95% interval", "truncation to the window")]
 
 
 def test_a_curve_that_other_groups_lack_has_the_others_in_grey_behind_it(several):
@@ -385,7 +385,7 @@ def test_a_curve_that_other_groups_lack_has_the_others_in_grey_behind_it(several
 
 def test_more_than_six_groups_have_a_panel_each(several):
     figure = draw_comparison(several(7, ["trained", "yarn-4"]))
-    assert list(panels(figure)) == [f"g{i}\n{i}" for i in range(7)]
+    assert list(panels(figure)) == [f"g{i}: {i}" for i in range(7)]
     assert {len(bands(axis)) for axis in panels(figure).values()} == {2}
     assert legend(figure)[:2] == ["trained", "yarn-4"]
 
@@ -396,7 +396,7 @@ def test_few_groups_with_one_curve_share_a_panel_in_colours_of_their_own(several
     own = [line for line in axis.lines if line.get_marker() in [*MARKERS]]
     assert len({line.get_color() for line in own}) == len({line.get_marker() for line in own}) == 3
     assert {line.get_linestyle() for line in own} == {"-"}
-    groups = [f"g{i} ({i})" for i in range(3)]
+    groups = [f"g{i}: {i}" for i in range(3)]
     assert legend(figure) == [*groups, "95% interval", "truncation to the window"]
 
 
