@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 
 from rope_jax.comparison.groups import Sweep
@@ -24,11 +23,9 @@ from rope_jax.results.tasks import TaskRow, TaskTables, ablated_shares
 # Perceptually uniform, also in grey and for colour-blind readers: dark is wrong, light is exact.
 _COLOURS = "viridis"
 ABLATED = "taken out"
-_GAP = 0.3  # above the row of what was taken out, in rows
 _COLUMNS: Mapping[FigureWidth, int] = {"column": 2, "page": 4}
 _ROW_HEIGHT = 0.17  # inches, of a depth
-_SMALLEST_NUMBER = 5.0  # points
-_NUMBER_WIDTH = 2.2  # of three digits and a gap, in font sizes
+_NUMBER_SIZE = 5.5  # points
 _LABELS = {"nats": "nats per token", "exact": "exact (%)"}
 
 # A panel's cells by length, by the label of a row, from the top.
@@ -147,8 +144,9 @@ def draw_heat(
 ) -> Figure:
     """Draw the share of exact answers of one task by length and depth, one panel per scaling.
 
-    A task without depths has one panel, with a row per scaling. A row below, set apart, is what
-    remains when what is asked for is taken out. A line marks the training window.
+    A task without depths has one panel, with a row per scaling. The last row is what remains when
+    what is asked for is taken out. A line marks the training window; a length that was not measured
+    stays empty.
     """
     exact = [point for point in points if point.metric == "exact"]
     lengths = sorted({point.length for point in exact})
@@ -157,31 +155,28 @@ def draw_heat(
     labels = {point.name: how.labels.get(point.name, point.name) for point in exact}
     for name, summary in checkpoint.tasks[points[0].task].items():
         labels[name] = f"{labels[name]}{gap}effective: {effective_text(*summary.effective)}"
-    shown = heat_panels(exact, labels)
-    count = len(shown)
-    columns = min(_COLUMNS[how.figure_width], count)
-    inches = style.WIDTHS[how.figure_width]
-    # what the labels of the rows leave
-    beside = 0.05 * max(len(label) for rows in shown.values() for label in rows)
-    cell = (0.88 * inches - beside) / columns / len(lengths)
+    shown, inches = heat_panels(exact, labels), style.WIDTHS[how.figure_width]
+    columns = min(_COLUMNS[how.figure_width], len(shown))
     trained = sum(length <= checkpoint.window for length in lengths)
-    height = 0.42 + _ROW_HEIGHT * (max(map(len, shown.values())) + 0.3)
-    grid: dict[str, Any] = {"row_height": height, "extra": 0.95, "title": title}
-    grid["width"] = how.figure_width
+    grid: dict[str, Any] = {"extra": 0.95, "title": title, "width": how.figure_width}
+    grid["row_height"] = 0.45 + _ROW_HEIGHT * max(map(len, shown.values()))
     with style.figure_style():
-        figure, axes = panels.make_grid(count, columns, **grid)
-        for number, (heading, axis) in enumerate(zip(shown, axes, strict=True)):
-            _draw_panel(axis, shown[heading], lengths, 72 * cell)
+        figure, axes = panels.make_grid(len(shown), columns, **grid)
+        for number, (axis, (heading, rows)) in enumerate(zip(axes, shown.items(), strict=True)):
+            image = _draw_cells(axis, rows, lengths)
             if 0 < trained < len(lengths):
-                axis.axvline(trained, color="white", linewidth=2.0)
-                axis.axvline(trained, color=style.NOTE, linewidth=0.8, linestyle=(0, (2, 1)))
+                axis.axvline(trained - 0.5, color="white", linewidth=2.0)
+                axis.axvline(trained - 0.5, color=style.NOTE, linewidth=0.8, linestyle="--")
             folded = panels.fold_text(heading, int(15.5 * inches / columns))
             axis.set_title(folded, fontsize=style.SMALL_SIZE)
-            panels.label_lowest(axis, "length (tokens)", number, count, columns)
+            panels.label_lowest(axis, "length (tokens)", number, len(shown), columns)
             if number % columns == 0 and has_depths:
                 axis.set_ylabel("depth (%)")
         chance = next((point.chance for point in exact if point.chance is not None), None)
-        _add_colour_bar(figure, axes, chance)
+        bar = figure.colorbar(image, ax=axes, location="bottom", fraction=0.02, pad=0.01, aspect=40)
+        label = "exact (%)" if chance is None else f"exact (%); chance: {100 * chance:.2g}"
+        bar.set_label(label, fontsize=style.SMALL_SIZE)
+        bar.outline.set_visible(False)
     return figure
 
 
@@ -207,34 +202,25 @@ def heat_panels(points: Sequence[TaskRow], labels: Mapping[str, str]) -> dict[st
     return shown
 
 
-def _draw_panel(axis: Axes, rows: Rows, lengths: Sequence[int], cell: float) -> None:
-    """Draw a panel's cells, with a number in each; a length that was not measured stays empty.
-
-    cell: the width of a cell in points; numbers that do not fit are left out.
-    """
-    labels = list(rows)
-    edges = np.arange(len(rows) + 1.0)
-    if ABLATED in rows:
-        labels.insert(-1, "")  # an empty row sets it apart
-        edges = np.append(edges[:-1], [edges[-2] + _GAP, edges[-1] + _GAP])
-    middles = (edges[:-1] + edges[1:]) / 2
-    shown = [rows.get(label, {}) for label in labels]
-    values = np.array([[row[n].value if n in row else math.nan for n in lengths] for row in shown])
-    axis.pcolormesh(np.arange(len(lengths) + 1), edges, values, cmap=_COLOURS, vmin=0, vmax=1)
-    size = min(style.SMALL_SIZE - 0.5, cell / _NUMBER_WIDTH)
-    for (row, x), value in np.ndenumerate(values):
-        if not math.isnan(value) and size >= _SMALLEST_NUMBER:
-            look: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center"}
+def _draw_cells(axis: Axes, rows: Rows, lengths: Sequence[int]) -> AxesImage:
+    """Draw a panel's cells, with a number in each."""
+    values = np.array(
+        [[row[n].value if n in row else math.nan for n in lengths] for row in rows.values()]
+    )
+    image = axis.imshow(100 * values, cmap=_COLOURS, vmin=0, vmax=100, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        if not math.isnan(value):
+            look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": _NUMBER_SIZE}
             look["color"] = "white" if value < 0.6 else "black"
-            axis.text(x + 0.5, float(middles[row]), share_text(value), **look)
-    axis.set_ylim(edges[-1], 0)
-    axis.set_xticks(np.arange(len(lengths)) + 0.5, [f"{n:,}" for n in lengths])
-    axis.tick_params(axis="x", labelrotation=45)
-    for text in axis.get_xticklabels():
-        text.set(ha="right", rotation_mode="anchor")
-    axis.set_yticks(middles[np.char.str_len(labels) > 0], list(rows))
+            axis.text(column, row, share_text(value), **look)
+    if ABLATED in rows:
+        axis.axhline(len(rows) - 1.5, color="white", linewidth=3.0)  # sets the row apart
+    tilted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    axis.set_xticks(range(len(lengths)), [f"{n:,}" for n in lengths], **tilted)
+    axis.set_yticks(range(len(rows)), list(rows))
     axis.tick_params(length=0)
     axis.spines[["left", "bottom"]].set_visible(False)
+    return image
 
 
 def share_text(share: float) -> str:
@@ -242,18 +228,6 @@ def share_text(share: float) -> str:
     if 0 < share < 0.01:
         return "<1"
     return ">99" if 0.99 < share < 1 else f"{100 * share:.0f}"
-
-
-def _add_colour_bar(figure: Figure, axes: list[Axes], chance: float | None) -> None:
-    where: dict[str, Any] = {"location": "bottom", "fraction": 0.02, "pad": 0.01, "aspect": 40}
-    bar = figure.colorbar(ScalarMappable(Normalize(0, 100), _COLOURS), ax=axes, **where)
-    label = "exact (%)"
-    if chance is not None:
-        label += f"; chance: {100 * chance:.2g}"
-        bar.ax.axvline(100 * chance, color="white", linewidth=1.2)
-        bar.ax.axvline(100 * chance, color="black", linewidth=0.8, linestyle=(0, (2, 1)))
-    bar.set_label(label, fontsize=style.SMALL_SIZE)
-    bar.outline.set_visible(False)
 
 
 def draw_distances(
