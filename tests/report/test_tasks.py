@@ -72,7 +72,8 @@ def test_without_depths_the_scalings_are_the_rows_and_the_largest_control_is_bel
 def test_the_window_is_a_line_behind_the_longest_trained_length():
     for window, places in ((100, {0.5}), (128, {1.5}), (32, set()), (256, set())):
         axis = draw(asked((None,)), window=window).axes[0]
-        assert {line.get_xdata()[0] for line in axis.get_lines()} == places
+        vertical = [line for line in axis.get_lines() if len({*line.get_xdata()}) == 1]
+        assert {line.get_xdata()[0] for line in vertical} == places
 
 
 def test_cells_get_lighter_and_missing_ones_stay_empty():
