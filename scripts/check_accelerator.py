@@ -46,9 +46,8 @@ from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling
 from rope_jax.runs.logs import Log
-from rope_jax.training.loop import Trainer
+from rope_jax.training.loop import Trainer, TrainingProgress
 from rope_jax.training.program import Program
-from rope_jax.training.terminal import TrainingProgress
 
 N, K, H = 8, 2, 64
 # bfloat16 has 8 bits of precision, and outputs here average some hundred numbers of size 1.

@@ -32,7 +32,7 @@ from rope_jax.runs.logs import Log
 from rope_jax.sealed import code_hash, replacing
 from rope_jax.sweeps.model import EvalModel
 from rope_jax.sweeps.resolve import resolve_run_sweep
-from rope_jax.training.terminal import StepProgress
+from rope_jax.training.loop import StepProgress
 
 # What the file of a state holds beside its arrays.
 _ABOUT = ("step", "best_step", "best_nll", "checks", "stopped", "seconds")

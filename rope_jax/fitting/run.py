@@ -21,9 +21,8 @@ from rope_jax.devices.window_memory import LARGEST_OVERESTIMATE
 from rope_jax.errors import UserError, errors_in
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.fitter import Fit, FitState
-from rope_jax.fitting.parameters import Parameters, parameters_of
+from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
 from rope_jax.fitting.results import FitRow, draw_numbers, fit_rows, print_results
-from rope_jax.fitting.start import default_start
 from rope_jax.model.cost import flops_per_token
 from rope_jax.plots.saving import save_figure
 from rope_jax.report.terminal import warn_of_chance

@@ -46,7 +46,6 @@ from rope_jax.sweeps.resolve import resolve_run_sweep
 from rope_jax.tasks import TokenizerView
 from rope_jax.training.memory import (
     StageBytes,
-    check_compile_time,
     check_stage,
     compiled_bytes,
     stage_bound,
@@ -81,7 +80,6 @@ def plan_training(
     placement = Placement(config.mesh, devices)
     config = resolve_run(config, placement.platform)
     check_backend(config.model, placement.platform)
-    check_compile_time(config)
     placement.check_stages(config.stages)
     program = Program(config, vocab_size, placement)
     parameters = parameter_count(program.model)

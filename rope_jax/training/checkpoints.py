@@ -9,7 +9,6 @@ import functools
 import glob
 import hashlib
 import inspect
-import itertools
 import json
 import logging
 import sys
@@ -36,7 +35,7 @@ _IN_FLIGHT = 2**26  # bytes, or the largest array
 _CHUNK = 2**24  # bytes of an array that are compressed at once
 _NUMBERS_AT_ONCE = 2**22  # of an array, when its fingerprint is computed
 # In TensorStore's messages where the system failed: the files may be as they were saved.
-_OF_SYSTEM = "OS error", "RESOURCE_EXHAUSTED", "UNAVAILABLE"
+_SYSTEM_FAILURES = "OS error", "RESOURCE_EXHAUSTED", "UNAVAILABLE"
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 # Raised by decoding. JSON, UTF-8 and TensorStore errors are all ValueErrors.
 _UNDECODABLE = (ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError)
@@ -159,20 +158,20 @@ class Checkpoints:
                     raise ValueError(f"the {name} are not those that were saved")
         except Exception as error:  # the type depends on which file is at fault, and how
             if shows_damage(error):
-                raise DamagedCheckpoint(self._damage(step, brief_reason(error))) from error
+                raise DamagedCheckpoint(
+                    f"{self.directory}: the checkpoint of step {step} is damaged "
+                    f"({brief_reason(error)})"
+                ) from error
             raise UserError(
                 f"{self.directory / str(step)}: the checkpoint could not be read "
                 f"({brief_reason(error)}); nothing was changed; try again"
             ) from error
         return TrainState(restored["params"], restored.get("opt_state"))
 
-    def _damage(self, step: int, reason: str) -> str:
-        return f"{self.directory}: the checkpoint of step {step} is damaged ({reason})"
-
     def _move_away(self, step: int) -> None:
         damaged = self.directory.parent / "damaged"
         damaged.mkdir(exist_ok=True)
-        number = next(n for n in itertools.count() if not (damaged / f"{step}-{n}").exists())
+        number = len(list(damaged.glob(f"{step}-*")))
         with contextlib.suppress(FileNotFoundError):  # another process of this run moved it first
             (self.directory / str(step)).rename(damaged / f"{step}-{number}")
         self._manager.reload()
@@ -278,7 +277,7 @@ def shows_damage(error: Exception) -> bool:
         if isinstance(cause, MemoryError | OSError) and not isinstance(cause, _ABSENT):
             return False
         cause = cause.__cause__ or cause.__context__
-    if any(sign in str(error) for sign in _OF_SYSTEM):
+    if any(failure in str(error) for failure in _SYSTEM_FAILURES):
         return False
     return isinstance(error, (*_ABSENT, *_UNDECODABLE))
 

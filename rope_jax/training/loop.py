@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 import jax
 import numpy as np
+from rich.console import Console
+from rich.progress import MofNCompleteColumn
 
 from rope_jax import stopping
 from rope_jax.config.sections import Span
+from rope_jax.console import progress_bar, signed_text, time_left
 from rope_jax.data.batches import (
     Batch,
     ShortRows,
@@ -24,7 +27,7 @@ from rope_jax.devices import processes
 from rope_jax.errors import Stopped, UserError, shortage_as
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
-from rope_jax.runs.logs import Log
+from rope_jax.runs.logs import Log, Scalars
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program
@@ -38,7 +41,53 @@ from rope_jax.training.step import (
     validation_scalars,
 )
 from rope_jax.training.sweep import TrainingSweep
-from rope_jax.training.terminal import TrainingProgress
+
+
+class StepProgress:
+    """Shows the steps done: while `bar` is entered a bar in a terminal, lines elsewhere."""
+
+    def __init__(self, console: Console, total: int, done: int, title: str, now: str = "") -> None:
+        self._console, self._total = console, total
+        self.bar = progress_bar(console, MofNCompleteColumn)
+        self._task = self.bar.add_task(title, total=total, completed=done, now=now)
+
+
+class TrainingProgress(StepProgress):
+    """Progress of training: losses, those of sweeps above truncation, and the time left."""
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        super().__init__(console, total, done, "training", "first step")
+        self._training, self._validation = "", ""
+
+    def trained(self, step: int, loss: float, tokens_per_second: float | None) -> None:
+        self._training = f"loss {loss:.3f}"
+        if tokens_per_second is not None:
+            self._training += f", {tokens_per_second / 1e3:.1f}k tokens/s"
+        self._show(step, self._training)
+
+    def validated(self, step: int, loss: float) -> None:
+        self._validation = f"validation {loss:.3f}"
+        self._show(step, self._validation)
+
+    def swept(self, step: int, scalars: Scalars) -> None:
+        """Show a sweep: "sweep trained: −0.012 at 256, +0.104 at 512 nats above truncation"."""
+        by_label: dict[str, list[str]] = {}
+        for tag, above in scalars.items():
+            _, label, quantity = tag.split("/")
+            if quantity.startswith("above_truncation_"):
+                length = quantity.removeprefix("above_truncation_")
+                by_label.setdefault(label, []).append(f"{signed_text(above)} at {length}")
+        for label, shown in by_label.items():
+            line = f"sweep {label}: {', '.join(shown)} nats above truncation"
+            self._console.print(f"step {step}/{self._total}  {line}")
+
+    def _show(self, step: int, news: str) -> None:
+        now = ", ".join(filter(None, (self._training, self._validation)))
+        self.bar.update(self._task, completed=step, now=now)
+        if self.bar.disable:  # print lines
+            if news is self._training:
+                news += time_left(self.bar.tasks[self._task])
+            self._console.print(f"step {step}/{self._total}  {news}")
 
 
 @dataclass

@@ -8,14 +8,11 @@ import jax
 
 from rope_jax import stopping
 from rope_jax.config.model import RematName
-from rope_jax.config.training import TrainingConfig
 from rope_jax.devices.memory import check_fits, in_gib, is_host_memory, least_available
 from rope_jax.devices.window_memory import bytes_per_device, step_bound
-from rope_jax.errors import UserError, shortage_as
+from rope_jax.errors import shortage_as
 from rope_jax.training.program import Program
 
-# Compiling takes 0.3 to 0.4 seconds per unrolled layer on two CPU cores: this many, a minute.
-_MAX_UNROLLED = 128
 # On a CPU, measured: what writing a checkpoint takes, in times the state; and how far the memory
 # that a run takes in the end exceeds the compiler's figure and these copies.
 _COPIES, _LARGEST_UNDERESTIMATE = 2, 1.6
@@ -23,7 +20,7 @@ _LEAST_REMAT = get_args(RematName)[-1]
 
 
 class StageBytes(NamedTuple):
-    """Memory of a stage on each device, in bytes, and whether validation is what takes it."""
+    """Memory of a stage on each device, and whether validation is what takes it."""
 
     total: int
     in_validation: bool = False
@@ -55,7 +52,6 @@ def _saving_bytes(program: Program) -> int:
 
 def check_size(program: Program) -> None:
     """UserError, naming the key, if a run surely takes too much; for all processes together."""
-    check_compile_time(program.config)
     available = least_available(program.placement.device)
     for number in range(len(program.config.stages)):
         check_stage(program, number, stage_bound(program, number), available)
@@ -118,13 +114,3 @@ def _advice(program: Program, number: int, *, in_validation: bool = False) -> st
         "split windows over more devices with mesh.context": model.backend.splits_windows,
     }
     return ", or ".join(way for way, helps in ways.items() if helps)
-
-
-def check_compile_time(config: TrainingConfig) -> None:
-    """UserError if compiling a stage would take more than about a minute."""
-    layers = config.model.num_hidden_layers
-    if config.model.layers == "unrolled" and layers > _MAX_UNROLLED:
-        raise UserError(
-            f"model.num_hidden_layers: {layers:,} unrolled layers would take minutes to compile; "
-            f"set model.layers=scanned, which compiles one, or use at most {_MAX_UNROLLED}"
-        )

@@ -41,10 +41,9 @@ def check_config(record: Record, config: TrainingConfig, step: int, file: str | 
         recorded = TrainingConfig.model_validate(record["config"])
     except ValueError:  # another version's config, whose keys cannot be compared
         return
-    different = [key for key in different_keys(config, recorded) if not key.startswith(_FREE)]
-    if different and not same_until(config, recorded, step, but_for=_FREE):
+    if changed := changed_keys(config, recorded, step, _FREE):
         raise UserError(
-            f"{file}: has another {', '.join(different)} than the one that the checkpoint of "
+            f"{file}: has another {', '.join(changed)} than the one that the checkpoint of "
             f"step {step} was trained with; put it back as it was"
         )
 
@@ -55,8 +54,8 @@ def check_provenance(run: RunDirectory, config: TrainingConfig, corpus: Corpus |
     corpus: None if none of its texts are read; then only the config is checked, as for an imported
         checkpoint. Damaged checkpoints are passed over: restoring detects them.
     """
-    paths = [p for p in run.checkpoints.glob("*") if p.name.isdecimal() and p.is_dir()]
-    records = {int(path.name): r for path in paths if (r := recorded_provenance(path))}
+    paths = (path for path in run.checkpoints.glob("*") if path.name.isdecimal())
+    records = {int(path.name): record for path in paths if (record := recorded_provenance(path))}
     if corpus is not None and config.imported is None:
         began_with = {run.recorded_corpus(), *(record["corpus"] for record in records.values())}
         # of another corpus, the test split may hold training text
@@ -70,14 +69,13 @@ def check_provenance(run: RunDirectory, config: TrainingConfig, corpus: Corpus |
 
 
 def recorded_provenance(checkpoint: Path) -> Record | None:
-    """Return what a checkpoint's folder records; None if it is damaged or records nothing."""
+    """Return what a checkpoint's folder records, or None if it is damaged."""
     try:
         record: Record = json.loads((checkpoint / _RECORD).read_bytes())
         check_record(record, int(checkpoint.name))
-        is_valid = isinstance(record["corpus"], str | None) and "config" in record
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return record if is_valid else None
+    return record
 
 
 def sealed_record(content: Record) -> Record:
@@ -87,21 +85,23 @@ def sealed_record(content: Record) -> Record:
 
 def check_record(record: Record, step: int) -> None:
     """ValueError if the record of a checkpoint has changed or is that of another step."""
-    if "crc32" not in record:  # written by an early version
-        return
     if record != sealed_record({name: record[name] for name in record if name != "crc32"}):
         raise ValueError("its record is not the one that was saved")
     if record["step"] != step:
         raise ValueError(f"it is the checkpoint of step {record['step']}")
 
 
-def same_until(
-    new: TrainingConfig, old: TrainingConfig, step: int, *, but_for: tuple[str, ...] = ()
-) -> bool:
-    """Whether the first `step` steps of two configs have the same windows and learning rates.
+def changed_keys(
+    new: TrainingConfig, old: TrainingConfig, step: int, free: tuple[str, ...] = ()
+) -> list[str]:
+    """Return the keys by which two configs differ in their first `step` steps.
 
-    but_for: beginnings of keys that may differ besides.
+    Stages may differ if these steps have the same windows and learning rates. free: beginnings of
+    keys that may differ.
     """
+    different = [key for key in different_keys(new, old) if not key.startswith(free)]
+    if not step or new.last_step < step or not all(map(_PLANNED.fullmatch, different)):
+        return different
 
     def begun(config: TrainingConfig) -> list[tuple[int, dict[str, Any]]]:
         # without `learning_rate`, which is compared as a number for every step
@@ -111,27 +111,19 @@ def same_until(
             if span.begin < step
         ]
 
-    different = (key for key in _different(new, old) if not key.startswith(but_for))
-    if new.last_step < step or not all(map(_PLANNED.fullmatch, different)):
-        return False
     steps = np.arange(step, dtype=np.float32)
     rates = (jax.vmap(learning_rate(config))(steps) for config in (new, old))
-    return begun(new) == begun(old) and bool(np.array_equal(*rates))
-
-
-def _different(new: TrainingConfig, old: TrainingConfig) -> list[str]:
-    """Return the keys that differ, but for the backend of a softmax attention."""
-    same = new.model.backend.is_softmax and old.model.backend.is_softmax
-    free = ("model.attention",) if same else ()
-    return [key for key in different_keys(new, old) if key not in free]
+    is_same = begun(new) == begun(old) and np.array_equal(*rates)
+    return [] if is_same else different
 
 
 def explain_other(new: TrainingConfig, old: TrainingConfig, step: int) -> str | None:
-    """Return why a run with another config cannot go on from a step; None if it can."""
-    different = _different(new, old)
-    if not different or (step and same_until(new, old, step)):
+    """Return why a run with another config cannot go on from a step, or None if it can."""
+    is_softmax = new.model.backend.is_softmax and old.model.backend.is_softmax
+    changed = changed_keys(new, old, step, ("model.attention",) if is_softmax else ())
+    if not changed:
         return None
-    if not all(_STEPS.fullmatch(key) for key in different):
+    if not all(_STEPS.fullmatch(key) for key in changed):
         return "give this one another name, or delete that folder"
     if new.last_step < step:
         return f"it has been trained to step {step:,} already"

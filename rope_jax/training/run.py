@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from tensorboardX.summary import text
 from rope_jax import stopping
 from rope_jax.config.load import dump
 from rope_jax.config.resolve import vocabulary_size
+from rope_jax.config.sections import DocumentsConfig
 from rope_jax.config.training import TrainingConfig
-from rope_jax.console import print_message
+from rope_jax.console import describe_duration, print_message, print_overview
 from rope_jax.data.batches import training_batch, validation_batches
 from rope_jax.data.mix import mix_of
 from rope_jax.data.storage import Corpus
@@ -23,18 +26,18 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.devices.window_memory import parameter_count
 from rope_jax.errors import UserError
 from rope_jax.model.cost import flops_per_token
+from rope_jax.report.scalings import describe_scaling
 from rope_jax.report.table import yaml_block
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import Log, last_step
 from rope_jax.session import Session, open_run
 from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.init_from import Start, start_from, warn_of_weaker
-from rope_jax.training.loop import Trainer
+from rope_jax.training.loop import Trainer, TrainingProgress
 from rope_jax.training.memory import check_size, compile_stages
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import check_provenance, explain_other, provenance_of
 from rope_jax.training.sweep import TrainingSweep
-from rope_jax.training.terminal import TrainingProgress, announce, conclude
 
 
 def train(config: TrainingConfig, console: Console) -> RunDirectory:
@@ -108,7 +111,12 @@ def _train(session: Session) -> None:
         trainer.run(done, state)
         checkpoints.wait()
         minutes = (time.perf_counter() - began) / 60
-        conclude(session.console, config.last_step, minutes, trainer.validation_loss)
+        session.console.print(f"trained to step {config.last_step} in {minutes:.1f} minutes")
+        if (loss := trainer.validation_loss) is not None:
+            perplexity = math.exp(min(loss, 700))
+            session.console.print(
+                f"validation loss {loss:.4f} nats per token, perplexity {perplexity:.3f}"
+            )
 
 
 def _record_environment(
@@ -131,17 +139,81 @@ def _record_environment(
 
 def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> float:
     """Print an overview of the run after step `done`; return the peak FLOP/s of all devices."""
+    config, model = session.config, session.config.model
     peak, source = peak_flops()
-    facts = {
+    seconds = flops_after(done, config, program.vocab_size) / reached_flops(peak)
+    positions: str = model.position.type
+    if model.position.is_rotary:
+        geometry = config.geometry
+        positions += f": {geometry.rotary_dim // 2} pairs, base {geometry.base:,g}"
+        positions += f", trained window L {geometry.train_length:,}"
+    layers = f"{model.num_hidden_layers} layer{'s' * (model.num_hidden_layers != 1)}"
+    rows = {
+        "run": str(session.run.path),
+        "model": f"{parameter_count(program.model):,} parameters: {layers}, "
+        f"width {model.hidden_size}, {model.num_attention_heads} heads of {model.heads_width}",
+        "positions": positions,
         "devices": f"{session.describe_devices()}; peak {peak / 1e9:,.0f} GFLOP/s ({source})",
         "tokenizer": session.describe_tokenizer(),
         "corpus": corpus.report,
+        **describe_training(config),
+        "time": f"{describe_duration(seconds)}, compiling and validation not counted",
     }
-    config, parameters = session.config, parameter_count(program.model)
-    seconds = flops_after(done, config, program.vocab_size) / reached_flops(peak)
-    folder = str(session.run.path)
-    announce(session.console, config, folder, parameters, facts, done=done, seconds=seconds)
+    if done:
+        rows["resumes"] = f"after step {done:,} of {config.last_step:,}"
+    print_overview(session.console, f"training {config.name}", rows)
+    warn_of_length(config, session.warn)
     return peak
+
+
+def describe_training(config: TrainingConfig) -> dict[str, str | list[str]]:
+    """Describe the mix, the start and the stages of a run, by their names in its overview."""
+    rows: dict[str, str | list[str]] = {}
+    if mix := config.data.mix:
+        rows["mix"] = ", ".join(f"{100 * task.share:g}% {task.task}" for task in mix)
+    if config.init_from is not None:
+        inherited = "weights and AdamW's moments" if config.init_from.optimizer else "weights"
+        step = config.init_from.step or "of the newest checkpoint"
+        rows["starts from"] = f"{config.init_from.run}, step {step}: {inherited}"
+    for number, stage in enumerate(config.stages):
+        lines = [
+            f"{stage.steps:,} steps × {stage.batch_size:,} windows × {stage.seq_len:,} tokens = "
+            f"{stage.steps * stage.batch_size * stage.seq_len:,} tokens"
+        ]
+        if config.model.position.is_rotary:
+            scaling = config.stage_scaling(number)
+            lines += describe_scaling(config.rotary_layers, scaling, stage.length)
+        if (map_ := config.stage_map(number)) is not None:
+            lines.append(f"map {map_.type}: {map_.settings_text}")
+        if stage.positions.type != "plain":
+            lines.append(f"{stage.positions.type} positions below {stage.length:,}")
+        if (short := stage.mixed) is not None:
+            lines.append(
+                f"{short.rows_of(stage.batch_size)} of {stage.batch_size} rows: windows of "
+                f"{short.seq_len} tokens, {short.scaling.type}"
+            )
+        if (documents := stage.documents) != DocumentsConfig():
+            lines.append(f"documents: mask {documents.mask}, positions {documents.positions}")
+        rows["training" if len(config.stages) == 1 else f"stage {number}"] = lines
+    return rows
+
+
+def warn_of_length(config: TrainingConfig, warn: Callable[[str], None]) -> None:
+    """Warn of windows without a scaling that are longer than an L that was not given."""
+    if not config.model.position.is_rotary or config.rope.train_length is not None:
+        return
+    plain = [
+        stage.seq_len
+        for number, stage in enumerate(config.stages)
+        if config.stage_scaling(number).type == "none" and config.stage_map(number) is None
+    ]
+    first, longest = config.geometry.train_length, max(plain, default=0)
+    if longest > first:
+        warn(
+            f"rope.train_length: L is {first:,}, the first stage's seq_len, and windows of "
+            f"{longest:,} tokens are trained without scaling too; yarn, logn and others count "
+            f"from L: give rope.train_length={longest} if they should count from there"
+        )
 
 
 def _check_config(config: TrainingConfig) -> None:

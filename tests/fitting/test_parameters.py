@@ -20,8 +20,7 @@ from rope_jax.config.strategy import (
 )
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
-from rope_jax.fitting.parameters import Parameters, parameters_of
-from rope_jax.fitting.start import default_start
+from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
 from rope_jax.model.decoder import Windows
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Rotary

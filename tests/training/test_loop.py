@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -174,3 +175,25 @@ def test_a_checkpoint_belongs_to_the_stage_it_was_saved_in(
     assert [config_.stage_at(step) for step in (1, 5, 6, 9)] == [0, 0, 1, 1]
     with pytest.raises(ValueError, match="step 10 is past the end of the last stage, 9"):
         config_.stage_at(10)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_shows_the_last_losses(terminal: bool) -> None:
+    file = io.StringIO()
+    console = plain_console(file=file, width=200, force_terminal=terminal, no_color=True)
+    progress = train_loop.TrainingProgress(console, total=4, done=0)
+    with progress.bar:
+        progress.trained(2, loss=2.0, tokens_per_second=None)
+        progress.validated(2, loss=1.5)
+        progress.trained(4, loss=1.75, tokens_per_second=14_321.0)
+        progress.validated(4, loss=1.25)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue()).strip().splitlines()
+    if terminal:
+        assert "loss 1.750, 14.3k tokens/s, validation 1.250" in shown[-1]
+    else:
+        assert shown == [
+            "step 2/4  loss 2.000",
+            "step 2/4  validation 1.500",
+            "step 4/4  loss 1.750, 14.3k tokens/s",
+            "step 4/4  validation 1.250",
+        ]

@@ -11,10 +11,11 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
+from rope_jax.model.cost import flops_per_token
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.training.loop import Trainer
-from rope_jax.training.run import train
+from rope_jax.training.run import describe_training, flops_after, train, warn_of_length
 from tests.training.conftest import Run, quiet
 
 
@@ -140,3 +141,56 @@ def test_a_run_does_not_continue_on_changed_texts(whole: Run) -> None:
     finally:
         text.write_text(before)
     assert run.environment_file.read_text() == environment
+
+
+# What the overview says
+
+
+def of_stages(*stages: dict, **sections: object) -> TrainingConfig:
+    first = {"steps": 5, "seq_len": 16, "batch_size": 4}
+    raw = {"name": "mine", "optim": {"warmup_steps": 1}, "stages": [first | s for s in stages]}
+    return TrainingConfig.model_validate(raw | sections)
+
+
+def test_the_estimate_counts_the_steps_that_are_left() -> None:
+    config = of_stages({}, {"steps": 3, "seq_len": 32, "batch_size": 2})
+    first, second = (64 * flops_per_token(config.model.spec(), 257, n) for n in (16, 32))
+    left = [flops_after(done, config, 257) for done in (0, 4, 6, 8)]
+    assert left == [5 * first + 3 * second, first + 3 * second, 2 * second, 0]
+
+
+def test_windows_that_outgrow_l_without_scaling_are_warned_of() -> None:
+    def warned(*stages: dict, **sections: object) -> list[str]:
+        said: list[str] = []
+        warn_of_length(of_stages(*stages, **sections), said.append)
+        return said
+
+    longer, pi = {"seq_len": 32}, {"scaling": {"type": "pi", "factor": 2.0}}
+    (line,) = warned({}, longer)
+    assert "L is 16, the first stage's seq_len, and windows of 32 tokens" in line
+    assert warned({}) == warned({}, longer | pi) == []
+    assert warned({}, longer, rope={"train_length": 32}) == []
+    assert warned({}, longer, model={"position": {"type": "alibi"}}) == []
+
+
+def test_windows_are_described_as_far_as_they_are_not_plain() -> None:
+    mix = [{"task": "passkey", "share": 0.25}, {"task": "induction", "share": 0.125}]
+    assert describe_training(of_stages({}, data={"type": "stdlib", "mix": mix})) == {
+        "mix": "25% passkey, 12.5% induction",
+        "training": [
+            "5 steps × 4 windows × 16 tokens = 320 tokens",
+            "none: slowest wavelength 35,330 tokens",
+        ],
+    }
+    stage = {
+        "scaling": {"type": "dynamic_pi"},
+        "positions": {"type": "pose", "length": 64},
+        "mixed": {"fraction": 0.25, "seq_len": 8},
+        "documents": {"mask": "none"},
+    }
+    _, scaling, positions, mixed, documents = describe_training(of_stages(stage))["training"]
+    assert "dynamic_pi: slowest wavelength" in scaling
+    assert "frequencies × 0.25" in scaling  # it sees 64 tokens
+    assert positions == "pose positions below 64"
+    assert mixed == "1 of 4 rows: windows of 8 tokens, none"
+    assert documents == "documents: mask none, positions reset"
