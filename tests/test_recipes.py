@@ -21,7 +21,7 @@ import pytest
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import resolve_model
 from rope_jax.model.decoder import LanguageModel, Windows
-from rope_jax.protocols.windows import streams_of
+from rope_jax.protocols.base import streams_of
 from rope_jax.rope import Frequencies, Rotary
 
 ROOT = Path(__file__).parents[1]

@@ -26,7 +26,7 @@ from rope_jax.config.types import (
     distinct,
 )
 from rope_jax.protocols import BASELINE, PROTOCOLS
-from rope_jax.protocols.windows import Bos
+from rope_jax.protocols.base import Bos
 from rope_jax.rope.settings import single_error
 
 if TYPE_CHECKING:

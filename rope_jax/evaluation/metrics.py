@@ -6,19 +6,23 @@ Shapes: W windows, n targets, n_plus_1 = n + 1 tokens; m: targets at the end wit
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Int32
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
-from rope_jax.evaluation.key_tokens import FEWEST, KeyTokens, key_blocks
-from rope_jax.protocols.base import Metric
-from rope_jax.protocols.windows import RELIABLE_UNITS, Streams, Windows, streams_of
+from rope_jax.config.types import Ascending, Frozen, NonNegativeInt
+from rope_jax.protocols.base import RELIABLE_UNITS, Metric, Streams, Windows, streams_of
 from rope_jax.tasks import Draws, Request, Sample, TokenizerView
 
 # What draws are for: equal numbers for different purposes must not be the same.
 _FOR_TEXT, _FOR_QUESTION, _FOR_BLOCKS = 0, 1, 2
+MIN_KEY_TOKENS = 200
+"""A mean over fewer key tokens says little."""
 
 
 class TaskMetric(Metric):
@@ -90,6 +94,55 @@ class SampledTaskMetric(TaskMetric):
         return text[begin : begin + self.longest]
 
 
+class Evaluator(Frozen):
+    """The checkpoint that found key tokens; window: in tokens."""
+
+    run: str
+    step: int
+    window: int
+
+
+class DocumentKeys(Frozen):
+    index: NonNegativeInt
+    """Among the documents of the split."""
+    id: str
+    tokens: Annotated[tuple[NonNegativeInt, ...], Ascending]
+    """Their places in the document; a document start does not count."""
+
+
+class KeyTokens(Frozen):
+    """A file of key tokens, and what they depend on; short: K, stride: s."""
+
+    corpus: str
+    split: Literal["test", "validation"]
+    evaluator: Evaluator
+    short: int
+    stride: int
+    alpha: float
+    beta: float
+    max_documents: int
+    seed: int
+    candidates: int
+    """How many targets have K tokens before them in the documents that were read."""
+    documents: tuple[DocumentKeys, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(len(document.tokens) for document in self.documents)
+
+
+def read_key_tokens(path: str) -> KeyTokens:
+    """Return the content of a file. ValueError, which begins with the key `mask`: it has none."""
+    try:
+        return KeyTokens.model_validate_json(Path(path).expanduser().read_bytes())
+    except OSError as error:
+        raise ValueError(f"mask: {path} cannot be read ({error.strerror})") from None
+    except ValidationError:
+        raise ValueError(
+            f"mask: {path} is not a file of key tokens; rope-jax key-tokens writes them"
+        ) from None
+
+
 class KeyTokenMetric(TaskMetric):
     """The key tokens of a mask, each an answer, at the end of windows that grow to the left."""
 
@@ -145,16 +198,16 @@ class KeyTokenMetric(TaskMetric):
         numbers = Draws(seed, purpose=_FOR_BLOCKS).different(len(blocks), count)
         chosen = [blocks[number] for number in sorted(numbers)]
         there_are, scored = (sum(len(tokens) for _, tokens in of) for of in (blocks, chosen))
-        if there_are < FEWEST:
+        if there_are < MIN_KEY_TOKENS:
             raise ValueError(
                 f"mask: {there_are:,} of its {mask.count:,} key tokens have the {longest:,} tokens "
-                f"of the longest length before them, and fewer than {FEWEST} say little; leave out "
-                "the longest length, or make a mask of more documents"
+                f"of the longest length before them, and fewer than {MIN_KEY_TOKENS} say little; "
+                "leave out the longest length, or make a mask of more documents"
             )
-        if scored < FEWEST:
+        if scored < MIN_KEY_TOKENS:
             raise ValueError(
-                f"samples: {count:,} blocks hold {scored:,} key tokens, and fewer than {FEWEST} "
-                "say little; take more blocks"
+                f"samples: {count:,} blocks hold {scored:,} key tokens, and fewer than "
+                f"{MIN_KEY_TOKENS} say little; take more blocks"
             )
         return chosen
 
@@ -178,6 +231,16 @@ class KeyTokenMetric(TaskMetric):
         for document, tokens in zip(self._document, self._tokens, strict=True):
             digest.update(np.array([document, len(tokens), *tokens], "<i8").tobytes())
         return digest.hexdigest()[:16]
+
+
+def key_blocks(tokens: NDArray[np.int64], width: int) -> list[NDArray[np.int64]]:
+    """Divide a document's ascending key tokens into blocks of at most `width` places."""
+    blocks, begin = [], 0
+    while begin < len(tokens):
+        end = int(np.searchsorted(tokens, tokens[begin] + width))
+        blocks.append(tokens[begin:end])
+        begin = end
+    return blocks
 
 
 def exact_answers(

@@ -22,14 +22,18 @@ from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig, check_stride, check_targets
 from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
 from rope_jax.errors import UserError, errors_in
-from rope_jax.evaluation.key_tokens import KeyTokens, read_key_tokens
-from rope_jax.evaluation.metrics import KeyTokenMetric, SampledTaskMetric, TaskMetric
+from rope_jax.evaluation.metrics import (
+    KeyTokenMetric,
+    KeyTokens,
+    SampledTaskMetric,
+    TaskMetric,
+    read_key_tokens,
+)
 from rope_jax.positions.bands import of_tokens
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import PositionMap
 from rope_jax.protocols import BASELINE, PROTOCOLS
-from rope_jax.protocols.base import Metric
-from rope_jax.protocols.windows import Streams, Windows, make_streams
+from rope_jax.protocols.base import Metric, Streams, Windows, make_streams
 from rope_jax.rope import Rotary, RotaryLayers, Scaling
 from rope_jax.tasks import TokenizerView
 

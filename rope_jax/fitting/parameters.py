@@ -23,7 +23,7 @@ from rope_jax.positions.maps import PositionMap
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.maps.rerope import FarFrequencies, LeakyReRoPE, ReRoPE
 from rope_jax.rope import Frequencies, Rotary, Scaling
-from rope_jax.rope.frequencies import AnyArray
+from rope_jax.rope.geometry import AnyArray
 from rope_jax.rope.query_scales import ConstantScale, LogN, PowerScale
 from rope_jax.rope.strategies import ExplicitScaling, NoScaling
 

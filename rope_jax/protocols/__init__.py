@@ -6,9 +6,16 @@ docs/add-a-protocol.md shows how.
 
 from collections.abc import Mapping
 
-from rope_jax.protocols.base import Protocol, Tiles, TilingProtocol
+from rope_jax.protocols.base import Protocol
 from rope_jax.protocols.same_tokens import SameTokens
-from rope_jax.protocols.tiling import PerPosition, Sliding, WholeWindow, YarnCompat
+from rope_jax.protocols.tiling import (
+    PerPosition,
+    Sliding,
+    Tiles,
+    TilingProtocol,
+    WholeWindow,
+    YarnCompat,
+)
 
 __all__ = ["BASELINE", "PROTOCOLS", "Protocol", "Tiles", "TilingProtocol"]
 

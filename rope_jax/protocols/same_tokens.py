@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.protocols.base import Protocol
-from rope_jax.protocols.windows import RELIABLE_UNITS, Windows
+from rope_jax.protocols.base import RELIABLE_UNITS, Protocol, Windows
 
 
 class SameTokens(Protocol):

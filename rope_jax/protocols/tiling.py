@@ -1,10 +1,50 @@
 """Protocols that cover documents from their start: they differ in how windows are cut."""
 
-import numpy as np
-from jaxtyping import Float64
+from abc import abstractmethod
 
-from rope_jax.protocols.base import Tiles, TilingProtocol
-from rope_jax.protocols.windows import Windows
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from rope_jax.protocols.base import Protocol, Windows
+
+Tiles = tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]
+"""By window: the index of its first input, and the position of the first target that it scores."""
+
+
+class TilingProtocol(Protocol):
+    """A protocol whose windows cover a document from its start.
+
+    Covered are the first `blocks` × longest targets of a document or, if it is shorter, the largest
+    multiple of longest that fits. Where blocks are the units, they are `blocks` parts of longest
+    targets instead, each a unit, with as much text between them.
+    """
+
+    @abstractmethod
+    def tile(self, length: int, covered: int) -> Tiles:
+        """Cut the first `covered` targets of a text into windows of `length`.
+
+        Positions are from 1 to `length`. The targets behind the first scored one are scored too.
+        """
+
+    def windows(self, length: int) -> Windows:
+        parts: list[Windows] = []
+        for index, stream in enumerate(self.streams.tokens):
+            for begin, covered in self._parts(len(stream)):
+                starts, firsts = self.tile(length, covered)
+                lead = len(self.streams.bos_ids)  # start tokens are no targets
+                is_led = (begin + starts == 0) | (self.streams.bos == "every_window")
+                firsts = np.where(is_led, np.maximum(firsts, lead), firsts)
+                document, unit = (np.full(len(starts), i, np.int64) for i in (index, len(parts)))
+                parts.append(Windows(document, begin + starts, firsts, unit))
+        columns = zip(*(part[:4] for part in parts), strict=True)  # all but `answers`
+        return Windows(*map(np.concatenate, columns))
+
+    def _parts(self, size: int) -> list[tuple[int, int]]:
+        """(first input, number of targets) of the parts of a stream that are covered."""
+        if self.streams.units == "documents":
+            return [(0, min(self.blocks, (size - 1) // self.longest) * self.longest)]
+        count = min(self.blocks, 1 + (size - 1 - self.longest) // (2 * self.longest))
+        return [(2 * self.longest * part, self.longest) for part in range(count)]
 
 
 class WholeWindow(TilingProtocol):

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from rope_jax.protocols.windows import UnitKind as UnitKind
+from rope_jax.protocols.base import UnitKind as UnitKind
 
 
 class Row(NamedTuple):

@@ -1,7 +1,7 @@
 """Means over documents and their 95% intervals.
 
 Tokens of one document are not independent, so whole documents are resampled; where they are too
-few, distant blocks of them (see `protocols.windows`), which these functions treat as documents.
+few, distant blocks of them (see `protocols.base`), which these functions treat as documents.
 Where several seeds were trained, the interval includes the spread between seeds.
 
 Intervals are bootstrap-t intervals (Efron 1982; Hall 1988): resampling gives the distribution of
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.protocols.windows import RELIABLE_UNITS as RELIABLE_UNITS
+from rope_jax.protocols.base import RELIABLE_UNITS as RELIABLE_UNITS
 
 _UNBOUNDED = 1e30
 # Resampled documents at a time, 32 MiB; the result does not depend on it but for rounding.

@@ -1,11 +1,20 @@
-"""Find the key tokens of a split with a run as the evaluator, and keep them beside the corpus."""
+"""Find the key tokens of a split with a run as the evaluator, and keep them beside the corpus.
+
+Key tokens are those that only far context makes likely. A target's log-probability is taken twice:
+with all text before it that the evaluator's window holds, and with K to K + s − 1 tokens before it.
+It is a key token if the first exceeds the second by more than alpha, and beta.
+
+Shapes: W windows, n_plus_1 = n + 1 tokens; last: targets at a window's end; N tokens of a document.
+The position of a target is the number of tokens before it in its window.
+"""
 
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Float32, Int32
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import TaskProgressColumn
@@ -16,23 +25,18 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.console import print_message, print_overview, print_wrapped, progress_bar
 from rope_jax.data.storage import TokenSplit
 from rope_jax.errors import UserError, errors_in, file_errors
-from rope_jax.evaluation.key_tokens import (
-    FEWEST,
+from rope_jax.evaluation.measure import Reader
+from rope_jax.evaluation.metrics import (
+    MIN_KEY_TOKENS,
     DocumentKeys,
     Evaluator,
     KeyTokens,
-    is_key,
-    log_probabilities,
-    near_windows,
     read_key_tokens,
-    tokens_of,
-    whole_windows,
 )
-from rope_jax.evaluation.measure import Reader
 from rope_jax.evaluation.plan import EvalBatch, rotary_at
 from rope_jax.model.decoder import Params
 from rope_jax.model.loss import Scores
-from rope_jax.protocols.windows import make_streams
+from rope_jax.protocols.base import make_streams
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
 from rope_jax.session import Session, open_run
@@ -112,10 +116,10 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
     )
     count, of = result.count, result.candidates
     shares = f"{count:,} of {of:,} tokens ({100 * count / of:.2g}%) are key tokens"
-    if count < FEWEST:
+    if count < MIN_KEY_TOKENS:
         raise UserError(
-            f"alpha: {shares}; fewer than {FEWEST} say little: take a smaller alpha or short, or "
-            "read more documents, or longer ones"
+            f"alpha: {shares}; fewer than {MIN_KEY_TOKENS} say little: take a smaller alpha or "
+            "short, or read more documents, or longer ones"
         )
     with file_errors(path, "written"):
         path.parent.mkdir(exist_ok=True)
@@ -181,3 +185,67 @@ def _read(
             ((scores, _),) = reader.read([batch], last, [batch.windows], tick)
             log_p.append(log_probabilities(windows, length, sizes, np.asarray(scores.nll)))
     return log_p
+
+
+class TargetWindow(NamedTuple):
+    """A window, and the positions of the targets whose log-probability is taken in it.
+
+    start: index of the window's first input in its document, whose end the window may exceed.
+    """
+
+    document: int
+    start: int
+    first: int
+    last: int
+
+
+def whole_windows(sizes: Sequence[int], length: int, least: int) -> list[TargetWindow]:
+    """Return windows of documents whose targets have all, or more than `least`, before them."""
+    windows = []
+    for document, size in enumerate(sizes):
+        previous = 0
+        for end in (*range(length, size - 1, length - least), size - 1):
+            start = max(end - length, 0)
+            windows.append(TargetWindow(document, start, previous - start + 1, end - start))
+            previous = end
+    return windows
+
+
+def near_windows(sizes: Sequence[int], short: int, stride: int) -> list[TargetWindow]:
+    """Return windows whose targets have `short` to `short + stride − 1` tokens before them."""
+    length = short + stride - 1
+    return [
+        TargetWindow(document, start, short, min(length, size - 1 - start))
+        for document, size in enumerate(sizes)
+        for start in range(0, size - short, stride)
+    ]
+
+
+def tokens_of(
+    windows: Sequence[TargetWindow], length: int, streams: Sequence[NDArray[np.integer]]
+) -> Int32[np.ndarray, "W n_plus_1"]:
+    """Return the windows' tokens, those beyond a document's end repeating its last one."""
+    places = np.arange(length + 1)
+    rows = [streams[window.document].take(window.start + places, mode="clip") for window in windows]
+    return np.stack(rows).astype(np.int32)
+
+
+def log_probabilities(
+    windows: Sequence[TargetWindow],
+    length: int,
+    sizes: Sequence[int],
+    nll: Float32[np.ndarray, "W last"],
+) -> list[NDArray[np.float32]]:
+    """Return each token's log-probability by document, NaN where no window gives it."""
+    log_p = [np.full(size, np.nan, np.float32) for size in sizes]
+    unread = length - nll.shape[1]  # targets of a window, at its start
+    for (document, start, first, last), row in zip(windows, nll, strict=True):
+        log_p[document][start + first : start + last + 1] = -row[first - 1 - unread : last - unread]
+    return log_p
+
+
+def is_key(
+    whole: Float32[np.ndarray, " N"], near: Float32[np.ndarray, " N"], alpha: float, beta: float
+) -> Bool[np.ndarray, " N"]:
+    """Return which tokens are key tokens, given their log-probabilities; NaN counts as none."""
+    return (whole - near > alpha) & (whole > beta)

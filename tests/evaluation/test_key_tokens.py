@@ -1,4 +1,4 @@
-"""Key tokens: what is read with which context, which ones count, and how a sweep scores them."""
+"""Key tokens: their file, and how a sweep scores them."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,17 +7,12 @@ import pytest
 from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
-from rope_jax.evaluation.key_tokens import (
+from rope_jax.evaluation.metrics import (
     DocumentKeys,
     Evaluator,
     KeyTokens,
-    is_key,
     key_blocks,
-    log_probabilities,
-    near_windows,
     read_key_tokens,
-    tokens_of,
-    whole_windows,
 )
 from rope_jax.evaluation.plan import SweepPlan, resolve_sweep
 from rope_jax.evaluation.results import task_rows
@@ -32,61 +27,6 @@ RNG = np.random.default_rng(0)
 DOCUMENTS = [RNG.integers(0, 90, size) for size in (150, 40, *range(200, 223))]
 KEYS = [np.sort(RNG.permutation(len(document))[: len(document) // 6]) for document in DOCUMENTS]
 ORIGIN = Origin(run="toy", step=5, seed=0, corpus="none")
-
-
-def places(windows):
-    """All targets that count, as (document, place in it, position in the window), sorted."""
-    return sorted(
-        (document, start + position, position)
-        for document, start, first, last in windows
-        for position in range(first, last + 1)
-    )
-
-
-@pytest.mark.parametrize("sizes", [[5, 33, 64, 65, 66, 97, 300], [2]])
-@pytest.mark.parametrize(("length", "least"), [(64, 32), (64, 63), (7, 4)])
-def test_every_target_is_read_once_with_all_before_it_or_enough(sizes, length, least):
-    windows = whole_windows(sizes, length, least)
-    every = [(document, place) for document, size in enumerate(sizes) for place in range(1, size)]
-    assert [(document, place) for document, place, _ in places(windows)] == every
-    for _, place, position in places(windows):
-        assert position == place or least < position <= length
-    assert all(window.start >= 0 and window.last <= length for window in windows)
-
-
-@pytest.mark.parametrize(("short", "stride"), [(16, 4), (16, 1), (5, 9)])
-def test_near_context_has_short_to_short_plus_stride_minus_1_tokens(short, stride):
-    sizes = [4, 16, 17, 18, 40, 41, 100]
-    found = places(near_windows(sizes, short, stride))
-    every = [(document, n) for document, size in enumerate(sizes) for n in range(short, size)]
-    assert [(document, place) for document, place, _ in found] == every
-    assert all(short <= position < short + stride for _, _, position in found)
-
-
-SIZES = [20, 11, 3]
-
-
-@pytest.mark.parametrize(
-    ("windows", "first", "unread"),
-    [
-        (near_windows(SIZES, 4, 3), 4, 0),
-        (near_windows(SIZES, 4, 3), 4, 3),
-        (whole_windows(SIZES, 6, 3), 1, 0),
-    ],
-)
-def test_log_probabilities_go_back_to_their_targets(windows, first, unread):
-    streams = [1000 * document + np.arange(size) for document, size in enumerate(SIZES)]
-    nll = tokens_of(windows, 6, streams).astype(np.float32)
-    found = log_probabilities(windows, 6, SIZES, nll[:, 1 + unread :])
-    for stream, row in zip(streams, found, strict=True):
-        assert np.isnan(row[:first]).all()
-        np.testing.assert_array_equal(-row[first:], stream[first:])
-
-
-def test_a_key_token_gains_more_than_alpha_and_is_likely():
-    whole = np.float32([-1.0, -1.0, -1.9, -2.0, -1.0, np.nan])
-    near = np.float32([-3.1, -3.0, -9.0, -9.0, np.nan, -9.0])
-    assert is_key(whole, near, 2.0, -2.0).tolist() == [True, False, True, False, False, False]
 
 
 def test_blocks_hold_every_key_token_once_and_are_narrow():

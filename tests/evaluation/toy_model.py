@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from rope_jax.evaluation import sweep
 from rope_jax.positions.maps import AnyMap
 from rope_jax.protocols import PROTOCOLS
-from rope_jax.protocols.windows import make_streams
+from rope_jax.protocols.base import make_streams
 from rope_jax.rope import RotaryGeometry, cos_sin
 
 BOS = 99

@@ -7,7 +7,7 @@ import pytest
 
 from rope_jax.errors import UserError
 from rope_jax.protocols import PROTOCOLS
-from rope_jax.protocols.windows import Streams, make_streams
+from rope_jax.protocols.base import Streams, make_streams
 
 BOS = 9
 LENGTHS = (8, 12, 40, 64)

@@ -19,8 +19,8 @@ from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import train_bpe
 from rope_jax.errors import UserError
+from rope_jax.protocols.base import make_streams
 from rope_jax.protocols.same_tokens import SameTokens
-from rope_jax.protocols.windows import make_streams
 from rope_jax.results.files import SweepFiles
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.run import train
