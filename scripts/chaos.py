@@ -33,6 +33,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+import numpy as np
+
+from rope_jax.config.load import load
+from rope_jax.config.resolve import resolve_run
+from rope_jax.config.training import TrainingConfig
+from rope_jax.devices.mesh import Placement
+from rope_jax.training.checkpoints import Checkpoints
+from rope_jax.training.program import Program
+
 ROOT = Path(__file__).parents[1]
 CONFIG = """
 name: run
@@ -63,11 +73,15 @@ SIGNAL_SECONDS, PATIENCE = 5 + 5, 120
 
 
 class Outcome(NamedTuple):
-    """How a command ended. status None: it did not end in time and was killed."""
+    """How a command ended, in so many seconds (since its signal, if it got one).
+
+    status None: it did not end in time and was killed.
+    """
 
     status: int | None
     out: str
     err: str
+    seconds: float
 
     def problem(self, *statuses: int) -> str | None:
         """Return what is wrong with the way it ended, or None. statuses: right ones."""
@@ -105,29 +119,37 @@ class Bench:
         self.variables.pop("JAX_COMPILATION_CACHE_DIR", None)
         self.seconds: dict[str, float] = {}
         for name in COMMANDS:
-            began = time.perf_counter()
-            if problem := self.outcome(self.start(name)).problem(0):
+            outcome = self.execute(name)
+            if problem := outcome.problem(0):
                 sys.exit(f"{name} fails without any attack: {problem}")
-            self.seconds[name] = time.perf_counter() - began
+            self.seconds[name] = outcome.seconds
         for name in ("copy", "cache"):
             shutil.copytree(folder / name, folder / "whole" / name)
         self._results = {name: self._result(name) for name in COMMANDS}
 
-    def copy(self) -> None:
-        """Copy the undisturbed run and its tokens anew."""
+    def copy(self, *deleted: str) -> None:
+        """Copy the undisturbed run and its tokens anew, without some of the run's folders."""
         for name in ("copy", "cache"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
-            shutil.copytree(self.folder / "whole" / name, self.folder / name, symlinks=True)
+            shutil.copytree(self.folder / "whole" / name, self.folder / name)
+        for name in deleted:
+            shutil.rmtree(self.run / name)
 
-    def start(self, name: str, file_bytes: int | None = None) -> "subprocess.Popen[str]":
-        """Start a command. file_bytes: how large a file may become, as if the disk were full."""
+    def execute(
+        self, name: str, *, file_bytes: int | None = None, number: int = 0, after: float = 0
+    ) -> Outcome:
+        """Run a command and return how it ended.
+
+        file_bytes: how large a file may become, as if the disk were full.
+        number: a signal that it gets after so many seconds; 0: none.
+        """
 
         def limit() -> None:
             if file_bytes is not None:
                 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, hard))
 
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "rope_jax", name, *COMMANDS[name]],
             cwd=self.folder,
             env=self.variables,
@@ -136,27 +158,25 @@ class Bench:
             text=True,
             preexec_fn=limit,
         )
-
-    def outcome(self, process: "subprocess.Popen[str]") -> Outcome:
-        """Wait for a command and return how it ended."""
+        if number:
+            time.sleep(after)
+            process.send_signal(number)
+        began = time.perf_counter()
         try:
             out, err = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
-            return Outcome(None, *process.communicate())
-        return Outcome(process.returncode, out, err)
+            return Outcome(None, *process.communicate(), PATIENCE)
+        return Outcome(process.returncode, out, err, time.perf_counter() - began)
 
     def leave_work(self, name: str, chance: random.Random) -> None:
-        """Copy the undisturbed run, and delete what the command then has to make again."""
-        self.copy()
-        if name == TRAIN:
-            shutil.rmtree(chance.choice((self.run / "checkpoints" / LAST_STEP, self.run)))
-        elif name == SWEEP:
-            shutil.rmtree(self.run / "evals")
+        """Copy the undisturbed run without what the command then has to make again."""
+        deleted = {TRAIN: chance.choice((f"checkpoints/{LAST_STEP}", "")), SWEEP: "evals"}
+        self.copy(*[deleted[name]] if name in deleted else [])
 
     def again(self, name: str) -> str | None:
         """Run a command to its end, with nothing that disturbs it; return what is wrong then."""
-        problem = self.outcome(self.start(name)).problem(0) or self.difference(name)
+        problem = self.execute(name).problem(0) or self.difference(name)
         return problem and f"once nothing disturbs it: {problem}"
 
     def difference(self, name: str) -> str | None:
@@ -167,9 +187,7 @@ class Bench:
 
     def _result(self, name: str) -> object:
         if name == TRAIN:
-            command = [sys.executable, __file__, "--hash", str(self.run)]
-            state = subprocess.run(command, env=self.variables, capture_output=True, check=True)
-            return state.stdout, (self.run / "metrics.jsonl").read_bytes()
+            return state_hash(self.run), (self.run / "metrics.jsonl").read_bytes()
         path, without = self.run / "evals/swept/results.csv", "seconds"
         if name == COMPARE:
             path, without = self.run.parent / "compared/comparison.csv", "run"
@@ -179,16 +197,6 @@ class Bench:
 
 def state_hash(run: Path) -> str:
     """Return a hash of the newest checkpoint's parameters and optimizer state."""
-    import jax
-    import numpy as np
-
-    from rope_jax.config.load import load
-    from rope_jax.config.resolve import resolve_run
-    from rope_jax.config.training import TrainingConfig
-    from rope_jax.devices.mesh import Placement
-    from rope_jax.training.checkpoints import Checkpoints
-    from rope_jax.training.program import Program
-
     config = load(TrainingConfig, run / "config.yaml")
     program = Program(resolve_run(config), 257, Placement(config.mesh))
     _, state = Checkpoints(run / "checkpoints").restore_newest(program.abstract_state, sys.exit)
@@ -205,10 +213,7 @@ def kill(bench: Bench, chance: random.Random) -> Case:
     name = chance.choice((TRAIN, TRAIN, SWEEP))
     bench.leave_work(name, chance)
     for _ in range(chance.choice((1, 1, 3))):
-        process = bench.start(name)
-        time.sleep(chance.uniform(0, bench.seconds[name]))
-        process.kill()
-        process.communicate()
+        bench.execute(name, number=signal.SIGKILL, after=chance.uniform(0, bench.seconds[name]))
     return f"{name} killed", bench.again(name)
 
 
@@ -216,16 +221,12 @@ def send_signal(bench: Bench, chance: random.Random) -> Case:
     """Signal a command at a random moment."""
     name, number = chance.choice([*COMMANDS]), chance.choice((signal.SIGINT, signal.SIGTERM))
     bench.leave_work(name, chance)
-    process = bench.start(name)
     # before it listens, the signal ends the interpreter
-    time.sleep(chance.uniform(min(1, bench.seconds[name] / 2), bench.seconds[name]))
-    began = time.perf_counter()
-    process.send_signal(number)
-    outcome = bench.outcome(process)
-    seconds = time.perf_counter() - began
+    after = chance.uniform(min(1, bench.seconds[name] / 2), bench.seconds[name])
+    outcome = bench.execute(name, number=number, after=after)
     problem = outcome.problem(0, 128 + number)
-    if seconds > SIGNAL_SECONDS:
-        problem = f"ended only {seconds:.1f} s after the signal, with status {outcome.status}"
+    if outcome.seconds > SIGNAL_SECONDS:
+        problem = f"ended only {outcome.seconds:.1f} s after the signal, status {outcome.status}"
     elif outcome.status == -number and not outcome.err:  # only the interpreter was left
         problem = None
     return f"{number.name} to {name}", problem or bench.again(name)
@@ -233,25 +234,23 @@ def send_signal(bench: Bench, chance: random.Random) -> Case:
 
 # A command, what is deleted of the run so that there is work, and the files to damage.
 DAMAGED = (
-    (TRAIN, f"checkpoints/{LAST_STEP}", "copy/run/**/*"),
-    *[(name, "", "copy/run/**/*") for name in COMMANDS],
-    (SWEEP, "evals/swept", "copy/run/evals/.*.journal"),  # as if it was killed at its end
-    (COMPARE, "", "copy/run/evals/swept/*"),
+    (TRAIN, (f"checkpoints/{LAST_STEP}",), "copy/run/**/*"),
+    *[(name, (), "copy/run/**/*") for name in COMMANDS],
+    (SWEEP, ("evals/swept",), "copy/run/evals/.*.journal"),  # as if it was killed at its end
+    (COMPARE, (), "copy/run/evals/swept/*"),
 )
 
 
 def damage(bench: Bench, chance: random.Random) -> Case:
     """Damage one file that a command reads: it says so, or gives the same figures as without."""
     name, deleted, where = chance.choice(DAMAGED)
-    bench.copy()
-    if deleted:
-        shutil.rmtree(bench.run / deleted)
+    bench.copy(*deleted)
     unread = {".lock", "checkpoints"} if name == COMPARE else {".lock"}
     paths = [path for path in bench.folder.glob(where) if path.is_file()]
     paths = [p for p in paths if not unread & {*p.parts} and "tfevents" not in p.name]
     path = chance.choice(sorted(paths))
     what = f"{name} after {_damage(path, chance)} {path.relative_to(bench.folder)}"
-    outcome = bench.outcome(bench.start(name))
+    outcome = bench.execute(name)
     problem = outcome.problem(0, 2)
     if problem is None and outcome.status == 0:
         # a sweep goes back to the checkpoint before a damaged one, and says so
@@ -284,7 +283,7 @@ def fill_disk(bench: Bench, chance: random.Random) -> Case:
     """Let no file grow past a random size, which for a process is the same as a full disk."""
     name, limit = chance.choice([*COMMANDS]), int(2 ** chance.uniform(0, 15))
     bench.leave_work(name, chance)
-    problem = bench.outcome(bench.start(name, limit)).problem(0, 2)
+    problem = bench.execute(name, file_bytes=limit).problem(0, 2)
     return f"{name}, no file beyond {limit} bytes", problem or bench.again(name)
 
 
@@ -302,11 +301,8 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=100, help="number of cases (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the attacks (default 0)")
     parser.add_argument("--only", nargs="+", choices=CATEGORIES, default=[*CATEGORIES])
-    parser.add_argument("--hash", type=Path, help=argparse.SUPPRESS)  # of a run, for this script
     arguments = parser.parse_args()
-    if arguments.hash:
-        print(state_hash(arguments.hash))
-        return
+    jax.config.update("jax_platforms", "cpu")
     # A shell has its background jobs ignore Ctrl-C, and the commands would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     total = sum(CATEGORIES[name][1] for name in arguments.only)
