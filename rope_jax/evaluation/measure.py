@@ -49,7 +49,7 @@ class JournalEntry(NamedTuple):
 
 # Keyed by `Job.key`.
 Journal = MutableMapping[str, JournalEntry]
-Progress = Callable[[str, float, float], None]
+Progress = Callable[[str, float, float], object]
 Resuming = Callable[[int, int], None]
 # Called after every step with the scores of its windows.
 Tick = Callable[[Scores], None]

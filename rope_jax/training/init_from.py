@@ -118,24 +118,24 @@ def warn_of_weaker(
     """
     if not config.model.position.is_rotary:
         return
-    where, trained, stage = "stages.0", config, 0
+    stages = [(f"stages.{number}", config, number) for number in range(len(config.stages))]
     if source is not None:
-        where, trained, stage = str(source.run), source.config, source.config.stage_at(source.step)
-    strongest, longest = trained.stage_scaling(stage), _slowest_wavelengths(trained, stage)
-    for number in range(len(config.stages)):
-        scaling = config.stage_scaling(number)
-        shorter, longer = np.broadcast_arrays(_slowest_wavelengths(config, number), longest)
-        if not (is_weaker := shorter < 0.999 * longer).any():
-            where, strongest, longest = f"stages.{number}", scaling, shorter
-        elif number == 0 or scaling != config.stage_scaling(number - 1):
+        stages.insert(0, (str(source.run), source.config, source.config.stage_at(source.step)))
+    strongest, slowest, previous = "", np.zeros(1), None
+    for name, trained, number in stages:
+        scaling, wavelengths = trained.stage_scaling(number), _slowest_wavelengths(trained, number)
+        turns, wanted = np.broadcast_arrays(wavelengths, slowest)
+        if not (is_weaker := turns < 0.999 * wanted).any():
+            strongest, slowest = f"{scaling.type} of {name}", wavelengths
+        elif number == 0 or scaling != previous:
             layer = int(is_weaker.argmax())
             warn(
-                f"stages.{number}: scaling {scaling.type} is weaker than {strongest.type} of "
-                f"{where}: the slowest pair turns once in {shorter[layer]:,.0f} instead of "
-                f"{longer[layer]:,.0f} tokens; leave scaling out to keep that one, or give a "
-                "larger factor"
+                f"{name}: scaling {scaling.type} is weaker than {strongest}: the slowest pair "
+                f"turns once in {turns[layer]:,.0f} instead of {wanted[layer]:,.0f} tokens; leave "
+                "scaling out to keep that one, or give a larger factor"
             )
             return
+        previous = scaling
 
 
 def _slowest_wavelengths(config: TrainingConfig, stage: int) -> Float[np.ndarray, " L"]:

@@ -21,8 +21,6 @@ from rope_jax.model.decoder import LanguageModel, Params, Windows
 from rope_jax.rope import Rotary
 from rope_jax.runs.logs import Scalars
 
-FIRST_BUCKET = 16
-
 
 class TrainState(NamedTuple):
     """Parameters and optimizer state, which contains the step count."""
@@ -63,10 +61,8 @@ class StepMetrics(NamedTuple):
 
 def bucket_edges(seq_len: int) -> list[int]:
     """Return the first document position of each bucket: 0, 16, 32, 64, … below seq_len."""
-    edges = [0]
-    while (edge := max(FIRST_BUCKET, 2 * edges[-1])) < seq_len:
-        edges.append(edge)
-    return edges
+    doubled = (16 * 2**k for k in itertools.count())
+    return [0, *itertools.takewhile(lambda edge: edge < seq_len, doubled)]
 
 
 # Adds position-dependent parts (query scale, map bands) to the frequencies.
@@ -85,7 +81,7 @@ def loss_sums(
 ) -> LossSums:
     """Weighted sums of a batch's negative log-likelihood, by document position.
 
-    masks_documents: whether a token sees only its own document; False: all of its row.
+    masks_documents: whether a token sees only its own document, not all of its row.
     """
     return _sums(model.nll(params, _windows(batch, rotary, masks_documents)), batch)
 

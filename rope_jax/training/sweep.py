@@ -16,14 +16,6 @@ from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Scalars
 from rope_jax.training.program import Program
 
-# Keys of a sweep during training that `rope-jax sweep` does not have.
-_OWN = {"every_steps", "window"}
-
-
-def sweep_tag(label: str, quantity: str, length: int) -> str:
-    """Return the name under which a value is logged, such as sweep/trained/nll_512."""
-    return f"sweep/{label}/{quantity}_{length}"
-
 
 class TrainingSweep:
     """Measures same_tokens at several lengths for the parameters of any step of a run."""
@@ -48,7 +40,8 @@ class TrainingSweep:
         if settings.targets is not None:
             check_targets(settings.targets, self.lengths)
         bos_ids = corpus.tokenizer.bos_ids
-        raw = settings.model_dump(exclude={*_OWN, "scalings"}) | {
+        # without the keys that `rope-jax sweep` does not have
+        raw = settings.model_dump(exclude={"every_steps", "window", "scalings"}) | {
             "lengths": self.lengths,
             "scalings": settings.scalings,
             "split": "validation",
@@ -75,10 +68,6 @@ class TrainingSweep:
         The latter is NLL(n) − NLL(window) on the same tokens, where NLL(window) is that of
         `trained` on the last `window` tokens in front of each target.
         """
-
-        def progress(*_: object) -> None:
-            stopping.requested()  # a signal that waits for the work must not end the process
-
         result = measure(
             self._plans[stage],
             self._nll_of_last,
@@ -86,15 +75,16 @@ class TrainingSweep:
             row_bytes=self._row_bytes,
             row_multiple=lambda n: self._program.placement.row_shards,
             programs=self._programs,
-            progress=progress,
+            # a signal that waits for the work must not end the process
+            progress=lambda *_: stopping.requested(),
         )
         truncated = np.nan if result.baseline is None else result.baseline.sums.mean()
         scalars: dict[str, float] = {}
         for m in result.measurements:
             nll = m.sums.mean()
-            scalars[sweep_tag(m.entry, "nll", m.length)] = nll
+            scalars[f"sweep/{m.entry}/nll_{m.length}"] = nll
             if m.length > result.window:
-                scalars[sweep_tag(m.entry, "above_truncation", m.length)] = nll - truncated
+                scalars[f"sweep/{m.entry}/above_truncation_{m.length}"] = nll - truncated
         return scalars
 
     def _row_bytes(self, length: int) -> float:

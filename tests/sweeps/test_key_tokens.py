@@ -196,7 +196,7 @@ def test_a_sweep_of_another_run_scores_them(run, mask):
     ]
     assert {row["tokens"] for row in rows} == {str(count)}
     assert all(0 < float(row["value"]) < 10 for row in rows)
-    assert "perplexity of key tokens" in said
+    assert f"perplexity of {count:,} key tokens" in said
     assert "## `longppl`" in (folder / "results.md").read_text()
     assert (folder / "longppl.png").is_file()
 
