@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32, Int32
+from jaxtyping import Array, Float32, Int32, PyTree
 
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.measure import LastNLLFunction
@@ -40,7 +40,7 @@ def _of_last(model: Callable[..., Any], placement: Placement) -> Callable[..., A
 
     @placement.split_rows
     def of_last(
-        params: Any, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary, last: int | None
+        params: PyTree, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary, last: int | None
     ) -> Any:
         length = tokens.shape[1] - 1
         padding = 0 if placement.chunks == 1 else -length % (placement.chunks * _CHUNK)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import NDArray
 
 from rope_jax.devices.hardware import compiled
@@ -58,7 +58,7 @@ Tick = Callable[[Scores], None]
 def measure(
     plan: SweepPlan,
     nll_of_last: LastNLLFunction,
-    params: Any,
+    params: PyTree,
     *,
     row_bytes: Callable[[int], float],
     row_multiple: Callable[[int], int],
@@ -227,7 +227,7 @@ class Reader:
     """Reads batches with one model, compiling once for each shape."""
 
     nll_of_last: LastNLLFunction
-    params: Any
+    params: PyTree
     row_bytes: Callable[[int], float] = lambda length: math.inf  # one window at a time
     row_multiple: Callable[[int], int] = lambda length: 1
     memory_gib: float | None = None
@@ -353,6 +353,6 @@ class Reader:
         return compiled(self._jitted, *arguments)
 
 
-def _as_scores(returned: Any) -> Any:
+def _as_scores(returned: object) -> Any:
     """Return what a model returned as `Scores`; without first choices if it only gives NLLs."""
     return returned if isinstance(returned, Scores) else Scores(returned, None)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import NDArray
 
 from rope_jax.config.load import validate
@@ -36,7 +36,7 @@ def sweep(
     lengths: Sequence[int] | None,
     documents: Sequence[NDArray[np.integer]],
     *,
-    params: Any,
+    params: PyTree,
     geometry: RotaryGeometry | RotaryLayers,
     trained: Scaling | None = None,
     window: int | None = None,
@@ -112,7 +112,7 @@ def sweep(
         resolved, layers, as_trained, documents, bos_ids, words=words, token_bytes=token_bytes
     )
 
-    def of_last(params: Any, tokens: Int[Array, "B n_plus_1"], rotary: Rotary, last: int) -> Any:
+    def of_last(params: PyTree, tokens: Int[Array, "B n_plus_1"], rotary: Rotary, last: int) -> Any:
         if nll_of_last is None or last == tokens.shape[1] - 1:
             return nll_fn(params, tokens, rotary)
         return nll_of_last(params, tokens, rotary, last)

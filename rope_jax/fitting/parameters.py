@@ -155,7 +155,7 @@ class Parameters:
         rise = np.cumsum(least, axis=-1).astype(np.float32)
         return jax.lax.cummax(changes + rise, axis=2) - rise
 
-    def rotary(self, free: Free, positions: Any, seq_len: int) -> Rotary:
+    def rotary(self, free: Free, positions: Array | np.ndarray, seq_len: int) -> Rotary:
         """Return the model's argument for tokens at positions [#B, S]; differentiable."""
         layers = self.training.rotary_layers
         rotary = layers.rotary(self.scaling, np.asarray(positions), seq_len)

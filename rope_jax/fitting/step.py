@@ -55,7 +55,7 @@ class FitStep:
         options = compiler_options(jax.default_backend())
         self._program: Any = jax.jit(self._step, compiler_options=options)
 
-    def __call__(self, free: Free, opt_state: Any, step: int) -> tuple[Free, Any, Array]:
+    def __call__(self, free: Free, opt_state: optax.OptState, step: int) -> tuple[Free, Any, Array]:
         """Return free parameters and optimizer state after step `step`, from 1, and its loss."""
         length = self._config.length[(step - 1) % len(self._config.length)]
         tokens = self._windows(length, step)
@@ -86,7 +86,7 @@ class FitStep:
         self,
         params: Params,
         free: Free,
-        opt_state: Any,
+        opt_state: optax.OptState,
         tokens: Int[Array, "B n_plus_1"],
         weights: Float[Array, "B scored"],
         short: Int[Array, "C window_plus_1"] | None = None,

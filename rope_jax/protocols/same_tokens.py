@@ -87,6 +87,6 @@ class SameTokens(Protocol):
                 best, most = group, scored
         return best
 
-    def _most_adjacent(self, size: Any) -> Any:
+    def _most_adjacent(self, size: int | NDArray[np.int64]) -> Any:
         """How many adjacent blocks a document has room for, each after `longest` tokens."""
         return 1 + (size - self.longest - 1) // self.targets

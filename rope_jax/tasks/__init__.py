@@ -4,12 +4,11 @@ To add one, write a file here with a subclass of `Task` and list it below.
 """
 
 from rope_jax.tasks.base import Question, Request, Sample, Task, TokenizerView
-from rope_jax.tasks.chain import Chain
 from rope_jax.tasks.copying import Induction, Repeat
 from rope_jax.tasks.draws import Draws
 from rope_jax.tasks.mqar import MQAR
 from rope_jax.tasks.original import PasskeyText, RulerNeedle
-from rope_jax.tasks.passkey import Multikey, Passkey
+from rope_jax.tasks.passkey import Chain, Multikey, Passkey
 
 __all__ = ["TASKS", "Draws", "Question", "Request", "Sample", "Task", "TokenizerView"]
 

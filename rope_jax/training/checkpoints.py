@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jaxtyping import Array, UInt32
+from jaxtyping import Array, PyTree, UInt32
 
 from rope_jax import stopping
 from rope_jax.devices import processes
@@ -53,7 +53,7 @@ class Checkpoints:
         directory: Path,
         keep: int | None = None,
         provenance: Record | None = None,
-        abstract: Any = None,
+        abstract: PyTree = None,
     ) -> None:
         """Open the folder; without `keep`, only for reading. UserError if that is impossible.
 
@@ -228,7 +228,7 @@ def params_fingerprint(params: Params) -> str:
     return hashlib.sha256(json.dumps(_fingerprints(params)).encode()).hexdigest()[:16]
 
 
-def _fingerprints(tree: Any) -> list[int]:
+def _fingerprints(tree: PyTree) -> list[int]:
     return [_fingerprint(leaf) for leaf in jax.tree.leaves(tree)]
 
 
@@ -249,7 +249,7 @@ def _fingerprint(leaf: Array) -> int:
 
 
 @functools.partial(jax.jit, static_argnames=("size", "axis"))
-def _hash_slice(x: Array, start: Any, size: int, axis: int) -> UInt32[Array, ""]:
+def _hash_slice(x: Array, start: int | Array, size: int, axis: int) -> UInt32[Array, ""]:
     """Return the sum of the hashes in a slice of an array, of this size along an axis."""
 
     def mix(x: Array) -> Array:  # MurmurHash3's finalizer: each bit affects all others

@@ -38,7 +38,7 @@ def optimizer(config: TrainingConfig) -> optax.GradientTransformation:
 def with_new_schedule(opt_state: optax.OptState) -> optax.OptState:
     """Return the state of `optimizer` at the beginning of its schedule, AdamW's moments kept."""
 
-    def is_schedule(state: Any) -> bool:
+    def is_schedule(state: object) -> bool:
         return isinstance(state, optax.ScaleByScheduleState)
 
     return jax.tree.map(

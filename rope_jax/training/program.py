@@ -18,6 +18,7 @@ from rope_jax.devices.window_memory import bytes_per_device
 from rope_jax.model.decoder import Params
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Frequencies, Rotary, Scaling
+from rope_jax.rope.frequencies import AnyArray
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import (
     LossSums,
@@ -154,7 +155,7 @@ class StageProgram:
             return Rotary.unscaled_queries(made[0])
         count = max(frequencies.inv_freq.shape[0] for frequencies in made)
 
-        def joined(*leaves: Any) -> np.ndarray:
+        def joined(*leaves: AnyArray) -> np.ndarray:
             rows = zip(leaves, groups, strict=True)
             shapes = [(x, (count, group.rows, *x.shape[2:])) for x, group in rows]
             return np.concatenate([np.broadcast_to(*each) for each in shapes], axis=1)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from rope_jax.attention.blocks import document_positions
 from rope_jax.data.batches import Batch, distance_edges
@@ -107,7 +107,7 @@ def make_train_step(
     model: LanguageModel,
     optimizer: optax.GradientTransformation,
     grad_accumulation: int = 1,
-    out_shardings: Any = None,
+    out_shardings: tuple[TrainState, jax.sharding.Sharding] | None = None,
     positioning: Positioning | None = None,
     gradient_of: Callable[..., Callable[..., tuple[Any, Any]]] = _gradient,
     masks_documents: bool = True,
@@ -154,7 +154,7 @@ def make_train_step(
                 jax.eval_shape(gradient, state.params, *first, tokens),
             )
 
-            def accumulate(total: Any, micro_batch: tuple[Batch, Rotary]) -> tuple[Any, None]:
+            def accumulate(total: PyTree, micro_batch: tuple[Batch, Rotary]) -> tuple[PyTree, None]:
                 new = gradient(state.params, *micro_batch, tokens)
                 return jax.tree.map(jnp.add, total, new), None
 
@@ -169,7 +169,7 @@ def make_train_step(
     return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
 
 
-def _split_rows(leaf: Any, parts: int) -> Array:
+def _split_rows(leaf: Array | np.ndarray, parts: int) -> Array:
     """Split the axis of rows, the second of every leaf of a `Rotary`, into parts [parts, …].
 
     An axis of size 1, which all rows share, is repeated.
