@@ -20,7 +20,6 @@ from rope_jax.config.load import load
 from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.devices.window_memory import parameter_count
-from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 
 
@@ -67,29 +66,18 @@ def _training(run: RunDirectory, config: TrainingConfig) -> Cost:
 
 def _fit(run: RunDirectory, training: TrainingConfig, file: Path) -> Cost:
     config = load(FitConfig, file.parent / "fit.yaml")
-    try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
-        steps = int(summary["checks"][-1]["step"])
-        numbers, seconds = int(summary["numbers"]), 60 * float(summary["minutes"])
-        window = training.stages[training.stage_at(summary["step"])].seq_len
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
-        raise UserError(f"{file}: is not the summary of a fit; fit again") from None
-    tokens = _tokens(config, window, steps)
+    summary = json.loads(file.read_text(encoding="utf-8"))
+    steps = int(summary["checks"][-1]["step"])
+    window = training.stages[training.stage_at(summary["step"])].seq_len
+    lengths = [config.length[step % len(config.length)] for step in range(steps)]
+    lengths += [window] * (steps if config.keep_short else 0)
+    tokens = sum(max(1, config.batch_tokens // n) * n for n in lengths)
+    numbers, seconds = summary["numbers"], 60 * summary["minutes"]
     return Cost(run.path.name, file.parent.name, numbers, steps, tokens, seconds)
 
 
-def _tokens(config: FitConfig, window: int, steps: int) -> int:
-    lengths = [config.length[step % len(config.length)] for step in range(steps)]
-    lengths += [window] * (steps if config.keep_short else 0)
-    return sum(max(1, config.batch_tokens // n) * n for n in lengths)
-
-
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    try:
-        text = file.read_text(encoding="utf-8")
-        yield from map(json.loads, text.splitlines())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file}: cannot be read as lines of JSON ({error})") from None
+    return map(json.loads, file.read_text(encoding="utf-8").splitlines())
 
 
 def main() -> None:

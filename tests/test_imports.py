@@ -4,7 +4,6 @@ Every import statement counts, also inside functions and under `if TYPE_CHECKING
 """
 
 import ast
-import json
 import re
 import subprocess
 import sys
@@ -69,17 +68,17 @@ class Import(NamedTuple):
     @property
     def importer(self) -> str:
         """The part of the package that the file belongs to."""
-        return part_of(ROOT / self.file)
+        return part_of(self.file)
 
     @property
-    def part(self) -> str | None:
-        """Which part of the package is imported; None for other packages and the root itself."""
-        package, *inside = self.name.split(".")
-        return inside[0] if package == "rope_jax" and inside and inside[0] in HEIGHT else None
+    def part(self) -> str:
+        """Which part of the package is imported; "" for other packages and the root itself."""
+        package, part, *_ = [*self.name.split("."), ""]
+        return part if package == "rope_jax" and part in HEIGHT else ""
 
 
-def part_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+def part_of(file: str) -> str:
+    return Path(file).with_suffix("").parts[1]
 
 
 @cache
@@ -93,17 +92,15 @@ def trees() -> dict[str, list[ast.AST]]:
 
 @cache
 def imports() -> list[Import]:
-    """Every import of the package; a relative one by its full name."""
+    """Every import of the package."""
     found = []
     for file, nodes in trees().items():
-        folder = Path(file).parts[:-1]
         for node in nodes:
             if isinstance(node, ast.Import):
                 found += [Import(file, node.lineno, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                above = folder[: len(folder) - node.level + 1] if node.level else ()
-                module = [*above, *([node.module] if node.module else [])]
-                names = (".".join([*module, alias.name]) for alias in node.names)
+                assert not node.level, f"{file}:{node.lineno} has a relative import"
+                names = (f"{node.module}.{alias.name}" for alias in node.names)
                 found += [Import(file, node.lineno, name) for name in names]
     return found
 
@@ -114,7 +111,7 @@ def assert_none(wrong: Iterable[object], rule: str) -> None:
 
 
 def test_every_part_has_a_layer() -> None:
-    parts = {part_of(ROOT / file) for file in trees()} - {"__init__"}
+    parts = {part_of(file) for file in trees()} - {"__init__"}
     assert parts == set(HEIGHT), "LAYERS has to name every folder and module, and nothing else"
 
 
@@ -125,15 +122,19 @@ def test_a_part_imports_only_what_is_below_it() -> None:
     assert_none(wrong, "a part may import only the layers below it")
 
 
-def test_rope_imports_nothing_of_the_rest() -> None:
-    wrong = (i for i in imports() if i.importer == "rope" and i.part not in (None, "rope"))
-    assert_none(wrong, "rope/ has to work without the rest of the package")
+def test_rope_imports_nothing_of_the_rest_and_needs_few_packages() -> None:
+    """Those that the README names for `pip install --no-deps`, beside what they need themselves."""
+    of_rope = [i for i in imports() if i.importer == "rope"]
+    assert_none((i for i in of_rope if i.part not in ("", "rope")), "rope/ works by itself")
+    allowed = {"jax", "flax", "numpy", "pydantic", "pydantic_core", "jaxtyping", "rope_jax"}
+    used = {i.name.partition(".")[0] for i in of_rope}
+    assert used - set(sys.stdlib_module_names) <= allowed
 
 
 def test_only_checkpoints_imports_orbax() -> None:
-    own = "rope_jax/training/checkpoints.py"
-    wrong = (i for i in imports() if i.name.startswith("orbax") and i.file != own)
-    assert_none(wrong, f"orbax belongs to {own}")
+    checkpoints = "rope_jax/training/checkpoints.py"
+    wrong = (i for i in imports() if i.name.startswith("orbax") and i.file != checkpoints)
+    assert_none(wrong, f"orbax belongs to {checkpoints}")
 
 
 def test_files_that_import_a_package_of_an_extra_say_which() -> None:
@@ -143,9 +144,9 @@ def test_files_that_import_a_package_of_an_extra_say_which() -> None:
     extras = {}
     for extra in re.findall(r"\w+", optional["all"][0].partition("[")[2]):
         extras[re.split(r"\W", optional[extra][0])[0]] = extra
-    own = "rope_jax/checkpoints/gguf/"  # imported in `needs_extra` as a whole
-    found = {(i.file, extras.get(i.name.partition(".")[0])) for i in imports()}
-    needed = {(file, extra) for file, extra in found if extra and not file.startswith(own)}
+    gguf = "rope_jax/checkpoints/gguf/"  # imported in `needs_extra` as a whole
+    used = {(i.file, extras.get(i.name.partition(".")[0])) for i in imports()}
+    needed = {(file, extra) for file, extra in used if extra and not file.startswith(gguf)}
     assert {extra for _, extra in needed} == {*extras.values()} - {"gguf", "tensorboard"}
     wrong = (
         f"{file} imports a package of {extra}"
@@ -167,40 +168,13 @@ def test_only_mesh_names_mesh_axes() -> None:
     assert_none(wrong, "only these files name the axes of a mesh")
 
 
-# Runs in a fresh interpreter: what each module has imported by its end. Later ones keep what
-# earlier ones imported, so each is at fault only if those before it are not.
-STEPS = """
-import importlib, json, sys
-packages, modules = json.loads(sys.argv[1])
-loaded = {}
-for module in modules:
-    importlib.import_module(module)
-    loaded[module] = sorted({name.partition(".")[0] for name in sys.modules} & set(packages))
-print(json.dumps(loaded), file=sys.stderr)
-"""
-
-
 def test_listing_the_commands_loads_no_jax() -> None:
-    files = (Path(file) for file in trees() if part_of(ROOT / file) in WITHOUT_JAX)
+    files = (Path(file) for file in trees() if part_of(file) in WITHOUT_JAX)
     modules = [".".join(file.with_suffix("").parts) for file in files]
-    done = subprocess.run(
-        [sys.executable, "-c", STEPS, json.dumps([sorted(JAX), modules])],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    loaded = json.loads(done.stderr)
-    assert list(loaded) == modules
-    with_jax = {step: names for step, names in loaded.items() if names}
-    assert not with_jax, f"jax must not be loaded after {next(iter(with_jax))}: {with_jax}"
-
-
-def test_rope_needs_few_packages() -> None:
-    """Those that the README names for `pip install --no-deps`, beside what they need themselves."""
-    allowed = {"jax", "flax", "numpy", "pydantic", "pydantic_core", "jaxtyping", "rope_jax"}
-    used = {i.name.partition(".")[0] for i in imports() if i.importer == "rope"}
-    assert used - set(sys.stdlib_module_names) <= allowed
+    program = f"import sys, {', '.join(modules)}; print({JAX} & {{*sys.modules}})"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_the_way_from_a_config_to_the_curve_exists():

@@ -212,10 +212,7 @@ def _by_layer(numbers: np.ndarray) -> Any:
 
 
 def parameters_of(
-    training: TrainingConfig,
-    config: FitConfig,
-    start: SweepEntry,
-    stage: int,
+    training: TrainingConfig, config: FitConfig, start: SweepEntry, stage: int
 ) -> Parameters:
     """Return the free parameters of a fit of a stage's checkpoint that begins at a sweep's entry.
 
@@ -291,10 +288,7 @@ def _exact(frequencies: Frequencies) -> np.ndarray:
 
 
 def _numbers_at_start(
-    training: TrainingConfig,
-    config: FitConfig,
-    scaling: Scaling,
-    map_: PositionMap | None,
+    training: TrainingConfig, config: FitConfig, scaling: Scaling, map_: PositionMap | None
 ) -> tuple[FittedParams, tuple[int, ...]]:
     """Return the numbers of the start, with an axis for everything learned, and the borders."""
     learn, n, all_heads = set(config.learn), config.length[-1], training.model.num_attention_heads

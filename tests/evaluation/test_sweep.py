@@ -119,14 +119,6 @@ def test_the_baseline_is_the_trained_scaling_at_the_window():
     assert run(lengths=None, documents=[np.arange(300) % 90]).window == 16
 
 
-def test_documents_are_the_same_at_every_length():
-    documents = [np.full(size, size % 90) for size in range(60, 90)]
-    result = run(documents=documents, max_documents=5, max_blocks=1, seed=1)
-    assert result.documents == 5
-    assert {m.targets for m in result.measurements} == {result.measurements[0].targets}
-    assert {tuple(m.sums.weight) for m in result.measurements} == {(4,) * 5}
-
-
 def test_progress_counts_tokens_and_shows_the_mean_so_far_from_the_shortest_length_on():
     calls = []
     scalings = ["trained", {"type": "pi", "factor": 3}]
@@ -144,11 +136,6 @@ def test_progress_counts_tokens_and_shows_the_mean_so_far_from_the_shortest_leng
     assert [labels[i] for i in (0, 3, 8)] == ["length 8", "length 16", "done"]
     assert [labels[i] for i in (1, 2, 5, 7)] == list(shown.values())
     assert labels[4] != labels[5]  # of the first half of the windows
-
-
-def test_bits_per_byte_need_the_bytes_of_tokens():
-    assert run(token_bytes=TOKEN_BYTES).to_frame().bpb.notna().all()
-    assert run().to_frame().bpb.isna().all()
 
 
 def layered_nll(params, tokens, rotary):

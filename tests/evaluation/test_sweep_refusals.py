@@ -140,8 +140,7 @@ def test_bad_input_is_a_user_error(settings, message):
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [lambda nll: nll[:, 1:], lambda nll: nll.mean(), lambda nll: nll.astype(jnp.bfloat16)],
+    "wrong", [lambda nll: nll[:, 1:], lambda nll: nll.mean(), lambda nll: nll.astype(jnp.bfloat16)]
 )
 def test_an_nll_fn_with_a_wrong_shape_or_dtype_is_refused(wrong):
     with pytest.raises(UserError, match=r"^nll_fn: returned .* it must return float32 \[\d+, 64\]"):

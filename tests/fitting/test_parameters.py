@@ -13,11 +13,7 @@ from pydantic import TypeAdapter
 from rope_jax.config.entries import AnyEntry
 from rope_jax.config.fit import LEARNED
 from rope_jax.config.resolve import language_model, resolve_run
-from rope_jax.config.strategy import (
-    Strategy,
-    read_strategy,
-    write_strategy,
-)
+from rope_jax.config.strategy import Strategy, read_strategy, write_strategy
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.fitting.parameters import Parameters, default_start, parameters_of

@@ -92,10 +92,7 @@ class Line(LanguageModel):
         return (line - targets.astype(jnp.float32)) ** 2 / 2
 
 
-PARAMS = {
-    "a": np.float32(3),
-    "c": np.random.default_rng(0).normal(100, 20, 257).astype(np.float32),
-}
+PARAMS = {"a": np.float32(3), "c": np.random.default_rng(0).normal(100, 20, 257).astype(np.float32)}
 
 
 def line_by_hand(batch):

@@ -170,8 +170,7 @@ STAGES = {
 
 
 @pytest.mark.parametrize(
-    ("attention", "kind"),
-    [("xla", "pose"), ("blockwise", "mixed"), ("linear", "open")],
+    ("attention", "kind"), [("xla", "pose"), ("blockwise", "mixed"), ("linear", "open")]
 )
 def test_a_token_depends_on_what_it_sees_and_on_nothing_else(attention, kind):
     """By the gradient of every loss with respect to every embedding: exactly 0 if it is hidden."""
