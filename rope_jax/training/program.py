@@ -18,7 +18,7 @@ from rope_jax.devices.window_memory import bytes_per_device
 from rope_jax.model.decoder import Params
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Frequencies, Rotary, Scaling
-from rope_jax.rope.frequencies import AnyArray
+from rope_jax.rope.geometry import AnyArray
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import (
     LossSums,
