@@ -175,47 +175,28 @@ def test_sliding_windows_score_every_target_once(protocol, stride, bos):
 # The document-start token
 
 
+@pytest.mark.parametrize("start", [(BOS,), (BOS, 8)], ids=["one", "two"])  # GLM-4 has two
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("bos", ["document", "every_window", "none"])
-def test_the_document_start_token_stands_where_bos_says(protocol, bos):
-    docs = documents(5)
-    streams = streams_of(docs, bos)
+def test_start_tokens_stand_where_bos_says_and_are_never_scored(protocol, bos, start):
+    """Each other target is what it is after one start token, or after none."""
+    docs, size = documents(5), len(start)
+    streams = streams_of(docs, bos, start=start)
     before = [stream.copy() for stream in streams.tokens]
     for length in LENGTHS:
         windows = windows_of(streams, protocol, length)
         tokens = streams.cut(windows, length)
-        assert (tokens[:, 1:] != BOS).all()  # never a target
-        if bos == "every_window":
-            assert (tokens[:, 0] == BOS).all()
-        else:
-            at_the_start = windows.start == 0
-            assert ((tokens[:, 0] == BOS) == (at_the_start & (bos == "document"))).all()
+        led = (bos == "every_window") | ((windows.start == 0) & (bos == "document"))
+        assert ((tokens[:, :size] == start).all(1) == led).all()
+        assert (tokens[:, size:] > 9).all()
         # the rest is the document's own text, in order
-        for row, index, start in zip(tokens, windows.document, windows.start, strict=True):
-            text = docs[streams.indices[index]]
-            first = start + (bos == "none")  # of row[1:] in the text
-            np.testing.assert_array_equal(row[1:], text[first : first + length])
+        for row, index, begin, first in zip(tokens, *windows[:3], strict=True):
+            text = np.append([0] * (bos != "none") * size, docs[streams.indices[index]])
+            np.testing.assert_array_equal(row[first:], text[begin + first : begin + length + 1])
+        one = windows_of(streams_of(docs, bos), protocol, length)
+        assert windows.first.tolist() == np.where(led & (one.first == 1), size, one.first).tolist()
     for old, new in zip(before, streams.tokens, strict=True):
         np.testing.assert_array_equal(old, new)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("bos", ["document", "every_window", "none"])
-def test_a_start_of_several_tokens_stands_together_and_is_never_scored(protocol, bos):
-    """As GLM-4's two do. Each other target is what it is after one start token, or after none."""
-    start, docs = (BOS, 8), documents(5)
-    streams = streams_of(docs, bos, start=start)
-    for length in LENGTHS:
-        windows = windows_of(streams, protocol, length)
-        tokens = streams.cut(windows, length)
-        led = (bos == "every_window") | ((windows.start == 0) & (bos == "document"))
-        assert ((tokens[:, :2] == start).all(1) == led).all()
-        assert (tokens[:, 2:] > 9).all()
-        for row, index, begin, first in zip(tokens, *windows[:3], strict=True):
-            text = np.append([0] * (bos != "none") * 2, docs[streams.indices[index]])
-            np.testing.assert_array_equal(row[first:], text[begin + first : begin + length + 1])
-        own = windows_of(streams_of(docs, bos), protocol, length)
-        assert windows.first.tolist() == np.where(led & (own.first == 1), 2, own.first).tolist()
 
 
 # The fingerprint
