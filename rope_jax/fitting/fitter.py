@@ -205,24 +205,21 @@ class Fit:
         """The lengths of a check."""
         return (*((self.window,) if self.config.keep_short else ()), *self.config.length)
 
-    def plan(self, scalings: list[Any], lengths: Sequence[int], **settings: int) -> SweepPlan:
-        """Plan a sweep of the validation split, of the same targets every time.
-
-        settings: keys of a sweep instead of the fit's.
-        """
+    def plan(self, scalings: list[Any], lengths: Sequence[int]) -> SweepPlan:
+        """Plan a sweep of the validation split, of the same targets every time."""
         shared = self.config.model_dump(
             include={"max_documents", "max_blocks", "seed", "resamples"}
         )
         of_sweep = {"scalings": scalings, "lengths": list(lengths), "split": "validation"}
         targets = {"targets": self.config.targets or max(1, self.window // 2)}
-        asked = SweepConfig.model_validate(shared | of_sweep | targets | settings)
+        asked = SweepConfig.model_validate(shared | of_sweep | targets)
         resolved = resolve_run_sweep(asked, self.loaded.training, [self.step])
         return self.loaded.plan(resolved, self.loaded.corpus.validation.texts(), self.step)
 
-    def sweep(self, scalings: list[Any], lengths: Sequence[int], **settings: int) -> SweepResult:
+    def sweep(self, scalings: list[Any], lengths: Sequence[int]) -> SweepResult:
         """Measure what `plan` says."""
         return self.loaded.measure(
-            self.plan(scalings, lengths, **settings),
+            self.plan(scalings, lengths),
             self.params,
             programs=self.programs,
             progress=lambda *_: stopping.check(),  # a check may take longer than a signal waits

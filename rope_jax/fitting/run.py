@@ -25,7 +25,6 @@ from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
 from rope_jax.fitting.results import FitRow, draw_numbers, fit_rows, print_results
 from rope_jax.model.cost import flops_per_token
 from rope_jax.plots.saving import save_figure
-from rope_jax.report.terminal import warn_of_chance
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import finite
 from rope_jax.runs.tables import format_csv
@@ -146,9 +145,6 @@ def _fit(folder: Path, session: Session, config: FitConfig) -> None:
             "or name more texts with data, or a larger data.validation_fraction"
         )
     _announce(fit, fit_step.parameters.count)
-    few = {"max_documents": min(4, config.max_documents), "max_blocks": 1}
-    (as_it_is,) = fit.sweep(["trained"], (fit.window,), **few).measurements
-    warn_of_chance(session.console, float(as_it_is.sums.mean()), loaded.model.vocab_size)
     # only now: what is refused leaves no folder
     busy = f"{folder}: another process is fitting in it; wait for it, or choose another name"
     with locked(folder / ".lock", busy):

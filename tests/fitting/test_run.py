@@ -122,12 +122,6 @@ def test_the_table_has_start_fitted_and_truncation(quick, settings):
     made_by = read_strategy(str(folder / "strategy.json")).made_by
     assert made_by["corpus"] == corpus.fingerprint[:16]
     assert settings["data"]["files"]["train"][0] in made_by["texts"]
-    # the model has hardly been trained: said once, before the first step
-    before, warned, after = said.partition(" nats per token at the window are worse than chance, ")
-    assert float(before.splitlines()[-1]) > np.log(257)
-    assert after.startswith("ln V = 5.55 for V = 257: the tokenizer and the weights may not belong")
-    assert warned not in after
-    assert "step    0/4" not in before
     assert "no interval: too few documents" in " ".join(said.split())
     nll = results_of(folder)
     cells = [("truncation", 16), ("start", 16), ("fitted", 16), ("start", 64), ("fitted", 64)]
