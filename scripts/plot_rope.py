@@ -1,7 +1,6 @@
 """Draw rotary frequencies without a model: the figures of docs/rope.md.
 
     python scripts/plot_rope.py decay     # the score of q = k = 1 by distance, for seven bases
-    python scripts/plot_rope.py decay --bases 1e4 5e5 --dim 128 --length 65536
     python scripts/plot_rope.py base      # the distances that a base allows, and known windows
     python scripts/plot_rope.py turns     # which pairs see the whole circle in a window
 
@@ -20,10 +19,10 @@ import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from rope_jax.console import short_number
-from rope_jax.plots.panels import fold_title, label_lowest, panel_columns
+from rope_jax.plots.panels import label_lowest, make_grid, panel_columns
 from rope_jax.plots.saving import save_figure
 from rope_jax.plots.style import MARKERS, OKABE_ITO, WIDTHS, figure_style
 from rope_jax.rope import RotaryGeometry
@@ -37,8 +36,6 @@ from rope_jax.rope.pairs import turns, unseen_share
 
 BASES = (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0)
 FARTHEST = 2**18  # tokens; farther negative scores are not searched for
-# A line through more points is an image in a PDF, which would otherwise take megabytes.
-MAX_POINTS = 4096
 
 
 class Model(NamedTuple):
@@ -66,16 +63,16 @@ KNOWN_MODELS = (
 
 def decay_figure(bases: Sequence[float], dim: int, length: int) -> Figure:
     """Draw Σ_i 2·cos(Δ·θ_i)/√d by distance, one panel per base, and one with all octave means."""
-    count = len(bases) + (len(bases) > 1)
+    has_means = len(bases) > 1
+    count = len(bases) + has_means
     columns = panel_columns(count, "page")
-    rows = math.ceil(count / columns)
     last = max(1, math.ceil(length / 2**0.5) - 1)  # half an octave before the end
     centres = np.unique(np.geomspace(1, last, 300).astype(np.int64))
+    title = f"d {dim}, without scaling; score Σ 2·cos(Δθ')/√d"
+    grid: dict[str, Any] = {"row_height": 1.45 if columns > 2 else 2.2, "extra": 0.75}
+    figure, panels = make_grid(count, columns, title=title, width="page", **grid)
+    thin: dict[str, Any] = {"alpha": 0.4, "linewidth": 0.4}
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, len(bases)))
-    height = 0.9 + (1.45 if columns > 2 else 2.2) * rows
-    figure = Figure(figsize=(WIDTHS["page"], height), layout="constrained")
-    panels = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
-    thin: dict[str, Any] = {"alpha": 0.4, "linewidth": 0.4, "rasterized": length > MAX_POINTS}
     for axis, base, colour in zip(panels, bases, shades, strict=False):
         geometry = RotaryGeometry(dim, base)
         score = decay_scores(geometry.inv_freq(), np.arange(length))
@@ -87,23 +84,20 @@ def decay_figure(bases: Sequence[float], dim: int, length: int) -> Figure:
             expected = logarithmic_decay(geometry, distances)
             axis.plot(distances, expected, color="black", linestyle=":", linewidth=0.9)
         axis.set_title(f"base {f'{base:,}'.removesuffix('.0')}", color=colour)
-        if len(bases) > 1:
-            panels[count - 1].plot(centres, means, linewidth=1.1, color=colour)
-    if len(bases) > 1:
-        panels[count - 1].set_title("all octave means")
-    for place, axis in enumerate(panels):
-        axis.set_visible(place < count)
+        if has_means:
+            panels[-1].plot(centres, means, linewidth=1.1, color=colour)
+    if has_means:
+        panels[-1].set_title("all octave means")
+    for number, axis in enumerate(panels):
         axis.axhline(0, color="0.55", linewidth=0.9, zorder=0)
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_locator(LogLocator(base=2, numticks=5))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda distance, _: f"{distance:,.0f}"))
+        axis.xaxis.set_major_formatter(lambda distance, _: f"{distance:,.0f}")
         axis.minorticks_off()
         axis.grid(True, which="major")
-        label_lowest(axis, "distance Δ (tokens)", place, count, columns)
-        if place % columns == 0:
+        label_lowest(axis, "distance Δ (tokens)", number, count, columns)
+        if number % columns == 0:
             axis.set_ylabel("score")
-    title = f"d {dim}, without scaling; score Σ 2·cos(Δθ')/√d"
-    figure.suptitle(fold_title(title, WIDTHS["page"]))
     label = "√d·(1 − (ln Δ + 0.577)/ln b)"
     meanings = [
         Line2D([], [], color="0.4", alpha=0.5, linewidth=0.8, label="score"),
@@ -121,10 +115,11 @@ def base_figure(models: Sequence[Model]) -> Figure:
     known = [model.base for model in models]
     bases = np.geomspace(min(100.0, *known), 10 * max(known), 81)
     dims = sorted({model.dim for model in models})
-    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, len(dims)))
+    shades, by_dim = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, len(dims))), []
     for d, shade in zip(dims, shades, strict=True):
         thetas = [RotaryGeometry(d, base).inv_freq() for base in bases]
-        axis.plot(bases, [2 * np.pi / theta[-1] for theta in thetas], color=shade)
+        longest = [2 * np.pi / theta[-1] for theta in thetas]
+        by_dim += axis.plot(bases, longest, color=shade, label=f"d {d}")
         negative = (first_negative_distance(theta, FARTHEST) for theta in thetas)
         distances = list(itertools.takewhile(lambda distance: distance is not None, negative))
         axis.plot(bases[: len(distances)], distances, color=shade, linestyle="--", linewidth=1)
@@ -135,15 +130,14 @@ def base_figure(models: Sequence[Model]) -> Figure:
         windows += axis.plot(model.base, model.window, label=label, **style)
     axis.set_xlabel("base b")
     axis.set_ylabel("distance (tokens)")
-    axis.set_xscale("log")
-    axis.set_yscale("log")
+    axis.loglog()
     label_decades(axis.xaxis)
     label_decades(axis.yaxis)
     axis.grid(True, which="major")
     lines = [
         Line2D([], [], color="0.4", label="longest wavelength"),
         Line2D([], [], color="0.4", linestyle="--", linewidth=1, label="first negative score"),
-        *(Line2D([], [], color=c, label=f"d {d}") for d, c in zip(dims, shades, strict=True)),
+        *by_dim,
     ]
     legends.axis("off")
     by_base = legends.legend(handles=lines, loc="upper left", title="by base", alignment="left")
@@ -183,21 +177,18 @@ def model_style(nth: int) -> dict[str, Any]:
 
 def label_decades(axis: Axis) -> None:
     """Write the powers of ten beside a logarithmic axis as short numbers."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+    axis.set_major_formatter(lambda value, _: short_number(value))
     axis.set_minor_locator(NullLocator())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("figure", choices=("decay", "base", "turns"))
-    parser.add_argument("--bases", type=float, nargs="+", default=BASES, help="of decay")
-    parser.add_argument("--dim", type=int, default=64, help="of decay: the rotary dimension")
-    parser.add_argument("--length", type=int, default=2048, help="of decay: distances")
     parser.add_argument("--output", type=Path, default=Path(), help="a folder")
     asked = parser.parse_args()
     with figure_style():
         if asked.figure == "decay":
-            figure = decay_figure(asked.bases, asked.dim, asked.length)
+            figure: Figure = decay_figure(BASES, dim=64, length=2048)
         else:
             figure = {"base": base_figure, "turns": turns_figure}[asked.figure](KNOWN_MODELS)
     save_figure(figure, asked.output / f"rope-{asked.figure}.png")

@@ -3,14 +3,15 @@
 python scripts/run_tutorial.py           # about two minutes on 2 CPU cores
 python scripts/run_tutorial.py --check   # only say where the page differs; exit with status 1
 
-Blocks of `bash` are run by a shell, those of `python` in one interpreter, all in a new folder. A
-block of `text` that follows one of them is its output. The page's figure is that of the sweep of
-`tiny`. `--check` compares numbers up to a tolerance and ignores times, speeds and memory, which
-differ between machines.
+Blocks of `bash` are run by a shell, those of `python` in this process, all in a new folder. A block
+of `text` that follows one of them is its output. The page's figure is that of the sweep of `tiny`.
+`--check` compares numbers up to a tolerance and ignores times, speeds and memory, which differ
+between machines.
 """
 
 import argparse
-import json
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/tutorial.md"
@@ -39,19 +40,9 @@ _OF_MACHINE = re.compile(
     r"|\d+:\d\d(?::\d\d)?"
 )
 # What is shown only after some time.
-_TIME_LEFT = re.compile(r"^.*% done, about .* left$|,? +about \d+ \w+ left", re.M)
+_TIME_LEFT = re.compile(r"^.*% done(?:, about .* left)?$|,? +about \d+ \w+ left", re.M)
 _FRAMES = re.compile(r"[─━│┃┏┓┗┛┡┩├┤┼┬┴╭╮╰╯╸╺═║]")
 _NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
-# Runs the blocks of Python that arrive as lines of JSON, and answers with what each prints.
-_INTERPRETER = """
-import contextlib, io, json, sys
-names = {"__name__": "__main__"}
-for line in sys.stdin:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        exec(compile(json.loads(line), "tutorial.md", "exec"), names)
-    print(json.dumps(printed.getvalue()), flush=True)
-"""
 
 
 class Block(NamedTuple):
@@ -70,7 +61,7 @@ def blocks(page: str) -> list[Block]:
 def run(page: str, folder: Path) -> Iterator[str]:
     """Run a page's blocks in an empty folder, and yield what each prints.
 
-    RuntimeError: a block fails; the message has what it printed.
+    RuntimeError: a block of `bash` fails; the message has what it printed.
     """
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -80,62 +71,22 @@ def run(page: str, folder: Path) -> Iterator[str]:
         "COLUMNS": "100",
         "NO_COLOR": "1",
     }
-    # errors go to a file: nobody reads a pipe before the end, and a full one would stop the program
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            [sys.executable, "-c", _INTERPRETER],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        ) as interpreter,
-    ):
-        for block in blocks(page):
-            if block.language == "python":
-                printed = _run_python(interpreter, block.code, errors)
-            else:
-                printed = _run_shell(block.code, folder, environment)
-            yield _tidy(printed).replace(str(folder), _FOLDER)
-        if interpreter.stdin is not None:
-            interpreter.stdin.close()
-
-
-def _run_python(interpreter: "subprocess.Popen[str]", code: str, errors: IO[str]) -> str:
-    if interpreter.stdin is None or interpreter.stdout is None:
-        raise RuntimeError("the interpreter was started without pipes")
-    interpreter.stdin.write(json.dumps(code) + "\n")
-    interpreter.stdin.flush()
-    answer = interpreter.stdout.readline()
-    if not answer:
-        interpreter.wait()
-        errors.seek(0)
-        raise RuntimeError(f"{code}\n{errors.read()}")
-    return str(json.loads(answer))
-
-
-def _run_shell(code: str, folder: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        ["bash", "-e", "-c", code],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{code}\n{done.stdout}")
-    return done.stdout
-
-
-def _tidy(printed: str) -> str:
-    """Return output without spaces at the ends of lines and without empty lines around it."""
-    lines = [line.rstrip() for line in printed.splitlines()]
-    text = "\n".join(lines).strip("\n")
-    return f"{text}\n" if text else ""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.language == "python":
+            output = io.StringIO()
+            with contextlib.chdir(folder), contextlib.redirect_stdout(output):
+                exec(compile(block.code, PAGE.name, "exec"), names)
+            printed = output.getvalue()
+        else:
+            shell: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            words = ["bash", "-e", "-c", block.code]
+            done = subprocess.run(words, cwd=folder, env=environment, text=True, **shell)
+            if done.returncode:
+                raise RuntimeError(f"{block.code}\n{done.stdout}")
+            printed = done.stdout
+        text = "\n".join(line.rstrip() for line in printed.splitlines()).strip("\n")
+        yield text.replace(str(folder), _FOLDER) + "\n" * bool(text)
 
 
 def with_outputs(page: str, printed: Sequence[str]) -> str:
