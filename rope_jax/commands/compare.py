@@ -17,7 +17,7 @@ def main(argv: list[str]) -> None:
         help="a run with sweeps, or the folder of one sweep",
     )
     arguments, config = cli.read_config(parser, argv)
-    from rope_jax.comparison.comparable import align_baselines, find_mismatches, refuse_mismatches
+    from rope_jax.comparison.comparable import find_mismatches, refuse_mismatches
     from rope_jax.comparison.curves import compare
     from rope_jax.comparison.read import find_sweeps, read_sweep
     from rope_jax.console import plain_console
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> None:
 
     stopping.check()
     folders = find_sweeps(list(map(Path, arguments.runs)), config.sweep)
-    sweeps = align_baselines([read_sweep(folder) for folder in folders])
+    sweeps = [read_sweep(folder) for folder in folders]
     mismatches = find_mismatches(sweeps)
     if not config.force:
         refuse_mismatches(mismatches)

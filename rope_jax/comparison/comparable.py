@@ -1,8 +1,7 @@
-"""What may be compared: one name for the models' own scaling, the same texts and targets, notes."""
+"""What may be compared: the same texts, scored tokens and settings of scalings; notes."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from rope_jax.comparison.groups import MARK, Group, Sweep
@@ -73,42 +72,6 @@ def _conditions(sweep: Sweep) -> dict[_Condition, str]:
     return {condition: ", ".join(sorted(texts)) for condition, texts in values.items()}
 
 
-def align_baselines(sweeps: Sequence[Sweep]) -> list[Sweep]:
-    """Return the sweeps with one name for the curve of each model's own scaling.
-
-    The curve with the model's own scaling, such as `none`, is renamed to `trained` if any sweep
-    with a curve `trained` has none of that name.
-    """
-    with_trained = [sweep for sweep in sweeps if TRAINED in sweep.settings]
-    aligned = []
-    for sweep in sweeps:
-        names = {sweep.baselines.get(step) for step in sweep.windows}
-        (name,) = names if len(names) == 1 else (None,)
-        lacking = [other for other in with_trained if name not in other.settings]
-        if name is None or TRAINED in sweep.settings or not lacking:
-            aligned.append(sweep)
-        else:
-            aligned.append(_renamed(sweep, name, lacking[0].settings[TRAINED]))
-    return aligned
-
-
-def _renamed(sweep: Sweep, name: str, settings: str) -> Sweep:
-    def new(old: str) -> str:
-        return TRAINED if old == name else old
-
-    sums = {key._replace(name=new(key.name)): value for key, value in sweep.sums.items()}
-    # where `trained` at the window was measured as well, it equals the curve
-    sums |= {key: value for key, value in sweep.sums.items() if key.name == TRAINED}
-    return replace(
-        sweep,
-        rows=[row._replace(name=new(row.name)) for row in sweep.rows],
-        sums=sums,
-        settings={new(old): value for old, value in sweep.settings.items()} | {TRAINED: settings},
-        baselines=dict.fromkeys(sweep.baselines, TRAINED),
-        renamed=name,
-    )
-
-
 def truncation_key(sweep: Sweep, step: int) -> PointKey:
     """Return the key of the own scaling at the window: `trained`, or a curve that equals it."""
     key = PointKey(TRAINED, BASELINE, sweep.windows[step], step)
@@ -124,7 +87,7 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
         for mismatch in mismatches
     ]
     for group in groups:
-        notes += _group_notes(group, max(row.length for row in rows))
+        notes += _group_notes(group)
     return [*notes, *unit_notes(rows)]
 
 
@@ -145,7 +108,7 @@ def unit_notes(rows: Sequence[Row]) -> list[str]:
     return notes
 
 
-def _group_notes(group: Group, longest_swept: int) -> Iterator[str]:
+def _group_notes(group: Group) -> Iterator[str]:
     without = [sweep.run for sweep in group.sweeps if group.newest not in sweep.windows]
     if without:
         yield (
@@ -170,20 +133,3 @@ def _group_notes(group: Group, longest_swept: int) -> Iterator[str]:
             f"{group.label}: its run has no readable config.yaml, so it is not pooled with other "
             "seeds"
         )
-    longest = group.sweeps[0].longest
-    if longest is not None and longest < longest_swept:
-        yield (
-            f"{group.label}: its curve ends at {longest:,} tokens, because its table of positions "
-            "has no more rows"
-        )
-
-
-def write_remarks(groups: Sequence[Group]) -> list[str]:
-    """Return one line of plain text per curve that is shown as `trained`; it is no warning."""
-    return [
-        f"{group.label}: its curve {renamed} is shown as trained, because the model was trained "
-        "with this scaling"
-        for group in groups
-        for renamed in dict.fromkeys(sweep.renamed for sweep in group.sweeps)
-        if renamed is not None
-    ]

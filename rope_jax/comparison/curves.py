@@ -12,7 +12,6 @@ from rope_jax.comparison.comparable import (
     truncation_key,
     unit_notes,
     write_notes,
-    write_remarks,
 )
 from rope_jax.comparison.groups import Group, Sweep, group_sweeps
 from rope_jax.config.presentation import CompareConfig, Presentation
@@ -134,8 +133,6 @@ class Comparison:
     notes: list[str]
     """Warnings for the reader, those about marked groups first."""
     how: Presentation = field(default_factory=Presentation)
-    remarks: tuple[str, ...] = ()
-    """What the reader should know besides, such as which curves stand for `trained`."""
     only: bool = False
     """Whether these are the results of a single sweep, shown by itself."""
 
@@ -203,7 +200,6 @@ def compare(
         tolerance=config.tolerance,
         notes=write_notes(groups, mismatches),
         how=config,
-        remarks=tuple(write_remarks(groups)),
     )
 
 

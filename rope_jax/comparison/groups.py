@@ -41,12 +41,8 @@ class Sweep:
     """By step, the name of the curve with the checkpoint's own scaling, if there is one."""
     experiment: str | None = None
     """Equal for runs that differ only in their seed; None if unknown."""
-    longest: int | None = None
-    """The most tokens that the model's positions can number; None: any number, or unknown."""
     effective: Mapping[str, Mapping[str, EffectiveLength]] = field(default_factory=dict)
     """The newest checkpoint's effective lengths, by task and scaling."""
-    renamed: str | None = None
-    """What the sweep itself calls the curve that is named `trained` here; None: the same."""
 
     @property
     def name(self) -> str:

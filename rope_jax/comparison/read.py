@@ -120,7 +120,6 @@ def read_sweep(folder: Path) -> Sweep:
         settings={entry.label: _settings(entry, folder.parent.parent) for entry in entries},
         baselines=_find_baselines(entries, windows, {row.length for row in rows}, training),
         experiment=None if training is None else _experiment(training),
-        longest=None if training is None else training.encoding.longest,
         effective=effective,
     )
 

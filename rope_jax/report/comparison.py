@@ -73,11 +73,10 @@ def _tables(comparison: Comparison) -> Iterator[tuple[Table, int]]:
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """Return notes, sources, remarks, and tables by protocol of each group's newest checkpoint."""
+    """Return notes, sources, and tables by protocol of each group's newest checkpoint."""
     parts = [f"# {escape_markdown(measured.describe_groups(comparison))}\n"]
     parts += _markdown_notes(comparison)
     parts.append(format_markdown(measured.sources_table(comparison), level=0))
-    parts += [f"{escape_markdown(remark)}.\n" for remark in comparison.remarks]
     parts += [format_markdown(table, level=level) for table, level in _tables(comparison)]
     parts += map(format_markdown, effective_tables(comparison.sweeps))
     return "\n".join(parts)

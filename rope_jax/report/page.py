@@ -90,7 +90,6 @@ def format_page(comparison: Comparison) -> str:
     parts += map(format_html, effective_tables(comparison.sweeps))
     parts.append("<h2>What was compared</h2>")
     parts.append(format_html(measured.sources_table(comparison)))
-    parts += [f'<p class="soft">{_text(remark)}.</p>' for remark in comparison.remarks]
     title = _text(measured.describe_groups(comparison))
     return _PAGE.format(title=title, body="\n".join(parts))
 

@@ -102,7 +102,5 @@ def _print_tables(
             console.print()
         notes |= dict.fromkeys(print_table(console, table, file=file))
     print_wrapped(console, "; ".join(notes), "dim")
-    for remark in comparison.remarks:
-        print_wrapped(console, remark, "dim")
     for note in comparison.notes:
         print_wrapped(console, note, "yellow")

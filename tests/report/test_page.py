@@ -77,7 +77,7 @@ EVIL = '</script><b>[red]x\x1b[31m"&\u202e'
 def test_names_settings_and_notes_are_shown_as_they_are_and_nothing_is_fetched(two):
     group = replace(two.groups[0], label=EVIL, settings={"rope.x": "</script>"})
     curves = [replace(c, group=group) for c in two.curves]
-    page = format_page(replace(two, groups=[group], curves=curves, notes=[EVIL], remarks=(EVIL,)))
+    page = format_page(replace(two, groups=[group], curves=curves, notes=[EVIL]))
     shown = "&lt;/script&gt;&lt;b&gt;[red]x\\x1b[31m&quot;&amp;\\u202e"
     assert re.search(r"<title>(.*?)</title>", page)[1] == shown
     assert f'<p class="note">{shown}</p>' in page
