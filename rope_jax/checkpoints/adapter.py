@@ -62,12 +62,10 @@ class Adapter(NamedTuple):
         """Return a tensor of the base model with what the adapter adds to it, in float32."""
         if name not in self.changes:
             return weight
-        a, b, scale, base = self.changes[name]
-        base = weight if base is None else base
-        fits = (
-            a.ndim == 2 and b.shape == (weight.shape[0], len(a)) and a.shape[1:] == base.shape[1:]
-        )
-        if not fits or base.shape != weight.shape:
+        a, b, scale, given = self.changes[name]
+        base = weight if given is None else given
+        fits = base.shape == weight.shape == (len(b), a.shape[-1]) and len(a) == b.shape[-1]
+        if not fits:
             raise UserError(
                 f"{self.folder / WEIGHTS}: lora_A {list(a.shape)} and lora_B {list(b.shape)} do "
                 f"not fit {name} {list(weight.shape)} of {self.base}"
@@ -92,18 +90,12 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
         )
     config = read_json(path)
     for key, value in config.items():
-        plain = [*ADAPTER["plain"].get(key, ()), None, False, [], {}, ""]
-        # by type as well: 1 is no flag
-        is_plain = any(value == x and type(value) is type(x) for x in plain)
+        is_plain = not value or value in ADAPTER["plain"].get(key, ())
         if key not in ADAPTER["read_or_ignored"] and not is_plain:
             raise UserError(f"{path}: {key}: is {show_value(value)}, and {_ADVICE}")
-    # as PEFT matches them: the end of a module's name
-    given = config.get("alpha_pattern") or {}
-    patterns = {re.compile(rf"(.*\.)?({key})$"): alpha for key, alpha in given.items()}
-    alpha = config.get("lora_alpha")
-    if type(alpha) not in (int, float):
+    if not isinstance(alpha := config.get("lora_alpha"), int | float):
         raise UserError(f"{path}: lora_alpha: should be a number, not {show_value(alpha)}")
-    changes = _changes(folder / WEIGHTS, config, patterns)
+    changes = _changes(folder / WEIGHTS, config)
     if base is not None:
         return Adapter(folder, base, None, changes)
     base = config.get("base_model_name_or_path")
@@ -114,10 +106,11 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
     return Adapter(folder, base, config.get("revision"), changes)
 
 
-def _changes(
-    path: Path, config: Mapping[str, Any], patterns: Mapping[re.Pattern[str], int | float]
-) -> dict[str, Change]:
-    """Return what an adapter changes. patterns: the alphas of modules; the first match counts."""
+def _changes(path: Path, config: Mapping[str, Any]) -> dict[str, Change]:
+    """Return what an adapter changes, by the name of the weight."""
+    # as PEFT matches them: the end of a module's name; the first match counts
+    given = config.get("alpha_pattern") or {}
+    patterns = {re.compile(rf"(.*\.)?({key})$"): alpha for key, alpha in given.items()}
     if not path.is_file():
         raise UserError(f"{path}: no such file; save the adapter as safetensors")
     parts: dict[str, dict[str, NDArray[np.float32]]] = {}
@@ -137,7 +130,6 @@ def _changes(
         rank = len(factors["lora_A"])
         divisor = math.sqrt(rank) if config.get("use_rslora") else rank
         scale = next(alphas, config["lora_alpha"]) / divisor
-        changes[name] = Change(
-            factors["lora_A"], factors["lora_B"], scale, factors.get("base_layer")
-        )
+        matrices = factors["lora_A"], factors["lora_B"]
+        changes[name] = Change(*matrices, scale, factors.get("base_layer"))
     return changes

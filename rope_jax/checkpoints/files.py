@@ -137,13 +137,10 @@ class CheckpointFiles:
     @property
     def remarks(self) -> list[str]:
         """What is special about the files, for the user to read."""
-        quantized = [info.stored for info in self.tensors.values() if info.scales is not None]
-        changed = [
-            f"{info.stored} as {name}"
-            for name, info in self.tensors.items()
-            if without_prefix(info.stored) != info.stored
-        ]
-        remarks = [f"{len(changed):,} names without their prefixes, {x}" for x in changed[:1]]
+        infos = self.tensors.values()
+        quantized = [info.stored for info in infos if info.scales is not None]
+        prefixed = [x.stored for x in infos if without_prefix(x.stored) != x.stored]
+        remarks = [f"{len(prefixed):,} names without prefixes, such as {x}" for x in prefixed[:1]]
         remarks += [f"{len(quantized):,} dequantized, such as {x}" for x in quantized[:1]]
         if self._left_out:
             remarks.append(f"without {' and '.join(sorted(self._left_out))}")

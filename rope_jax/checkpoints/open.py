@@ -47,18 +47,17 @@ def open_checkpoint(model: str, revision: str | None, base: str | None = None) -
         if base is not None:
             raise UserError(f"base: {model} is no adapter, and has no base")
         return CheckpointFiles(folder)
-    if base is not None:
-        with errors_in("base: ", UserError, UserError):
-            return CheckpointFiles(find_folder(base, None), changes)
     is_folder = os.path.isdir(os.path.expanduser(changes.base))
     try:
-        found = find_folder(changes.base, None if is_folder else changes.revision)
+        base_folder = find_folder(changes.base, None if is_folder else changes.revision)
     except UserError as error:
+        if base is not None:
+            raise UserError(f"base: {error}") from None
         raise UserError(
             f"{folder / adapter.CONFIG}: base_model_name_or_path: {error}; if the base is "
             f"elsewhere, give it: rope-jax import {model} base=FOLDER"
         ) from None
-    return CheckpointFiles(found, changes)
+    return CheckpointFiles(base_folder, changes)
 
 
 def find_folder(model: str, revision: str | None) -> Path:

@@ -69,6 +69,9 @@ def read_description(
         given = text_part(without_keys(hf, ignored_keys))
         family = _family(hf.get("model_type"), given)
         given = family.upgrade(given)
+        for name in ("hidden_size", "num_attention_heads", "head_dim"):
+            if given.get(name) is not None:
+                positive_int(given, name)
         if (layers := positive_int(given, "num_hidden_layers")) > MOST_LAYERS:
             raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
         if given.get("use_bidirectional_attention"):

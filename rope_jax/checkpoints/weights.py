@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 
 from rope_jax import stopping
 from rope_jax.checkpoints.files import INDEX, CheckpointFiles
-from rope_jax.checkpoints.opening import opened, same_bits
+from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.tensors import Row, Tensor, tensors_of
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
@@ -115,7 +115,7 @@ def _put_into(sharding: Any) -> Any:
 def write_weights(
     folder: Path, rows: Sequence[Row], params: Params, max_bytes: int = MAX_SHARD_BYTES
 ) -> None:
-    """Write the parameters to one file, or to several with an index, and read them back."""
+    """Write the parameters to one file, or to several with an index."""
     leaves = flatten_dict(params, sep="/")
     tensors = tensors_of(rows, shapes_of(params))
     plan = split_state_dict_into_shards_factory(
@@ -135,10 +135,6 @@ def write_weights(
         save_file(arrays, folder / file, metadata={"format": "pt"})
         # the library makes it private; like the folder, it follows the umask instead
         (folder / file).chmod(folder.stat().st_mode & 0o666)
-        with opened(folder / file) as written:
-            for name, array in arrays.items():
-                if not same_bits(written.get_tensor(name), array):
-                    raise UserError(f"{folder / file}: {name} was not written correctly; try again")
     if plan.is_sharded:
         index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -65,8 +65,6 @@ class GgufFiles(CheckpointFiles):
                 f"{path}: has no token_embd.weight, like a vocabulary or an adapter; name the file "
                 "of the model"
             )
-        for kind in {stored.kind for stored in self._stored.values()}:
-            _check_kind(kind, path)
         factors = {
             name: _floats(self._stored.pop(name)) for name in ROPE_FACTORS if name in self._stored
         }
@@ -123,23 +121,23 @@ class GgufFiles(CheckpointFiles):
         matrix of all experts of a layer as one tensor.
         """
         names = gguf.get_tensor_name_map(_ARCHITECTURES[self._name], 1)
+        leaves = {"kernel": "weight", "bias": "bias"}
         renamed = []
         for row in rows:
-            if all(parts := [_EXPERTS.fullmatch(path) for path in row.paths]):
-                leaf = {"kernel": "weight", "bias": "bias"}
-                renamed += [
-                    Row(f"blk.{{}}.ffn_{part[1]}_exps.{leaf[part[2]]}", (part[0],))
-                    for part in parts
-                    if part is not None
-                ]
+            experts = [match for path in row.paths if (match := _EXPERTS.fullmatch(path))]
+            renamed += [
+                Row(f"blk.{{}}.ffn_{match[1]}_exps.{leaves[match[2]]}", (match[0],))
+                for match in experts
+            ]
+            if experts:
                 continue
-            whole = row.name
-            for theirs, own_spelling in _SPELLINGS.items():
-                whole = whole.replace(theirs, own_spelling)
-            module, _, kind = whole.format(0).rpartition(".")
-            own = names.get_name(module)
-            name = row.name if own is None else f"{own}.{kind}".replace("blk.0.", "blk.{}.")
-            renamed.append(Row(name, row.paths))
+            spelled = row.name
+            for theirs, here in _SPELLINGS.items():
+                spelled = spelled.replace(theirs, here)
+            module, _, leaf = spelled.format(0).rpartition(".")
+            name = names.get_name(module)
+            known = None if name is None else f"{name}.{leaf}".replace("blk.0.", "blk.{}.")
+            renamed.append(Row(known or row.name, row.paths))
         return tuple(renamed)
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -176,15 +174,11 @@ def _dtype(stored: Stored) -> str:
     return "bfloat16" if half or is_vector else "float32"
 
 
-def _check_kind(kind: gguf.GGMLQuantizationType, path: Path) -> None:
-    _, size = gguf.GGML_QUANT_SIZES[kind]
+def _floats(stored: Stored) -> NDArray[np.float32]:
     try:
-        gguf.dequantize(np.zeros((1, size), np.uint8), kind)
+        return gguf.dequantize(stored.data, stored.kind)
     except NotImplementedError:
         raise UserError(
-            f"{path}: has tensors of type {kind.name}, which the package gguf cannot dequantize"
+            f"{stored.file}: has tensors of type {stored.kind.name}, which the package gguf cannot "
+            "dequantize"
         ) from None
-
-
-def _floats(stored: Stored) -> NDArray[np.float32]:
-    return gguf.dequantize(stored.data, stored.kind)

@@ -10,6 +10,7 @@ numbers are little-endian:
     data:         from the next multiple of general.alignment (32); offsets count from there
 """
 
+import math
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ _NUMBERS = {
         *((7, "?"), (10, "<u8"), (11, "<i8"), (12, "<f8")),
     )
 }
-_MAX_AXES = 4
+_KINDS = {kind.value: kind for kind in gguf.GGMLQuantizationType}
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 
 
@@ -92,13 +93,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Stored]]:
 class _Cursor:
     """Reads one value after the other. ValueError: the file ends before."""
 
-    def __init__(self, data: NDArray[np.uint8], at: int) -> None:
-        self.data, self.at, self._bytes = data, at, memoryview(data)  # type: ignore[arg-type]
+    def __init__(self, data: NDArray[np.uint8]) -> None:
+        self.data, self.at = data, len("GGUF") + 4
+        self._bytes = memoryview(data)  # type: ignore[arg-type]
 
     def numbers(self, kind: int, count: int) -> list[Any]:
-        start, dtype = self.at, _NUMBERS[kind]
-        self._advance(count * dtype.itemsize)
-        stored = self.data[start : self.at].view(dtype)
+        dtype = _NUMBERS[kind]
+        stored = self.data[self._next(count * dtype.itemsize)].view(dtype)
         # the shortest decimals, 1e-06 and not 9.999999974752427e-07
         return [float(str(x)) for x in stored] if kind == 6 else stored.tolist()
 
@@ -106,10 +107,8 @@ class _Cursor:
         return self.numbers(kind, 1)[0]
 
     def string(self) -> str:
-        length = int.from_bytes(self._bytes[self.at : self.at + 8], "little")
-        start = self.at + 8
-        self._advance(8 + length)
-        return str(self._bytes[start : self.at], "utf-8")
+        length = int.from_bytes(self._bytes[self._next(8)], "little")
+        return str(self._bytes[self._next(length)], "utf-8")
 
     def value(self, kind: int) -> Any:
         if kind == _STRING:
@@ -123,15 +122,16 @@ class _Cursor:
             return self.numbers(inside, count)
         return [self.value(inside) for _ in range(count)]
 
-    def _advance(self, size: int) -> None:
-        self.at += size
+    def _next(self, size: int) -> slice:
+        start, self.at = self.at, self.at + size
         if self.at > len(self.data):
             raise ValueError("the header does not end")
+        return slice(start, self.at)
 
 
 def _parsed(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], dict[str, Stored]]:
     """Return a file's metadata and tensors."""
-    cursor = _Cursor(data, 8)
+    cursor = _Cursor(data)
     count, keys = cursor.numbers(10, 2)
     metadata = {}
     for _ in range(keys):
@@ -140,27 +140,18 @@ def _parsed(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], dict[s
     entries = []
     for _ in range(count):
         name, axes = cursor.string(), cursor.number(4)
-        if not 0 < axes <= _MAX_AXES:
-            raise ValueError(f"{name} has {axes} axes")
         shape = tuple(reversed(cursor.numbers(10, axes)))
         entries.append((name, shape, cursor.number(4), cursor.number()))
     alignment = metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
-    start = -(-cursor.at // alignment) * alignment
-    return metadata, {
-        name: _stored(path, data, name, shape, kind, start + at)
-        for name, shape, kind, at in entries
-    }
-
-
-def _stored(
-    path: Path, data: NDArray[np.uint8], name: str, shape: tuple[int, ...], kind: int, start: int
-) -> Stored:
-    known = {kind.value for kind in gguf.GGMLQuantizationType}
-    if kind not in known:
-        raise UserError(f"{path}: {name} has type {kind}, which the package gguf does not know")
-    own = gguf.GGMLQuantizationType(kind)
-    in_bytes = gguf.quant_shape_to_byte_shape(shape, own)
-    end = start + int(np.prod(in_bytes, dtype=object))
-    if end > len(data):
-        raise ValueError(f"{name} ends at byte {end:,} of {len(data):,}")
-    return Stored(path, shape, own, data[start:end].reshape(in_bytes))
+    first = -(-cursor.at // alignment) * alignment
+    tensors = {}
+    for name, shape, number, at in entries:
+        kind = _KINDS.get(number)
+        if kind is None:
+            raise UserError(f"{path}: {name} has type {number}, which the package gguf lacks")
+        in_bytes = gguf.quant_shape_to_byte_shape(shape, kind)
+        start, end = first + at, first + at + math.prod(in_bytes)
+        if end > len(data):
+            raise ValueError(f"{name} ends at byte {end:,} of {len(data):,}")
+        tensors[name] = Stored(path, shape, kind, data[start:end].reshape(in_bytes))
+    return metadata, tensors
