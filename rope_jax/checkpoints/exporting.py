@@ -262,8 +262,10 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
     """Return fields of a model, with those of a block in its place, as in `feed_forward.type`."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():
-        own = type(value).model_fields if isinstance(value, BlockConfig) else None
-        flat |= {name: value} if own is None else {f"{name}.{x}": getattr(value, x) for x in own}
+        if isinstance(value, BlockConfig):
+            flat |= {f"{name}.{x}": getattr(value, x) for x in type(value).model_fields}
+        else:
+            flat[name] = value
     return flat
 
 

@@ -18,11 +18,7 @@ from rope_jax.config.schema import different_keys
 from rope_jax.config.tokenizer import Start
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import print_message, print_overview, print_warning
-from rope_jax.data.tokenizers import (
-    JsonTokenizer,
-    added_start,
-    describe_tokenizer,
-)
+from rope_jax.data.tokenizers import JsonTokenizer, added_start, describe_tokenizer
 from rope_jax.devices.memory import check_fits, device_bytes, in_gib
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.window_memory import bytes_per_device
@@ -106,9 +102,9 @@ def _published_start(files: CheckpointFiles, content: str) -> Start:
     DeepSeek's has no post-processor that does, but `add_bos_token`, which transformers 4 follows.
     """
     settings = files.tokenizer_settings() if files.tokenizer.name == TOKENIZER else {}
-    token = settings.get("bos_token") if settings.get("add_bos_token") is True else None
-    given = token.get("content") if isinstance(token, dict) else token
-    return added_start(content, str(files.tokenizer)) or (given if isinstance(given, str) else None)
+    token = settings.get("bos_token") if settings.get("add_bos_token") else None
+    token = token.get("content") if isinstance(token, dict) else token
+    return added_start(content, str(files.tokenizer)) or token
 
 
 def _is_imported(run: RunDirectory, training: TrainingConfig) -> bool:
@@ -118,20 +114,19 @@ def _is_imported(run: RunDirectory, training: TrainingConfig) -> bool:
         return False
     if not run.config_file.is_file():
         raise UserError(f"{run.path}: exists, and is not a run; give another name with name=")
-    found = run.load_config()
+    there = run.load_config()
     # The same folder has several spellings; `identity` is made of absolute paths. What `auto` is
     # does not matter, and older imports have blockwise in its place.
     same = {"imported.model", *(["model.attention"] if training.model.attention == "auto" else [])}
-    different = [key for key in different_keys(training, found) if key not in same]
+    different = [key for key in different_keys(training, there) if key not in same]
     if not different:
         return True
+    what = "a run that was trained here"
     if different == ["imported.identity"]:
-        why = "an import of other files, or of these before they were changed"
-    elif found.imported is not None:
-        why = f"an import with another {', '.join(different)}"
-    else:
-        why = "a run that was trained here"
-    raise UserError(f"{run.path}: holds {why}; give this one another name with name=")
+        what = "an import of other files, or of these before they were changed"
+    elif there.imported is not None:
+        what = f"an import with another {', '.join(different)}"
+    raise UserError(f"{run.path}: holds {what}; give this one another name with name=")
 
 
 def _import(
@@ -154,8 +149,9 @@ def _import(
         *(bytes_per_device(abstract_params), device_bytes()),
         "split them over more devices, or give param_dtype=bfloat16",
     )
-    is_added = tokenizer.adds_start or not tokenizer.bos_ids
-    by_config = "" if is_added else ", which the tokenizer's own post-processor does not add"
+    start = describe_tokenizer(training.tokenizer, tokenizer)
+    if tokenizer.bos_ids and not tokenizer.adds_start:
+        start += ", which the tokenizer's own post-processor does not add"
     unread = {"ignored keys": ", ".join(description.unread)} if description.unread else {}
     print_overview(
         console,
@@ -167,7 +163,7 @@ def _import(
             f"{'; '.join([training.model.param_dtype, *files.remarks])}",
             "positions": f"base {training.rope.base:g}, scaling {training.rope.scaling.type}, "
             f"L {training.geometry.train_length:,}, window {training.stages[0].seq_len:,} tokens",
-            "tokenizer": describe_tokenizer(training.tokenizer, tokenizer) + by_config,
+            "tokenizer": start,
             "run": str(run.path),
         },
     )

@@ -43,10 +43,8 @@ def load_parameters(files: CheckpointFiles, rows: Sequence[Row], abstract_params
     one of another shape than the config says.
     """
     rows = files.named(rows)
-    tensors, names = (
-        tensors_of(rows, shapes_of(abstract_params)),
-        {row.paths: row.name for row in rows},
-    )
+    tensors = tensors_of(rows, shapes_of(abstract_params))
+    names = {row.paths: row.name for row in rows}
     # of a model whose embedding is also its output matrix, this is left out or written twice
     head = names[("lm_head/kernel",)]
     _check_tensors(files, tensors, head)

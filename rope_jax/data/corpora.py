@@ -12,7 +12,7 @@ import numpy as np
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.chat import Render, render_plainly
-from rope_jax.data.files import FileData, Record, matching_files, read_documents, with_text
+from rope_jax.data.files import FileData, Reader, Record, matching_files, read_documents
 from rope_jax.data.splits import SPLITS, Document, Split, assign, by_position, cut, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
 from rope_jax.errors import UserError, errors_in
@@ -57,17 +57,17 @@ def load_documents(
 
     UserError: the source is unreadable or has no documents; in part only when a split is read.
     """
-    skipped: dict[str, None] = {}
+    reader = Reader(data, render)
     notes: list[str] = []
     given: dict[str, Split]
     if isinstance(data, StdlibData):
         sources, notes = stdlib_splits(data, stdlib_root())
         given = {n: partial(iter, texts[: data.max_documents]) for n, texts in sources.items()}
     elif isinstance(data, HubData):
-        given = _hub_splits(data, skipped, render)
+        given = _hub_splits(data, reader)
     else:
         given = {
-            name: partial(read_documents, files, data, skipped, render)
+            name: partial(read_documents, files, data, reader)
             for name, files in matching_files(data).items()
         }
     if only in given:
@@ -85,11 +85,11 @@ def load_documents(
     if not isinstance(data, HubData | StdlibData) and data.split_bytes is not None:
         given = {name: partial(cut, split, data.split_bytes) for name, split in given.items()}
     empty = partial(iter, list[Document]())
-    return Documents({name: given.get(name, empty) for name in SPLITS}, notes, skipped)
+    return Documents({name: given.get(name, empty) for name in SPLITS}, notes, reader.skipped)
 
 
-def _hub_splits(data: HubData, skipped: dict[str, None], render: Render) -> dict[str, Split]:
-    """Return the splits of a data set, whose code is never run. skipped: see `with_text`."""
+def _hub_splits(data: HubData, reader: Reader) -> dict[str, Split]:
+    """Return the splits of a data set, whose code is never run."""
     from datasets import load_dataset
 
     # load_dataset would read a bare name as one of its loaders, and an existing path as local data
@@ -105,9 +105,9 @@ def _hub_splits(data: HubData, skipped: dict[str, None], render: Render) -> dict
 
     def split(name: str) -> Iterator[Document]:
         source = f"the {name} split of {data.id}"
-        sources = [(source, _records(dataset[name], name, data))]
+        records = _records(dataset[name], name, data)
         none = f"data.id: {source} has no documents"
-        return with_text(sources, data, skipped, none, render, prefix=f"{data.id}, ")
+        return reader.documents([(source, records)], none, prefix=f"{data.id}, ")
 
     names = [name for name in dataset if name in SPLITS] or list(dataset)
     return {name: partial(split, name) for name in names}

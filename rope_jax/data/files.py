@@ -15,6 +15,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import pyarrow
 from pyarrow import parquet
 
 from rope_jax import stopping
-from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
+from rope_jax.config.data import DataConfig, JsonLinesData, ParquetData, TextData
 from rope_jax.config.messages import shorten
 from rope_jax.data.chat import Render, is_chat, render_plainly
 from rope_jax.data.splits import Document
@@ -91,54 +92,56 @@ def _matching(pattern: str) -> list[Path]:
     return files
 
 
-def read_documents(
-    files: list[Path], data: FileData, skipped: dict[str, None], render: Render = render_plainly
-) -> Iterator[Document]:
-    """Yield the documents of files, see `with_text`. UserError: a file cannot be read."""
-    sources = ((str(file), _records(file, data)) for file in files)
-    none = f"data.files: no documents in {', '.join(map(str, files))}"
-    return with_text(sources, data, skipped, none, render)
+@dataclass(frozen=True)
+class Reader:
+    """Makes records documents: the first `data.max_documents` that have text, or all.
 
-
-def with_text(
-    sources: Iterable[tuple[str, Iterator[Record]]],
-    data: FileData | HubData,
-    skipped: dict[str, None],
-    none: str,
-    render: Render,
-    prefix: str = "",
-) -> Iterator[Document]:
-    """Yield the first `data.max_documents` documents that have text, or all.
-
-    sources: each with its name. skipped: gets the names of the records without text, as keys.
-    render: makes a conversation a text. prefix: of a record's name in errors.
-
-    UserError: no record of a source has text; or, with the message `none`, there are no records.
+    render:  makes a conversation a text.
+    skipped: gets the names of the records without text, as keys.
     """
-    count, column = 0, getattr(data, "column", "")
-    for source, records in sources:
-        before, nulls = count, 0
-        for document, record in records:
-            stopping.check()
-            if isinstance(record, str):
-                text: str | None = record
-            else:
-                text = _checked_text(record, column, prefix + document, render)
-            if text is None:
-                nulls += 1
-                skipped[document] = None
-                continue
-            yield Document(document, text)
-            count += 1
-            if count == data.max_documents:
-                return
-        if nulls and count == before:
-            every = f"all {nulls:,} records" if nulls > 1 else "its only record"
-            raise UserError(
-                f"data.column: {column!r} of {source} has no text in {every}; name a text column"
-            )
-    if not count:
-        raise UserError(none)
+
+    data: DataConfig
+    render: Render = render_plainly
+    skipped: dict[str, None] = field(default_factory=dict)
+
+    def documents(
+        self, sources: Iterable[tuple[str, Iterator[Record]]], none: str, prefix: str = ""
+    ) -> Iterator[Document]:
+        """Yield the documents of sources, each with its name. prefix: of a record's name in errors.
+
+        UserError: no record of a source has text; or, with the message `none`, there are none.
+        """
+        count, column = 0, getattr(self.data, "column", "")
+        for source, records in sources:
+            before, nulls = count, 0
+            for name, record in records:
+                stopping.check()
+                if isinstance(record, str):
+                    text: str | None = record
+                else:
+                    text = _checked_text(record, column, prefix + name, self.render)
+                if text is None:
+                    nulls += 1
+                    self.skipped[name] = None
+                    continue
+                yield Document(name, text)
+                count += 1
+                if count == self.data.max_documents:
+                    return
+            if nulls and count == before:
+                every = f"all {nulls:,} records" if nulls > 1 else "its only record"
+                raise UserError(
+                    f"data.column: {column!r} of {source} has no text in {every}; name a text "
+                    "column"
+                )
+        if not count:
+            raise UserError(none)
+
+
+def read_documents(files: list[Path], data: FileData, reader: Reader) -> Iterator[Document]:
+    """Yield the documents of files. UserError: a file cannot be read."""
+    sources = ((str(file), _records(file, data)) for file in files)
+    return reader.documents(sources, f"data.files: no documents in {', '.join(map(str, files))}")
 
 
 def _records(file: Path, data: FileData) -> Iterator[Record]:

@@ -334,24 +334,15 @@ LINE = '{"text": "fine"}\n'
         (JsonLinesData, '[{"text": ""}', "data.files: {} is not JSON (Expecting ',' delimiter: "),
         (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 is of type int, not text"),
         (JsonLinesData, '{\n "text": "a"\n}', "data.files: {}:1 is not JSON (Expecting "),
-        (
-            JsonLinesData,
-            '[{"text": []}]',
-            "data.column: 'text' of {} has no text in its only record",
-        ),
-        (
-            JsonLinesData,
-            '{"text": [{"from": "human", "value": "a"}]}',
-            "data.column: 'text' of {}:1 is of type list, not text; name a column of texts, or",
-        ),
-        (
-            JsonLinesData,
-            '{"text": [{"role": "user", "content": [5]}]}',
-            "data.column: 'text' of {}:1: a message's content is of type int, not text",
-        ),
+        (JsonLinesData, '[{"text": []}]', "data.column: 'text' of {} has no text in its only re"),
+        (JsonLinesData, '{"text": [{"from": "human", "value": "a"}]}',
+         "data.column: 'text' of {}:1 is of type list, not text; name a column of texts, or"),
+        (JsonLinesData, '{"text": [{"role": "user", "content": [5]}]}',
+         "data.column: 'text' of {}:1: a message's content is of type int, not text"),
         (JsonLinesData, '{"text": "\\ud800"}', "data.column: 'text' of {}:1 has half a character"),
+        (ParquetData, b"PAR1 is not enough PAR1", "data.files: {} is not Parquet: "),
     ],
-)
+)  # fmt: skip
 def test_bad_files_are_explained(tmp_path, kind, content, message):
     path = tmp_path / "file"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -203,11 +203,7 @@ def test_control_tokens_in_texts_are_tokens_on_request(tmp_path):
     ("processor", "bos", "message"),
     [
         ("<s> $A", None, 'is [], but the post-processor of {} puts [["<s>"], []] before and'),
-        (
-            "<s> </s> $A",
-            "<s>",
-            'is ["<s>"], but the post-processor of {} puts [["<s>", "',
-        ),
+        ("<s> </s> $A", "<s>", 'is ["<s>"], but the post-processor of {} puts [["<s>", "'),
         ("<s> $A </s>", "<s>", 'is ["<s>"], but the post-processor of {} puts [["<s>"], ["</s>"]]'),
         ("$A </s>", None, 'is [], but the post-processor of {} puts [[], ["</s>"]] before and'),
     ],

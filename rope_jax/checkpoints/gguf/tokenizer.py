@@ -47,16 +47,10 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
     if kind == "gpt2" and name not in _PATTERNS:
         raise UserError(f"{file}: {_KEY}pre: {name!r} is not one of {', '.join(sorted(_PATTERNS))}")
     tokens = given["tokens"]
-    scores, types = (
-        given.get(key) or [by_default] * len(tokens)
-        for key, by_default in (("scores", 0.0), ("token_type", _NORMAL))
-    )
-    if not len(tokens) == len(scores) == len(types):
-        raise UserError(
-            f"{file}: {_KEY}tokens: has {len(tokens):,} elements, but scores {len(scores):,} and "
-            f"token_type {len(types):,}; all should be as long"
-        )
-    pieces = [Piece(*each) for each in zip(tokens, scores, types, strict=True)]
+    scores = given.get("scores") or [0.0] * len(tokens)
+    types = given.get("token_type") or [_NORMAL] * len(tokens)
+    with errors_in(f"{file}: {_KEY}tokens: are not as many as scores and types: ", UserError):
+        pieces = [Piece(*each) for each in zip(tokens, scores, types, strict=True)]
     bos = given.get("bos_token_id")
     adds = given.get("add_bos_token", kind == "llama" or name in _WORDS["adds_bos"])
     if adds and (bos is None or not 0 <= bos < len(tokens)):
@@ -90,21 +84,22 @@ def special_tokens(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     """
     given, template = _given(metadata), metadata.get("tokenizer.chat_template")
     tokens = dict(enumerate(given["tokens"]))
-    found = {name: given[key] for name, key in _IDS.items() if given.get(key) in tokens}
+    special = {name: given[key] for name, key in _IDS.items() if given.get(key) in tokens}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    settings |= {f"{name}_token": tokens[number] for name, number in found.items()}
+    settings |= {f"{name}_token": tokens[number] for name, number in special.items()}
     settings |= {} if template is None else {"chat_template": template}
-    ids: dict[str, Any] = {f"{x}_token_id": n for x, n in found.items() if x != "unk"}
+    ids: dict[str, Any] = {f"{x}_token_id": n for x, n in special.items() if x != "unk"}
     if given.get(_TURN, ids.get("eos_token_id")) != ids.get("eos_token_id"):
-        ids["eos_token_id"] = [*([found["eos"]] if "eos" in found else []), given[_TURN]]
+        ids["eos_token_id"] = [*([special["eos"]] if "eos" in special else []), given[_TURN]]
     return ids, settings
 
 
 def _given(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tokenizer's metadata, by key without what all begin with."""
     defaults = _OF_LLAMA if metadata.get(f"{_KEY}model") == "llama" else {}
-    own = {key.removeprefix(_KEY): v for key, v in metadata.items() if key.startswith(_KEY)}
-    return {**defaults, **own}
+    return defaults | {
+        key.removeprefix(_KEY): value for key, value in metadata.items() if key.startswith(_KEY)
+    }
 
 
 def _byte_level(tokens: list[str], merges: list[str], name: str) -> Any:
