@@ -115,6 +115,10 @@ def test_every_part_has_a_layer() -> None:
     assert parts == set(HEIGHT), "LAYERS has to name every folder and module, and nothing else"
 
 
+def test_the_package_says_that_it_has_types() -> None:
+    assert (PACKAGE / "py.typed").is_file()  # PEP 561
+
+
 def test_a_part_imports_only_what_is_below_it() -> None:
     others = [i for i in imports() if i.part and i.part != i.importer and i.importer in HEIGHT]
     assert len(others) > 200

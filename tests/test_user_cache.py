@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-import warnings
-from pathlib import Path
 
 import jax
 import pytest
@@ -59,24 +57,6 @@ def no_cache(monkeypatch):
     yield
     for name, value in before.items():
         jax.config.update(name, value)
-
-
-@pytest.mark.usefixtures("no_cache")
-def test_only_the_programs_that_jax_names_are_deleted(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    shown = []
-    monkeypatch.setattr(warnings, "showwarning", lambda message, *_: shown.append(str(message)))
-    user_cache.keep_compiled_programs()
-    folder = Path(jax.config.jax_compilation_cache_dir)
-    for name in ("jit_step-1-cache", "jit_step-2-cache", "jit_step_2-1-cache", "other"):
-        (folder / name).write_text("")
-    unusable = "Error reading persistent compilation cache entry for 'jit_step': error: -5"
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.warn("something else", stacklevel=1)
-        warnings.warn(unusable, stacklevel=1)
-    assert shown == ["something else"]
-    assert sorted(os.listdir(folder)) == ["jit_step_2-1-cache", "other"]
 
 
 @pytest.mark.usefixtures("no_cache")

@@ -3,6 +3,7 @@
 import functools
 import signal
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import jax
@@ -71,12 +72,12 @@ class TrainingProgress(StepProgress):
 
     def swept(self, step: int, scalars: Scalars) -> None:
         """Show a sweep: "sweep trained: −0.012 at 256, +0.104 at 512 nats above truncation"."""
-        by_label: dict[str, list[str]] = {}
+        by_label = defaultdict[str, list[str]](list)
         for tag, above in scalars.items():
             _, label, quantity = tag.split("/")
-            if quantity.startswith("above_truncation_"):
-                length = quantity.removeprefix("above_truncation_")
-                by_label.setdefault(label, []).append(f"{signed_text(above)} at {length}")
+            name, _, length = quantity.rpartition("_")
+            if name == "above_truncation":
+                by_label[label].append(f"{signed_text(above)} at {length}")
         for label, shown in by_label.items():
             line = f"sweep {label}: {', '.join(shown)} nats above truncation"
             self._console.print(f"step {step}/{self._total}  {line}")
@@ -125,7 +126,14 @@ class Trainer:
                 self._measure(0, self._spans[0], state.params)
             for span in self._spans:
                 if span.end > done:
-                    with shortage_as(_shortage(span.number)):
+                    key = f"stages.{span.number}"
+                    advice = (
+                        f"stages[{span.number}]: there is not enough memory; end other programs, "
+                        "and the same command continues from the newest checkpoint; or raise "
+                        f"{key}.grad_accumulation, or lower {key}.batch_size or {key}.seq_len, "
+                        "under another name"
+                    )
+                    with shortage_as(advice):
                         state = self._train_stage(span, max(done, span.begin), state)
         return state
 
@@ -237,7 +245,11 @@ class Trainer:
         )
         parts: list[LossSums] = []
         for batch in batches:
-            placed = self.placement.batch(functools.partial(_rows, batch), stage.batch_size)
+
+            def build(rows: slice, batch: Batch = batch) -> Batch:
+                return Batch(*(leaf[rows] for leaf in batch))
+
+            placed = self.placement.batch(build, stage.batch_size)
             parts.append(program.loss_sums(params, placed))
             # One batch is queued while another is computed: there is memory for two at a time, and
             # a signal can wait for no more.
@@ -277,16 +289,3 @@ class Trainer:
             short=short,
             mix=self._mix,
         )
-
-
-def _shortage(number: int) -> str:
-    key = f"stages.{number}"
-    return (
-        f"stages[{number}]: there is not enough memory; end other programs, and the same command "
-        f"continues from the newest checkpoint; or raise {key}.grad_accumulation, or lower "
-        f"{key}.batch_size or {key}.seq_len, under another name"
-    )
-
-
-def _rows(batch: Batch, rows: slice) -> Batch:
-    return Batch(*(leaf[rows] for leaf in batch))

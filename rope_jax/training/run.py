@@ -217,7 +217,7 @@ def warn_of_length(config: TrainingConfig, warn: Callable[[str], None]) -> None:
 
 
 def _check_config(config: TrainingConfig) -> None:
-    """UserError for what cannot be trained: an import, weights in bfloat16, or without texts.
+    """UserError for what cannot be trained: an import, or weights in bfloat16.
 
     AdamW's steps are a thousandth of a weight or less, and bfloat16 would round them away.
     """
@@ -232,9 +232,6 @@ def _check_config(config: TrainingConfig) -> None:
             f"model.param_dtype: {config.model.param_dtype} is for models that are not trained "
             "any more; training needs float32 (model.dtype=bfloat16 computes in 16 bits)"
         )
-    files = getattr(config.data, "files", None)
-    if isinstance(files, dict) and files and "train" not in files:
-        raise UserError(f"data.files: there are no files for train, only for {' and '.join(files)}")
 
 
 def _checked_corpus(session: Session) -> Corpus:

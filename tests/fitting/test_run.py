@@ -13,17 +13,14 @@ import pytest
 
 from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import StdlibData, TextData
-from rope_jax.config.fit import FitConfig
-from rope_jax.config.load import load
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.training import TrainingConfig
-from rope_jax.console import describe_duration, plain_console
+from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
 from rope_jax.fitting.fitter import Fit, FitState
 from rope_jax.fitting.step import FitStep
-from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.sweeps import model
@@ -101,8 +98,7 @@ def quick(run, settings, without_test_split, tmp_path_factory):
         if self.step == 2:
             shutil.copytree(path.parent, after_2)
 
-    with pytest.MonkeyPatch.context() as patch:  # a machine a hundred million times as slow
-        patch.setattr("rope_jax.fitting.run.reached_flops", lambda peak: 1e4)
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FitState, "save", saved)
         folder, said = fitted(run, **settings)
     assert files_of(run[0].checkpoints) == before
@@ -138,17 +134,6 @@ def test_the_table_has_start_fitted_and_truncation(quick, settings):
         row = next(line for line in table if line.strip().startswith(f"{name} "))
         assert f"{value:.4f}" in row, (name, length)
     assert (folder / "numbers.png").is_file()
-
-
-def test_an_estimate_counts_steps_and_checks(run, quick):
-    """With the keys that take less time, on a slow machine."""
-    folder, said, _ = quick
-    config, training = load(FitConfig, folder / "fit.yaml"), run[1]
-    per_token = flops_per_token(training.model.spec(), 257, 64) * 2 / 3
-    check = 3 * window_flops(training.model.spec(), 257, 64, 8)  # a block of each document
-    seconds = (4 * config.batch_tokens * per_token + 3 * check) / 1e4
-    assert f"each; {describe_duration(seconds)} with checks, compiling not counted" in said
-    assert "length, steps, batch_tokens, max_documents, max_blocks: lower values of these" in said
 
 
 def test_a_sweep_takes_the_strategy_file_by_path(run, quick, settings):
