@@ -114,9 +114,8 @@ class SweepResult:
     def _repr_html_(self) -> str:
         """Return values and half of their 95% intervals by length, which a notebook shows."""
         frame = self.to_frame()
-        columns = ["bpb", "bpb_low", "bpb_high"]
-        if self.config.show != "bits_per_byte":
-            columns = ["nll", "ci_low", "ci_high"]
+        of_bytes, of_tokens = ["bpb", "bpb_low", "bpb_high"], ["nll", "ci_low", "ci_high"]
+        columns = of_bytes if self.config.show == "bits_per_byte" else of_tokens
         value, low, high = frame[columns].to_numpy().T
         if self.config.show == "perplexity":
             value, low, high = np.exp([value, low, high])

@@ -34,8 +34,7 @@ from rope_jax.sweeps.model import EvalModel
 from rope_jax.sweeps.resolve import resolve_run_sweep
 from rope_jax.training.loop import StepProgress
 
-# What the file of a state holds beside its arrays.
-_ABOUT = ("step", "best_step", "best_nll", "checks", "stopped", "seconds")
+_TREES = ("free", "opt_state", "best")
 
 
 @dataclass(frozen=True)
@@ -60,21 +59,21 @@ class FitState:
 
     def save(self, path: Path, identity: str) -> None:
         """Write the state, complete or not at all."""
-        about = {"identity": identity} | {name: getattr(self, name) for name in _ABOUT}
-        leaves = jax.tree.leaves((self.free, self.opt_state, self.best))
+        about = {name: x for name, x in vars(self).items() if name not in _TREES}
+        leaves = jax.tree.leaves([getattr(self, name) for name in _TREES])
         with replacing(path) as temporary:
-            np.savez(temporary, *leaves, about=json.dumps(about))
+            np.savez(temporary, *leaves, about=json.dumps(about | {"identity": identity}))
 
     def restored(self, path: Path, identity: str) -> "FitState | None":
         """Return the state in a file; None if there is none. UserError: it is of another fit."""
         if not path.exists():
             return None
-        expected, structure = jax.tree.flatten((self.free, self.opt_state, self.best))
+        expected, structure = jax.tree.flatten([getattr(self, name) for name in _TREES])
         try:
             # opened here, because numpy does not close a file that is no archive
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 about = json.loads(str(arrays["about"]))
-                if about.get("identity") != identity:
+                if about.pop("identity") != identity:
                     raise UserError(
                         f"{path}: belongs to a fit with another checkpoint, corpus or code; delete "
                         "it to begin again, or choose another name"
@@ -84,9 +83,8 @@ class FitState:
             raise UserError(
                 f"{path}: is damaged ({type(error).__name__}); delete it to begin the fit again"
             ) from None
-        free, opt_state, best = jax.tree.unflatten(structure, leaves)
-        kept = {name: about[name] for name in _ABOUT} | {"checks": tuple(about["checks"])}
-        return replace(self, free=free, opt_state=opt_state, best=best, **kept)
+        trees = dict(zip(_TREES, jax.tree.unflatten(structure, leaves), strict=True))
+        return replace(self, **trees, **about | {"checks": tuple(about["checks"])})
 
 
 def first_state(step: FitStep) -> FitState:
@@ -114,12 +112,11 @@ def run_steps(
     nll: Callable[[Strategy], dict[int, float]],
     config: FitConfig,
     state: FitState,
-    last: int,
     save: Callable[[FitState], None],
     log: Log,
     progress: FitProgress,
 ) -> FitState:
-    """Continue a fit from `state` up to step `last`, and return its state at the end.
+    """Continue a fit from `state` up to its last step, and return its state at the end.
 
     It ends early once `patience` checks have not improved on the best one, or if the loss or a
     parameter is not finite. The state is saved after every check; a signal saves it and raises
@@ -127,6 +124,7 @@ def run_steps(
 
     nll: returns a strategy's NLL on validation by length, with keep_short at the window too.
     """
+    last = config.steps
     if state.step and (state.step >= last or state.stopped):
         return state
     began = time.monotonic() - state.seconds
@@ -240,21 +238,14 @@ class Fit:
     def run(self, step: FitStep) -> FitState:
         """Fit, from where an earlier process was stopped."""
         config, console = self.config, self.loaded.session.console
-        path, last = self.folder / "state.npz", config.steps
-        start = step.parameters.start._asdict()
-        made_from = {
-            "config": config.model_dump(mode="json"),
-            "start": jax.tree.map(lambda x: np.asarray(x).tolist(), start),
-            "step": self.step,
-            "corpus": self.loaded.corpus.fingerprint,
-            "code": code_hash(),
-        }
-        identity, state = json.dumps(made_from, sort_keys=True), first_state(step)
+        path, state = self.folder / "state.npz", first_state(step)
+        # with the config, which its own file keeps, all that a fit depends on
+        identity = f"step {self.step} {self.loaded.corpus.fingerprint} {code_hash()}"
         state = state.restored(path, identity) or state
-        log, progress = Log(), FitProgress(console, last, state.step, "fitting")
+        log, progress = Log(), FitProgress(console, config.steps, state.step, "fitting")
         if state.step:
             console.print(f"resuming after step {state.step}", style="dim")
         log.open(self.folder, state.step)
         with contextlib.closing(log), progress.bar:
             save = functools.partial(FitState.save, path=path, identity=identity)
-            return run_steps(step, self.nll, config, state, last, save, log, progress)
+            return run_steps(step, self.nll, config, state, save, log, progress)

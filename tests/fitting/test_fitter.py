@@ -45,15 +45,15 @@ class MadeUpStep(FitStep):
 def fit():
     """Return a function that runs the loop; it returns the state, the output and the steps."""
 
-    def fit(losses, *, state=None, last=12, fails=None, save=lambda state: None, **settings):
-        config = fit_config(steps=12, check_every=2, learn=["query_scale"], **settings)
+    def fit(losses, *, state=None, steps=12, fails=None, save=lambda state: None, **settings):
+        config = fit_config(steps=steps, check_every=2, learn=["query_scale"], **settings)
         step, checks = MadeUpStep(**(fails or {})), iter(losses)
         said = plain_console(file=io.StringIO(), width=200)
-        progress = FitProgress(said, last, 0, "fitting")
+        progress = FitProgress(said, steps, 0, "fitting")
         with progress.bar:
             state = state or first_state(step)
             nll = lambda strategy: {64: next(checks)}  # noqa: E731
-            state = run_steps(step, nll, config, state, last, save, Log(), progress)
+            state = run_steps(step, nll, config, state, save, Log(), progress)
         return state, said.file.getvalue(), step.steps
 
     return fit
@@ -74,7 +74,7 @@ def test_short_windows_count_beside_the_mean_over_the_lengths():
     checks = iter([{16: 3.0, 32: 3.0, 64: 5.0}, {16: 1.0, 32: 4.0, 64: 5.0}])
     step = MadeUpStep()
     progress = FitProgress(plain_console(quiet=True), 2, 0, "fitting")
-    how = step, lambda strategy: next(checks), config, first_state(step), 2
+    how = step, lambda strategy: next(checks), config, first_state(step)
     state = run_steps(*how, lambda state: None, Log(), progress)
     assert (state.best_step, state.best_nll) == (2, 4.5 + 0.5 * 1.0)
     assert state.checks[0] == {"step": 0.0, "16": 3.0, "32": 3.0, "64": 5.0}
@@ -114,7 +114,6 @@ def test_a_stopped_fit_continues_from_the_file(fit, tmp_path):
     losses = [5.0, 4.0, 3.0, 3.5, 3.2, 3.1, 3.3]
     whole, _, _ = fit(losses, patience=9)
     path = tmp_path / "state.npz"
-    fresh, _, _ = fit(losses[:1], last=0)
 
     def save(state):
         state.save(path, "this fit")
@@ -126,7 +125,7 @@ def test_a_stopped_fit_continues_from_the_file(fit, tmp_path):
     says = r"^stopped after step 6 of 12; the same command continues"
     with stopping.listening(), pytest.raises(Stopped, match=says):
         fit(losses, save=save, patience=9)
-    state = fresh.restored(path, "this fit")
+    state = first_state(MadeUpStep()).restored(path, "this fit")
     assert state.step == 6
     before = state.seconds
     state, _, steps = fit(losses[4:], state=state, patience=9)
@@ -146,7 +145,7 @@ def test_a_stopped_fit_continues_from_the_file(fit, tmp_path):
 )
 def test_a_damaged_state_is_refused(fit, tmp_path, bytes_kept, says):
     path = tmp_path / "state.npz"
-    state, _, _ = fit([5.0, 4.0], last=2, save=lambda state: state.save(path, "this fit"))
+    state, _, _ = fit([5.0, 4.0], steps=2, save=lambda state: state.save(path, "this fit"))
     path.write_bytes(path.read_bytes()[:bytes_kept])
     with pytest.raises(UserError) as caught:
         state.restored(path, "that fit" if bytes_kept is None else "this fit")
