@@ -13,7 +13,6 @@ from tensorboardX.summary import text
 
 from rope_jax import stopping
 from rope_jax.config.load import dump
-from rope_jax.config.resolve import vocabulary_size
 from rope_jax.config.sections import DocumentsConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_message, print_overview
@@ -262,11 +261,10 @@ def _compile_after(done: int, program: Program, corpus: Corpus, session: Session
 
 
 def flops_after(done: int, config: TrainingConfig, vocab_size: int) -> float:
-    """Return the FLOPs of the training steps after step `done`. vocab_size: the tokenizer's."""
-    own = vocabulary_size(config.model, vocab_size)
+    """Return the FLOPs of the training steps after step `done`. vocab_size: the model's."""
     return sum(
         max(0, span.end - max(done, span.begin))
         * span.tokens_per_step
-        * flops_per_token(config.model.spec(), own, span.stage.seq_len)
+        * flops_per_token(config.model.spec(), vocab_size, span.stage.seq_len)
         for span in config.spans
     )
