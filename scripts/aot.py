@@ -43,11 +43,27 @@ if __name__ == "__main__":  # before jax is imported
     # Any would do; libtpu warns if there is none.
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
 
+import jax
+from jax.experimental import topologies
+
 from rope_jax import cli
+from rope_jax.commands.plan import plan
+from rope_jax.config.load import validate
 from rope_jax.config.messages import explain_type
+from rope_jax.config.model import check_mesh
+from rope_jax.config.resolve import check_backend, language_model, resolve_run
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import TrainingConfig
 from rope_jax.devices.chips import CHIPS, Chip
+from rope_jax.devices.memory import device_bytes
+from rope_jax.devices.mesh import Placement
+from rope_jax.devices.window_memory import MemoryEstimate
 from rope_jax.errors import UserError
 from rope_jax.extras import install_line, is_installed
+from rope_jax.planning.plan import plan_readings, plan_stage
+from rope_jax.sweeps.model import mesh_for
+from rope_jax.sweeps.resolve import resolve_run_sweep
+from rope_jax.training.program import Program
 
 _HOST_GPUS = 8
 # How many axes a slice of TPUs has, and a size to show.
@@ -103,9 +119,6 @@ class Target:
 
     def devices(self) -> Sequence[Any]:
         """Return the devices, for a compiler alone. UserError: none such."""
-        import jax
-        from jax.experimental import topologies
-
         compilers = {
             "tpu": ("libtpu",),
             "gpu": ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"),
@@ -158,26 +171,14 @@ def parse_target(text: str) -> Target:
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs/aot.csv"
 TRAINED, READ = 8_192, 32_768
+VOCABULARY = 128_256
+LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": VOCABULARY}
 MODELS: Mapping[str, Mapping[str, Any]] = {
     # the shapes of Llama 3.2 1B and Llama 3.1 8B
-    "1B": {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128_256,
-        "tie_word_embeddings": True,
-    },
-    "8B": {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128_256,
-        "tie_word_embeddings": False,
-    },
+    "1B": LLAMA | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16},
+    "8B": LLAMA
+    | {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+    | {"tie_word_embeddings": False},
 }
 TARGETS = ("v5e:1x1", "v5e:2x2", "v5e:4x4", "v5e:8x8", "h100:1", "h100:8")
 PROGRAMS = ("xla", "blockwise", "kernel", "maps")
@@ -250,7 +251,9 @@ def run_matrix(words: Sequence[str]) -> int:
 
 def run(case: Case) -> Result:
     """Compile a case in a process of its own."""
-    began, made = time.perf_counter(), {"date": datetime.date.today().isoformat()}
+    began = time.perf_counter()
+    made = dict.fromkeys(COLUMNS, "") | {"name": case.name}
+    made["date"] = datetime.date.today().isoformat()
     try:
         done = subprocess.run(
             [sys.executable, __file__, "case", case.name],
@@ -263,7 +266,6 @@ def run(case: Case) -> Result:
         status, lines = done.returncode, (done.stdout or done.stderr).strip().splitlines()
     except subprocess.TimeoutExpired:
         status, lines = -1, [f"takes more than {SECONDS} s"]
-    made = dict.fromkeys(COLUMNS, "") | made | {"name": case.name}
     made["seconds"] = f"{time.perf_counter() - began:.1f}"
     if status:
         return made | {"status": "failed", "message": f"status {status}: {lines[-1][:300]}"}
@@ -276,14 +278,9 @@ def run(case: Case) -> Result:
 
 def compile_case(case: Case) -> dict[str, Any]:
     """Compile a case in this process; return its figures, or why it is refused."""
-    from rope_jax.config.load import validate
-    from rope_jax.config.training import TrainingConfig
-
+    compile_work = compile_training if case.work == "train" else compile_sweep
     try:
-        config = validate(TrainingConfig, training_config(case), case.name)
-        return (
-            compile_training(config, case) if case.work == "train" else compile_sweep(config, case)
-        )
+        return compile_work(validate(TrainingConfig, training_config(case), case.name), case)
     except UserError as error:
         return {"message": str(error).removeprefix(f"{case.name}: ")}
 
@@ -312,17 +309,12 @@ def training_config(case: Case) -> dict[str, Any]:
     }
 
 
-def compile_training(config: Any, case: Case) -> dict[str, Any]:
+def compile_training(config: TrainingConfig, case: Case) -> dict[str, Any]:
     """Compile the training step."""
-    from rope_jax.config.resolve import check_backend, resolve_run
-    from rope_jax.devices.mesh import Placement
-    from rope_jax.planning.plan import plan_stage
-    from rope_jax.training.program import Program
-
     placement = Placement(config.mesh, parse_target(case.target).devices())
     check_backend(config.model, placement.platform)
     placement.check_stages(config.stages)
-    program = Program(resolve_run(config), config.model.vocab_size, placement)
+    program = Program(resolve_run(config), VOCABULARY, placement)
     plan = plan_stage(program, 0, validates=False)
     if plan.refusal is not None:
         raise plan.refusal
@@ -330,20 +322,8 @@ def compile_training(config: Any, case: Case) -> dict[str, Any]:
     return figures(plan.bytes.total, plan.seconds, placement)
 
 
-def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
+def compile_sweep(config: TrainingConfig, case: Case) -> dict[str, Any]:
     """Compile the program of a sweep's longest windows: with the model's map, if it has one."""
-
-    from rope_jax.config.load import validate
-    from rope_jax.config.model import check_mesh
-    from rope_jax.config.resolve import check_backend, language_model, resolve_run
-    from rope_jax.config.sweep import SweepConfig
-    from rope_jax.devices.memory import device_bytes
-    from rope_jax.devices.mesh import Placement
-    from rope_jax.devices.window_memory import MemoryEstimate
-    from rope_jax.planning.plan import plan_readings
-    from rope_jax.sweeps.model import mesh_for
-    from rope_jax.sweeps.resolve import resolve_run_sweep
-
     target = parse_target(case.target)
     raw = {"lengths": [TRAINED, READ], "scalings": ["trained"], "protocols": ["same_tokens"]}
     sweep = validate(SweepConfig, raw, case.name)
@@ -356,7 +336,7 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
         raise UserError(str(error)) from None
     placement = Placement(mesh, target.devices())
     check_backend(config.model, placement.platform)
-    model = language_model(resolve_run(config), config.model.vocab_size)
+    model = language_model(resolve_run(config), VOCABULARY)
     placement = placement.splitting(model.shardings)
     like = placement.shard_state(model.abstract_params())
     available = device_bytes(placement.device)
@@ -366,10 +346,8 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     return figures(plan.bytes, plan.seconds, placement)
 
 
-def figures(used: int, seconds: float, placement: Any) -> dict[str, Any]:
+def figures(used: int, seconds: float, placement: Placement) -> dict[str, Any]:
     """Return what a compiled program's line in the results says."""
-    from rope_jax.devices.memory import device_bytes
-
     gib = {"gib": used / 2**30, "available": device_bytes(placement.device) / 2**30}
     return {key: round(value, 2) for key, value in gib.items()} | {"seconds": round(seconds, 1)}
 
@@ -424,8 +402,6 @@ def main(argv: list[str]) -> None:
         print(json.dumps(compile_case(case)))
         return
     target = parse_target(first)
-    from rope_jax.commands.plan import plan
-
     plan(words, target.devices())
 
 

@@ -229,19 +229,11 @@ def train_guarded(folder: Path) -> None:
         trainer.run(0, state)
 
 
-def check_backends(length: int) -> bool:
-    """Compare every backend that runs here with float32; return whether all are close."""
-    close = True
+def comparisons(length: int) -> Iterator[tuple[str, float]]:
+    """Compare every backend that runs here with float32; yield what was compared, and `difference`.
 
-    def report(name: str, mesh: MeshConfig, case: Case, error: float) -> None:
-        nonlocal close
-        close &= error <= _TOLERANCE
-        sizes = {"data": mesh.data, "tensor": mesh.tensor, "context": mesh.context}
-        split = " × ".join(f"{axis} {size}" for axis, size in sizes.items() if (size or 1) > 1)
-        where = split or "one device"
-        print(f"{name}, {where}, {case}: relative difference {error:.2g}", flush=True)
-
-    # The kernels of accelerators come first, in case there is no time for all.
+    The kernels of accelerators come first, in case there is no time for all.
+    """
     for name in (name for name, each in reversed(BACKENDS.items()) if each.is_softmax):
         try:
             check_backend(ModelConfig(attention=name, dtype="bfloat16", head_dim=H))
@@ -253,12 +245,17 @@ def check_backends(length: int) -> bool:
             if mesh.context > 1 and case.queries < length:  # shared windows have all queries
                 continue
             error = difference(plain(name, case.window), case, length, mesh)
-            report(name, mesh, case, error)
+            yield f"{name}, {split(mesh)}, {case}", error
         for mesh, segments in itertools.product(meshes(name), (False, True)):
             case = Case(segments, None, length)
             error = difference(banded(name), case, length, mesh, has_bands=True)
-            report(f"{name} with two bands", mesh, case, error)
-    return close
+            yield f"{name} with two bands, {split(mesh)}, {case}", error
+
+
+def split(mesh: MeshConfig) -> str:
+    """Return the axes of a mesh in words."""
+    sizes = {"data": mesh.data, "tensor": mesh.tensor, "context": mesh.context}
+    return " × ".join(f"{axis} {n}" for axis, n in sizes.items() if (n or 1) > 1) or "one device"
 
 
 def main() -> None:
@@ -273,7 +270,10 @@ def main() -> None:
     print(f"on {device_line('bfloat16')}, jax {jax.__version__}")
     error = worst_angle()
     print(f"cos and sin up to position 10^7: largest error {error:.2g}")
-    close = check_backends(arguments.length) and error <= _ANGLE_TOLERANCE
+    close = error <= _ANGLE_TOLERANCE
+    for compared, error in comparisons(arguments.length):
+        print(f"{compared}: relative difference {error:.2g}", flush=True)
+        close &= error <= _TOLERANCE
     with tempfile.TemporaryDirectory() as folder:
         train_guarded(Path(folder))
     print("training loop: it waits only for what it asked for")

@@ -1,15 +1,14 @@
 """The base class of every attention backend.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
-keys, V that of values, R dimensions of a rotated feature.
+keys, V that of values.
 """
 
-from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float, Int
 
 from rope_jax.positions.interaction import Interaction, Params
 from rope_jax.positions.zigzag import ZigZag
@@ -55,7 +54,7 @@ class Backend:
     """What `rope-jax train --help model.attention` says about it."""
     platforms: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
     is_softmax: ClassVar[bool] = True
-    """False: it computes another function of queries and keys, so the model is another one."""
+    """False: it computes another function of queries and keys, as `Linear` does."""
     splits_windows: ClassVar[bool] = True
     """Whether several devices can each compute some of a window's queries."""
     quadratic_memory: ClassVar[bool] = False
@@ -98,22 +97,5 @@ class Backend:
         interaction: which keys each band holds, and how scores and values are computed; static.
         low_precision: round the factors of products to bfloat16. Only for a backend that
             `has_precision`; others are given queries, keys and values that are rounded already.
-        """
-        raise NotImplementedError
-
-    def attend_features(
-        self,
-        q: Float[Array, "B T N H"],
-        k: Float[Array, "B S K H"],
-        v: Float[Array, "B S K V"],
-        rotate_queries: Callable[[Float32[Array, "B T N H"]], Float32[Array, "B T N R"]],
-        rotate_keys: Callable[[Float32[Array, "B S K H"]], Float32[Array, "B S K R"]],
-        segment_ids: Int[Array, "B S"] | None = None,
-    ) -> Float[Array, "B T N V"]:
-        """Attention without a softmax: features of q and k are rotated, not q and k.
-
-        rotate_queries, rotate_keys: linear maps that rotate features by the positions of the last T
-            and of all S tokens. Arrays that they close over, such as cos and sin, get gradients. If
-            those include a factor m, the output is multiplied by m².
         """
         raise NotImplementedError

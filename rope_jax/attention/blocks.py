@@ -137,10 +137,7 @@ class Blocks:
         return i + self._before if self._diagonals is None else self._diagonals[i]
 
     def visit_others(
-        self,
-        see: Callable[[State, Int[Array, ""], Visit], State],
-        state: State,
-        i: Int[Array, ""],
+        self, see: Callable[[State, Int[Array, ""], Visit], State], state: State, i: Int[Array, ""]
     ) -> State:
         """Fold see(state, j, visit) over all other key blocks that query block i needs."""
         diagonal = self.diagonal(i)

@@ -59,6 +59,12 @@ class Linear(Backend):
         rotate_keys: Callable[[Float32[Array, "B S K H"]], Float32[Array, "B S K R"]],
         segment_ids: Int[Array, "B S"] | None = None,
     ) -> Float[Array, "B T N V"]:
+        """Attend by features of q and k, which are rotated, and not q and k themselves.
+
+        rotate_queries, rotate_keys: linear maps that rotate features by the positions of the last T
+            and of all S tokens. Arrays that they close over, such as cos and sin, get gradients. If
+            those include a factor m, the output is multiplied by m².
+        """
         batch, queries, heads, _ = q.shape
         length, kv_heads = k.shape[1:3]
         if segment_ids is None:

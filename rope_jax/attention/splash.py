@@ -10,12 +10,8 @@ from typing import ClassVar, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-    splash_attention_kernel as kernel,
-)
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-    splash_attention_mask as masks,
-)
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jaxtyping import Array, Float
 
 from rope_jax.attention.base import Inputs

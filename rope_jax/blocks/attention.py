@@ -17,6 +17,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.base import Inputs
+from rope_jax.attention.linear import Linear as LinearAttention
 from rope_jax.blocks.base import (
     COLUMN_PARALLEL,
     ROW_PARALLEL,
@@ -218,9 +219,9 @@ def attend(
     inputs: without an axis of layers. sinks: one more logit of every query, without a value.
     """
     backend, mesh = spec.backend, spec.mesh
-    rotate_queries = functools.partial(_rotate_queries, spec, span, inputs)
-    rotate_keys = functools.partial(_rotate_keys, spec, span, inputs)
-    if not backend.is_softmax:
+    rotate_keys = functools.partial(_rotated, spec, span, inputs)
+    rotate_queries = functools.partial(rotate_keys, is_query=True)
+    if isinstance(backend, LinearAttention):
         (rotation,) = inputs.rotations
         of_queries = functools.partial(rotate_queries, rotation=rotation)
         of_keys = functools.partial(rotate_keys, rotation=rotation)
@@ -238,38 +239,24 @@ def attend(
     return backend.attend_bands(interaction, bands, low_precision=rounds).astype(v.dtype)
 
 
-def _rotate_queries(
+def _rotated(
     spec: DecoderSpec,
     span: AttentionSpan,
     inputs: LayerInputs,
-    q: Float[Array, "B T N H"],
+    x: Float[Array, "B T N H"],
     rotation: Rotation,
+    *,
+    is_query: bool = False,
 ) -> Float[Array, "B T N R"]:
-    length = q.shape[1]
-    cos, sin = rotation.query_cos[:, -length:], rotation.query_sin[:, -length:]
-    rotated = spec.encoding.rotate_queries(inputs.encoding, q, cos, sin, spec.layout)
-    return _normed(spec, span, rotated)
-
-
-def _rotate_keys(
-    spec: DecoderSpec,
-    span: AttentionSpan,
-    inputs: LayerInputs,
-    k: Float[Array, "B S K H"],
-    rotation: Rotation,
-) -> Float[Array, "B S K R"]:
-    cos, sin = rotation.key_cos, rotation.key_sin
-    rotated = spec.encoding.rotate_keys(inputs.encoding, k, cos, sin, spec.layout)
-    return _normed(spec, span, rotated)
-
-
-def _normed(
-    spec: DecoderSpec, span: AttentionSpan, x: Float[Array, "B T N R"]
-) -> Float[Array, "B T N R"]:
-    """Normalize what was rotated, if the model does so after and not before it (Llama 4)."""
-    if spec.qk_norm != "rotated" or not span.rotates:
-        return x
-    return without_weights(x, spec.rms_norm_eps)
+    """Rotate keys, or queries, and normalize them after it where the model does so (Llama 4)."""
+    rotate, cos, sin = spec.encoding.rotate_keys, rotation.key_cos, rotation.key_sin
+    if is_query:
+        rotate, cos, sin = spec.encoding.rotate_queries, rotation.query_cos, rotation.query_sin
+    length = x.shape[1]
+    rotated = rotate(inputs.encoding, x, cos[:, -length:], sin[:, -length:], spec.layout)
+    if spec.qk_norm == "rotated" and span.rotates:
+        return without_weights(rotated, spec.rms_norm_eps)
+    return rotated
 
 
 def _scaled(
@@ -284,10 +271,7 @@ def _scaled(
 
 
 def _interaction(
-    spec: DecoderSpec,
-    span: AttentionSpan,
-    inputs: LayerInputs,
-    sinks: Float[Array, " N"] | None,
+    spec: DecoderSpec, span: AttentionSpan, inputs: LayerInputs, sinks: Float[Array, " N"] | None
 ) -> tuple[Interaction, dict[str, Array]]:
     """Return how queries and keys meet, and the arrays that this takes."""
     scores: Scores = spec.encoding.scores

@@ -13,14 +13,7 @@ from jaxtyping import Array, Float
 from pydantic import BaseModel, ConfigDict
 
 from rope_jax.attention.backends import BACKENDS, Backend
-from rope_jax.collectives import (
-    EVERYWHERE,
-    FSDP,
-    SINGLE_DEVICE,
-    TENSOR,
-    Collectives,
-    Sharding,
-)
+from rope_jax.collectives import EVERYWHERE, FSDP, SINGLE_DEVICE, TENSOR, Collectives, Sharding
 from rope_jax.kernels.projections import project, projected
 from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.rope.geometry import Layout

@@ -17,7 +17,7 @@ from rope_jax.attention.blockwise import BLOCK
 from rope_jax.devices.memory import check_fits, in_gib, is_host_memory
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import LanguageModel, Params
-from rope_jax.model.loss import MOST_LOGITS
+from rope_jax.model.loss import MAX_LOGITS
 from rope_jax.model.spec import ModelSpec
 
 LARGEST_OVERESTIMATE = 1.7
@@ -82,7 +82,7 @@ def window_bytes(
     elif not model.backend.quadratic_memory:
         scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2
     vocabulary = vocab_size // tensor
-    logits = min(own * vocabulary, max(MOST_LOGITS, vocabulary))
+    logits = min(own * vocabulary, max(MAX_LOGITS, vocabulary))
     activations = itemsize * own * (2 * model.hidden_size + wide // tensor)
     return activations + cache + max(int(_FLOAT32 * scores) // tensor, _FLOAT32 * logits)
 
@@ -95,13 +95,13 @@ def _itemsize(model: ModelSpec) -> int:
 class MemoryEstimate:
     """What determines the memory of a forward pass that reads one window at a time.
 
-    like: shapes, dtypes and shardings of the parameters, which are where `placement` puts them.
+    abstract_params: shapes, dtypes and shardings of the parameters, where `placement` puts them.
     available: bytes of a device. memory_gib: what a sweep's config allows for a window.
     """
 
     model: ModelSpec
     vocab_size: int
-    like: Params
+    abstract_params: Params
     placement: Placement
     available: float | int = math.inf
     memory_gib: float | int | None = None
@@ -113,10 +113,13 @@ class MemoryEstimate:
         There, XLA computes bfloat16 in float32, and converts the whole stack of layers at once
         (measured). Unrolled layers are copied in float32 as well, before the first is used.
         """
-        weights, model = bytes_per_device(self.like), self.model
+        weights, model = bytes_per_device(self.abstract_params), self.model
         is_converted = {model.dtype, model.param_dtype} != {"float32"}
         if is_host_memory(self.placement.device) and (model.layers == "unrolled" or is_converted):
-            shards = (leaf.sharding.shard_shape(leaf.shape) for leaf in jax.tree.leaves(self.like))
+            shards = (
+                leaf.sharding.shard_shape(leaf.shape)
+                for leaf in jax.tree.leaves(self.abstract_params)
+            )
             weights += _FLOAT32 * sum(map(math.prod, shards))
         return weights
 

@@ -12,12 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rope_jax.kernels.loading import call_kernel, floats, with_kernel
-from rope_jax.kernels.projections import (
-    plain_product,
-    projected,
-    sum_of_products,
-    weight_gradient,
-)
+from rope_jax.kernels.projections import plain_product, projected, sum_of_products, weight_gradient
 
 Hidden = Float[Array, "tokens F"]
 _Saved = tuple[Array, Array, Array, tuple[Array, Array, Array]]

@@ -8,7 +8,6 @@ Shapes: R rows, ordered by group; G groups; D inputs, F outputs; T tokens, K of 
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ Weights = dict[str, dict[str, Array]]
 Product = Callable[[Array, str], Array]
 """(rows [R, D], name of weights) -> rows·kernel + bias of each row's group [R, F]."""
 Function = Callable[[Product, Array], Array]
+_Saved = tuple[Weights, Array, Array]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -47,22 +47,21 @@ def apply_per_group(
 
 
 def _forward(
-    function: Function, low_precision: bool, *given: Any
-) -> tuple[Float[Array, "R D"], tuple[Any, ...]]:
-    return apply_per_group(function, low_precision, *given), given
+    function: Function, low_precision: bool, weights: Weights, x: Array, sizes: Array
+) -> tuple[Array, _Saved]:
+    return apply_per_group(function, low_precision, weights, x, sizes), (weights, x, sizes)
 
 
 def _backward(
-    function: Function, low_precision: bool, given: tuple[Any, ...], dy: Float[Array, "R D"]
+    function: Function, low_precision: bool, saved: _Saved, dy: Float[Array, "R D"]
 ) -> tuple[Weights, Float[Array, "R D"], None]:
-    def of_all(weights: Weights, x: Array, sizes: Array, dy: Array) -> Any:
-        def run(weights: Weights, x: Array) -> Array:
-            return _all_at_once(function, low_precision, weights, x, sizes)
-
-        return jax.vjp(run, weights, x)[1](dy)
+    def of_all(weights: Weights, x: Array, sizes: Array, dy: Array) -> tuple[Weights, Array]:
+        run = functools.partial(_all_at_once, function, low_precision, sizes=sizes)
+        d_weights, dx = jax.vjp(run, weights, x)[1](dy)
+        return d_weights, dx
 
     of_blocks = functools.partial(_gradient_in_blocks, function, low_precision)
-    return *jax.lax.platform_dependent(*given, dy, cpu=of_blocks, default=of_all), None
+    return *jax.lax.platform_dependent(*saved, dy, cpu=of_blocks, default=of_all), None
 
 
 apply_per_group.defvjp(_forward, _backward)
@@ -160,11 +159,11 @@ def gather_rows(
     return x[index]
 
 
-def _take(x: Array, index: Array, places: Array) -> tuple[Array, tuple[Array, Any]]:
+def _take(x: Array, index: Array, places: Array) -> tuple[Array, tuple[Array, int]]:
     return x[index], (places, x.shape[0])
 
 
-def _put_back(saved: tuple[Array, Any], dy: Array) -> tuple[Array, None, None]:
+def _put_back(saved: tuple[Array, int], dy: Array) -> tuple[Array, None, None]:
     places, count = saved
     return dy[places].reshape(count, -1, dy.shape[1]).sum(axis=1), None, None
 

@@ -23,6 +23,9 @@ _FUNCTIONS = (
 )
 
 
+Results = jax.ShapeDtypeStruct | tuple[jax.ShapeDtypeStruct, ...]
+
+
 @functools.cache
 def load_kernels() -> str | None:
     """Register the kernels with JAX, once; return the instruction set that they use on this CPU.
@@ -44,14 +47,14 @@ def load_kernels() -> str | None:
     return str(library.instruction_set().decode())
 
 
-def call_kernel(function: str, results: Any, *arrays: Array, **attributes: Any) -> Any:
+def call_kernel(function: str, results: Results, *arrays: Array, **attributes: object) -> Any:
     """Call a function of calls.cc inside a jitted program. results: shapes and dtypes."""
     call = jax.ffi.ffi_call(f"rope_jax_{function}", results, vmap_method="sequential")
     return call(*arrays, **attributes)
 
 
 def with_kernel(
-    kernel: Callable[..., Any], plain: Callable[..., Any], *arrays: Any, usable: bool = True
+    kernel: Callable[..., Any], plain: Callable[..., Any], *arrays: Array, usable: bool = True
 ) -> Any:
     """kernel(*arrays) on a CPU, if kernels were compiled and are usable; else plain(*arrays)."""
     if not usable or load_kernels() is None:

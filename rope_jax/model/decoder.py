@@ -28,12 +28,7 @@ from rope_jax.blocks import FeedForward
 from rope_jax.blocks.attention import AttentionSpan, LayerInputs
 from rope_jax.blocks.base import Auxiliary, DecoderSpec, parameter
 from rope_jax.blocks.norms import norm
-from rope_jax.collectives import (
-    FSDP,
-    TENSOR,
-    Collectives,
-    Sharding,
-)
+from rope_jax.collectives import FSDP, TENSOR, Collectives, Sharding
 from rope_jax.model.layers import DecoderLayer, multiplied
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.remat import with_remat

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 from rope_jax.collectives import SINGLE_DEVICE, Collectives
 
 # 256 MiB in float32. Smaller chunks would read the kernel's D·V numbers too often.
-MOST_LOGITS = 2**26
+MAX_LOGITS = 2**26
 
 
 class Scores(NamedTuple):
@@ -30,7 +30,7 @@ def token_nll(
     hidden: Float[Array, "tokens D"],
     kernel: Float[Array, "D V"],
     targets: Int[Array, " tokens"],
-    most_logits: int = MOST_LOGITS,
+    max_logits: int | None = None,
     softcap: float | None = None,
     mesh: Collectives = SINGLE_DEVICE,
 ) -> Float32[Array, " tokens"]:
@@ -40,14 +40,14 @@ def token_nll(
     mesh: its devices may split the vocabulary: each has V of the kernel's columns, and logits stay
         where they are. Three numbers per token are exchanged.
 
-    At most `most_logits` logits (or one token's, if those are more) exist at a time. If all of them
+    At most `max_logits` (None: MAX_LOGITS) logits exist at a time, or one token's. If all of them
     fit, they are kept for the backward pass. If not, it keeps one number per token, and computes
     the logits again chunk by chunk; it is then differentiable in reverse mode only.
     """
-    if targets.size * kernel.shape[1] <= most_logits:
+    size = _tokens_at_once(kernel, max_logits)
+    if targets.size <= size:
         logits = _logits(hidden, kernel, softcap)
         return _logsumexp(logits, mesh) - _target_logits(logits, targets, mesh)
-    size = max(1, most_logits // kernel.shape[1])
     return _nll_in_chunks(size, softcap, mesh, hidden, kernel, targets)
 
 
@@ -55,7 +55,7 @@ def token_scores(
     hidden: Float[Array, "tokens D"],
     kernel: Float[Array, "D V"],
     targets: Int[Array, " tokens"],
-    most_logits: int = MOST_LOGITS,
+    max_logits: int | None = None,
     softcap: float | None = None,
     mesh: Collectives = SINGLE_DEVICE,
 ) -> Scores:
@@ -70,9 +70,14 @@ def token_scores(
         as_likely = mesh.sum_over_tensor((logits >= target[:, None]).sum(-1, dtype=jnp.int32))
         return Scores(_logsumexp(logits, mesh) - target, as_likely == 1)
 
-    if targets.size * kernel.shape[1] <= most_logits:
+    size = _tokens_at_once(kernel, max_logits)
+    if targets.size <= size:
         return chunk((hidden, targets))
-    return Scores(*_by_chunk(chunk, max(1, most_logits // kernel.shape[1]), hidden, targets))
+    return Scores(*_by_chunk(chunk, size, hidden, targets))
+
+
+def _tokens_at_once(kernel: Float[Array, "D V"], max_logits: int | None) -> int:
+    return max(1, (MAX_LOGITS if max_logits is None else max_logits) // kernel.shape[1])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

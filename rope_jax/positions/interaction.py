@@ -130,9 +130,7 @@ class Interaction(NamedTuple):
 
 
 def add_by_distance(
-    logits: Float[Array, "*batch T S"],
-    table: Float[Array, "*#batch #T C"],
-    index: Indices,
+    logits: Float[Array, "*batch T S"], table: Float[Array, "*#batch #T C"], index: Indices
 ) -> Float[Array, "*batch T S"]:
     """Return logits[…, t, s] + table[…, t, min(i_t − j_s, C − 1)].
 
@@ -172,9 +170,7 @@ def _slices(x: Array, starts: Int[Array, " T"], size: int, axis: int | None) -> 
 
 
 def sum_by_distance(
-    weights: Float[Array, "*batch T S"],
-    length: int,
-    index: Indices,
+    weights: Float[Array, "*batch T S"], length: int, index: Indices
 ) -> Float[Array, "*batch T {length}"]:
     """Return Σ_s weights[…, t, s] over the keys with min(i_t − j_s, C − 1) = c; C is `length`."""
 

@@ -113,7 +113,7 @@ class EvalModel:
         """Read the checkpoint of a step; None: the newest undamaged one."""
         steps = None if step is None else (step,)
         run, warn = self.session.run, self.session.warn
-        _, checkpoints = chosen_checkpoints(run, steps, self.memory.like, warn)
+        _, checkpoints = chosen_checkpoints(run, steps, self.memory.abstract_params, warn)
         return next(checkpoints)
 
     def origin(self, step: int) -> Origin:

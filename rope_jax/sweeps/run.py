@@ -89,7 +89,9 @@ def _measure(
     session, config = loaded.session, sweep.config
     run, console = session.run, session.console
     planned = _planned(loaded, sweep, expected)  # no weights are read for it
-    steps, checkpoints = chosen_checkpoints(run, config.steps, loaded.memory.like, session.warn)
+    steps, checkpoints = chosen_checkpoints(
+        run, config.steps, loaded.memory.abstract_params, session.warn
+    )
     if steps != expected:  # the newest is damaged, or the run is still training
         sweep = resolve_run_sweep(config, session.config, steps)
         planned = _planned(loaded, sweep, steps)

@@ -35,6 +35,7 @@ from rope_jax.positions.maps import MAPS
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 from rope_jax.training.step import loss_sums
 from tests.model.reference import kinds_of
+from tests.model.test_positions import MAP_SETTINGS
 
 B, T, VOCABULARY, LAST = 8, 48, 48, 7
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
@@ -59,15 +60,7 @@ EXPERTS = {
     }
 }
 RNG = np.random.default_rng(5)
-SETTINGS = {
-    "rerope": {"window": 8},
-    "leaky_rerope": {"window": 8, "k": 8.0},
-    "self_extend": {"window": 8, "group": 4},
-    "dual_chunk": {"chunk": 14, "local": 4},
-    "streaming": {"sinks": 3, "recent": 12},
-    "lm_infinite": {"sinks": 3, "recent": 12},
-    "string": {"shift": 14, "local": 4},
-    "far_frequencies": {"window": 8, "far": parse_scaling({"type": "pi", "factor": 4.0})},
+SETTINGS = MAP_SETTINGS | {
     # one pair; 8 heads, of which the keys have 4
     "fitted": {
         "train_length": T // 2,
@@ -80,9 +73,9 @@ SETTINGS = {
 }
 
 
-def case(fields, mesh, *, most_logits=None, **how):
+def case(fields, mesh, *, max_logits=None, **how):
     """Return the differences of what `measured` returns on a mesh and on one device."""
-    on_mesh = measured(fields, mesh, most_logits, **how)
+    on_mesh = measured(fields, mesh, max_logits, **how)
     alone = reference(json.dumps(fields), **how)
     return {
         name: largest(map(difference, jax.tree.leaves(on_mesh[name]), jax.tree.leaves(alone[name])))
@@ -96,7 +89,7 @@ def reference(fields, **how):
 
 
 def measured(
-    fields, mesh, most_logits, encoding="rope", map_=None, windows=(None,), of=("nll", "batch")
+    fields, mesh, max_logits, encoding="rope", map_=None, windows=(None,), of=("nll", "batch")
 ):
     """Return the quantities `of`.
 
@@ -159,14 +152,14 @@ def measured(
     params = alone.init(0)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, placement.shard_state(params))
     params, rows = jax.device_put(params, shardings), placement.batch(batch, B)
-    found, old, loss.MOST_LOGITS = {}, loss.MOST_LOGITS, most_logits or loss.MOST_LOGITS
+    found, old, loss.MAX_LOGITS = {}, loss.MAX_LOGITS, max_logits or loss.MAX_LOGITS
     try:
         if "nll" in of:  # five rows of 37 tokens, which neither rows nor chunks divide
             found["nll"] = jax.jit(last)(params, batch().tokens[:5, :38])
         if "batch" in of:
             found["gradient"], found["sums"] = jax.jit(gradient)(params, rows)
     finally:
-        loss.MOST_LOGITS = old
+        loss.MAX_LOGITS = old
     if "frequencies" in of:
         found["frequencies"] = jax.jit(by_frequencies)(params, batch().tokens[:3])
     return jax.device_get(found)
@@ -205,7 +198,7 @@ def models():
     for mesh in ({"fsdp": 8}, {"tensor": 4}, {"context": 4}):
         yield f"llama on {mesh}", functools.partial(case, {}, mesh)
     biases, two = BIASES | NEOX | {"remat": "attention"}, {"fsdp": 4, "tensor": 2}
-    yield "biases, logits in chunks", lambda: case(biases, two, most_logits=500)
+    yield "biases, logits in chunks", lambda: case(biases, two, max_logits=500)
     scanned = BLOCKWISE | {"layers": "scanned"}
     yield "Gemma with remat", lambda: case(GEMMA | scanned | {"remat": "layer"}, MIXED)
     yield "remat products", lambda: case(scanned | {"remat": "products"}, MIXED)

@@ -85,17 +85,6 @@ PUBLISHED = {
          "feed_forward": {"type": "experts", "num_experts": 128, "num_experts_per_tok": 8,
                           "moe_intermediate_size": 768}},
     ),
-    "EleutherAI/pythia-410m": (
-        405_334_016,
-        {"vocab_size": 50_304, "hidden_size": 1024, "intermediate_size": 4096,
-         "num_hidden_layers": 24, "num_attention_heads": 16}
-        | FAMILIES["gpt_neox"][0] | {"num_key_value_heads": None},
-    ),
-    "allenai/OLMo-2-1124-7B": (
-        7_298_617_344,
-        {"vocab_size": 100_352, "hidden_size": 4096, "intermediate_size": 11_008,
-         "num_hidden_layers": 32, "num_attention_heads": 32} | FAMILIES["olmo2"][0],
-    ),
 }  # fmt: skip
 
 

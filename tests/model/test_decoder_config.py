@@ -11,8 +11,7 @@ import pytest
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.blocks import LatentAttention
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.resolve import language_model, resolve_model, resolve_run
-from rope_jax.config.training import TrainingConfig
+from rope_jax.config.resolve import resolve_model
 from rope_jax.model.decoder import LanguageModel, Windows
 from rope_jax.rope import Frequencies, Rotary
 
@@ -130,26 +129,6 @@ def test_the_attention_backend_is_chosen_by_name(monkeypatch):
     jax.eval_shape(model.nll, shapes_of(model), windows)
     # layers of one kind are traced once
     assert called == [((B, T, 4, 8), (B, T, 2, 8), (B, T, 2, 8), (B, T))]
-
-
-@pytest.mark.parametrize(
-    ("settings", "rotates", "has_softmax"),
-    [({}, True, True), ({"position": {"type": "none"}}, False, True),
-     ({"attention": "linear"}, True, False)],
-)  # fmt: skip
-def test_a_runs_model_has_the_configured_positions_and_attention(settings, rotates, has_softmax):
-    stages = [{"steps": 200, "seq_len": T, "batch_size": B}]
-    fields = {"name": "x", "model": PLAIN | settings, "stages": stages}
-    model = language_model(resolve_run(TrainingConfig.model_validate(fields)), V)
-
-    def hidden_states(params, tokens):
-        return model.hidden_states(params, tokens, tokens, None, rotary(8))[0]
-
-    program = str(jax.make_jaxpr(hidden_states)(shapes_of(model), TOKENS))
-    assert model.encoding.type == settings.get("position", {"type": "rope"})["type"]
-    # the angles are computed in every model, but only some turn queries, [B, T, 4 heads, 8/2]
-    assert (f"f32[{B},{T},4,4] = mul" in program) == rotates
-    assert ("reduce_max" in program) == has_softmax
 
 
 def test_frequencies_for_a_different_number_of_layers_are_rejected():

@@ -33,42 +33,42 @@ def reference(hidden, kernel, targets, softcap, weights):
 
 
 @functools.partial(jax.jit, static_argnums=(4, 5))
-def nll_and_gradients(hidden, kernel, targets, weights, most_logits, softcap):
+def nll_and_gradients(hidden, kernel, targets, weights, max_logits, softcap):
     def nll(hidden, kernel):
-        return token_nll(hidden, kernel, targets, most_logits, softcap)
+        return token_nll(hidden, kernel, targets, max_logits, softcap)
 
     value, pull_back = jax.vjp(nll, hidden, kernel)
     return value, *pull_back(weights)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "most_logits", "softcap"),
+    ("tokens", "max_logits", "softcap"),
     [(1, 1, None), (43, 1, 2.0), (40, 200, None), (43, 200, 2.0), (43, 10**6, None),
      (43, 10**6, 2.0)],
 )  # fmt: skip
-def test_the_loss_and_its_gradients_match_float64(tokens, most_logits, softcap):
+def test_the_loss_and_its_gradients_match_float64(tokens, max_logits, softcap):
     weights = np.random.default_rng(0).standard_normal(tokens).astype(np.float32)
     arrays = inputs(tokens)
     _, *wanted = reference(*arrays, softcap, weights)
-    found = nll_and_gradients(*arrays, weights, most_logits, softcap)
+    found = nll_and_gradients(*arrays, weights, max_logits, softcap)
     assert found[0].dtype == jnp.float32
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize(("most_logits", "softcap"), [(200, 2.0), (10**6, None)])
-def test_scores_are_the_loss_and_the_first_choice(most_logits, softcap):
+@pytest.mark.parametrize(("max_logits", "softcap"), [(200, 2.0), (10**6, None)])
+def test_scores_are_the_loss_and_the_first_choice(max_logits, softcap):
     hidden, kernel, targets = inputs(43)
     logits, *_ = reference(hidden, kernel, targets, None, np.ones(43))
     best = logits.argmax(1)
     targets = np.where(np.arange(43) % 2 == 0, best, targets).astype(np.int32)
     score = jax.jit(token_scores, static_argnums=(3, 4))
-    found = score(hidden, kernel, targets, most_logits, softcap)
+    found = score(hidden, kernel, targets, max_logits, softcap)
     _, wanted, *_ = reference(hidden, kernel, targets, softcap, np.ones(43))
     np.testing.assert_allclose(found.nll, wanted, atol=1e-5)
     np.testing.assert_array_equal(found.is_top1, best == targets)
     # a tie is no first choice
-    assert not score(0 * hidden, kernel, targets, most_logits, softcap).is_top1.any()
+    assert not score(0 * hidden, kernel, targets, max_logits, softcap).is_top1.any()
 
 
 def test_the_kernels_gradient_is_summed_in_float32_in_bfloat16_models():
@@ -109,7 +109,7 @@ def test_the_gradient_of_a_frozen_kernel_takes_no_memory():
 
     def bytes_of(argnums):
         def loss(hidden, kernel, targets):
-            return token_nll(hidden, kernel, targets, most_logits=2**20).sum()
+            return token_nll(hidden, kernel, targets, max_logits=2**20).sum()
 
         compiled = jax.jit(jax.grad(loss, argnums=argnums)).lower(*shapes).compile()
         memory = compiled.memory_analysis()

@@ -80,7 +80,7 @@ def test_weights_are_divided_by_fsdp():
     mesh = jax.sharding.AbstractMesh((1, 4, 1, 1), ("data", "fsdp", "context", "tensor"))
     placement = copy.copy(one.placement)
     placement.mesh = mesh
-    four = replace(one, like=placement.shard_state(one.like))
+    four = replace(one, abstract_params=placement.shard_state(one.abstract_params))
     # all but the norms, of which every device has all
     assert 4 * four.weights == pytest.approx(one.weights, rel=1e-3)
     assert four.window(64) == one.window(64)
@@ -150,8 +150,10 @@ def test_the_plan_is_near_what_the_sweeps_program_allocates(fields, length):
     rotary = Rotary.shared(Frequencies.from_float64(np.ones(pairs)))
     program = jax.jit(nll_of_last(model, placement), static_argnums=3)
     tokens = jax.ShapeDtypeStruct((1, length + 1), jnp.int32)
-    memory = program.lower(found.like, tokens, rotary, length).compile().memory_analysis()
-    stored = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(found.like))
+    memory = (
+        program.lower(found.abstract_params, tokens, rotary, length).compile().memory_analysis()
+    )
+    stored = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(found.abstract_params))
     allocated = stored + memory.temp_size_in_bytes
     total = found.weights + found.window(length)
     assert 0.75 < total / allocated < LARGEST_OVERESTIMATE

@@ -50,10 +50,9 @@ MAP_SETTINGS["fitted"] = {
 # logits between −0.5 and 0.5, those that a fitted map adds a bias to included
 CAPPED = ("capped", "capped map leaky_rerope", "capped map fitted")
 METHODS = [*ENCODINGS, *(f"map {name}" for name in MAPS), "linear", *CAPPED]
-# One of each kind, for `make test`: an encoding with parameters and a doubled width, bands by
-# place, features, bands by distance and head with a bias and a soft cap. The encodings' own tests
-# compare their scores in blocks.
-SAMPLE = ("pope", "map streaming", "linear", CAPPED[-1])
+# One of each kind, for `make test`: encodings with scores of their own, or parameters and a doubled
+# width; bands by place, features, bands by distance and head with a bias and a soft cap.
+SAMPLE = ("shaw", "fire", "xpos", "pope", "map streaming", "linear", CAPPED[-1])
 
 
 slow = pytest.mark.slow
@@ -158,7 +157,7 @@ def test_later_tokens_change_nothing_and_packed_documents_are_read_like_separate
 def test_blockwise_gives_the_same_losses_and_gradients(method, monkeypatch):
     if method == "linear":
         pytest.skip("it has no softmax")
-    monkeypatch.setitem(BACKENDS, "blockwise", Blockwise(block=16))
+    monkeypatch.setitem(BACKENDS, "blockwise", Blockwise(block=7))
     check_against_dense(method, "blockwise")
 
 

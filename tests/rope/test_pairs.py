@@ -54,13 +54,3 @@ def test_wavelengths_and_turns_follow_their_definitions():
     inv_freq = np.array([math.pi, 0.25, 0.0])
     np.testing.assert_allclose(wavelengths(inv_freq), [2, 8 * math.pi, math.inf])
     np.testing.assert_allclose(turns(inv_freq, 100), [50, 25 / (2 * math.pi), 0])
-
-
-def test_frequencies_have_float64_precision():
-    found, m = exact_frequencies(parse_scaling({"type": "ntk", "factor": 8.0}), GEOMETRY)
-    exponents = np.arange(0, 64, 2) / 64
-    np.testing.assert_allclose(found, (1e4 * 8 ** (64 / 62)) ** -exponents, rtol=1e-13)
-    assert m == 1
-    # at a text's length, for a strategy that depends on it
-    found, _ = exact_frequencies(parse_scaling({"type": "dynamic_pi"}), GEOMETRY, 6144)
-    np.testing.assert_allclose(found, THETA / 3, rtol=1e-13)

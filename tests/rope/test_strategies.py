@@ -4,7 +4,6 @@ Golden values come from a float64 computation that agrees with Hugging Face tran
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,12 +101,6 @@ def test_every_strategy_returns_the_same_tree_exact_to_48_bits(name):
         if not example.length_dependent:
             for a, b in zip(frequencies, example.frequencies(geometry), strict=True):
                 np.testing.assert_array_equal(a, b)
-
-
-def test_base_replaces_the_geometrys_own():
-    geometry = RotaryGeometry(64, 1e4, 2048)
-    other = replace(geometry, base=5e5)
-    np.testing.assert_array_equal(geometry.inv_freq(base=5e5), other.inv_freq())
 
 
 @pytest.mark.parametrize("name", ["none", "dynamic_ntk", "evq_cosh", "cope", "resonance"])
@@ -286,17 +279,3 @@ def test_evq_cosh_golden(geometry, tau, golden):
     inv_freq, m = scaling("evq_cosh", tau=tau).scaled(RotaryGeometry(*geometry))
     assert {pair: inv_freq[pair] for pair in golden} == pytest.approx(golden, rel=2e-14)
     assert m == 1
-
-
-def test_bucketed_golden():
-    # d 4, b 100, L 100: θ is 1, 0.1; PI divides both by the factor
-    made = parse_scaling({"type": "bucketed", "factors": [1, 1.15, 4], "inner": {"type": "pi"}})
-    geometry = RotaryGeometry(4, 100.0, 100)
-    # 1.15·100 is 115 in spite of rounding, and 401 tokens are more than any factor covers
-    for factor, lengths in ((1, (1, 100)), (1.15, (101, 115)), (4, (116, 400, 401, 2**40))):
-        for length in lengths:
-            assert_golden(made.frequencies(geometry, length), {0: 1 / factor, 1: 0.1 / factor})
-    # with YaRN's m = 0.1·ln f + 1
-    yarn = parse_scaling({"type": "bucketed", "factors": [4, 16], "inner": {"type": "yarn"}})
-    m = yarn.frequencies(RotaryGeometry(128, 1e4, 4096), [1, 16384, 16385]).attention_factor
-    np.testing.assert_allclose(m, [1.1386294361, 1.1386294361, 1.2772588722], rtol=1e-7)

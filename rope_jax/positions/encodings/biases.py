@@ -12,13 +12,7 @@ from jaxtyping import Array, Float32, Float64, Int32, Key
 from pydantic import Field, model_validator
 
 from rope_jax.positions.encodings.base import Encoding, Positions, Sizes, bounded
-from rope_jax.positions.interaction import (
-    Block,
-    Logits,
-    Params,
-    dot_product,
-    plus_by_distance,
-)
+from rope_jax.positions.interaction import Block, Logits, Params, dot_product, plus_by_distance
 from rope_jax.rope.settings import Whole
 
 

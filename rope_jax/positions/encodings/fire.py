@@ -10,12 +10,7 @@ from jaxtyping import Array, Float, Key
 from pydantic import Field
 
 from rope_jax.positions.encodings.base import Encoding, Positions, Sizes
-from rope_jax.positions.interaction import (
-    Block,
-    Logits,
-    Params,
-    dot_product,
-)
+from rope_jax.positions.interaction import Block, Logits, Params, dot_product
 from rope_jax.rope.settings import Whole
 
 # Hidden units that the backward pass of `mlp` computes at once: enough for matrix products, few

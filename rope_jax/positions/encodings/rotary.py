@@ -18,12 +18,7 @@ from rope_jax.positions.encodings.base import (
     Sizes,
     bounded,
 )
-from rope_jax.positions.interaction import (
-    Block,
-    Logits,
-    Params,
-    dot_product,
-)
+from rope_jax.positions.interaction import Block, Logits, Params, dot_product
 from rope_jax.rope import Layout, rotate_heads
 
 

@@ -71,15 +71,15 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
 
 
 def _rotating_layers(config: Config, count: int) -> list[bool]:
-    kind = config.get("model_type")
-    if kind in GLOBAL_LAYERS_UNROTATED and config.get("sliding_window"):
+    model_type = config.get("model_type")
+    if model_type in GLOBAL_LAYERS_UNROTATED and config.get("sliding_window"):
         return [layer != "full_attention" for layer in layer_types(config, count)]
     if listed := config.get("no_rope_layers"):
         if len(listed) != count:
             raise ValueError(f"no_rope_layers: {len(listed)} entries for {count} layers")
         return [bool(rotates) for rotates in listed]
     every = config.get("no_rope_layer_interval")
-    if every is None and kind in EVERY_FOURTH_UNROTATED:
+    if every is None and model_type in EVERY_FOURTH_UNROTATED:
         every = 4
     return [not every or (layer + 1) % every != 0 for layer in range(count)]
 

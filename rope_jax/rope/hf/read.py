@@ -160,8 +160,8 @@ def _of_global_layers(rope: Config) -> Config:
 
 def layer_types(config: Config, count: int) -> list[str | None]:
     """Return the type of each of `count` layers; ValueError if the config does not say."""
-    types, kind = config.get("layer_types"), config.get("model_type")
-    if types is None and config.get("sliding_window_pattern") and kind != "olmo3":
+    types, model_type = config.get("layer_types"), config.get("model_type")
+    if types is None and config.get("sliding_window_pattern") and model_type != "olmo3":
         every = positive_int(config, "sliding_window_pattern")
         types = [f"{'sliding' if (i + 1) % every else 'full'}_attention" for i in range(count)]
     if not isinstance(types, list | tuple):
@@ -243,10 +243,10 @@ def parse_theirs(settings: dict[str, Any]) -> Scaling:
 
 def _type(config: Config, rope: Config, where: str) -> str:
     given = (rope[key] for key in ("rope_type", "type") if key in rope)
-    kinds = {"longrope" if rope_type == "su" else rope_type for rope_type in given}
-    if len(kinds) > 1:
-        raise ValueError(f"rope_type: {where} have {' and '.join(sorted(map(repr, kinds)))}")
-    rope_type = kinds.pop() if kinds else "default"
+    names = {"longrope" if rope_type == "su" else rope_type for rope_type in given}
+    if len(names) > 1:
+        raise ValueError(f"rope_type: {where} have {' and '.join(sorted(map(repr, names)))}")
+    rope_type = names.pop() if names else "default"
     if rope_type == "yarn" and config.get("model_type") == "phi3":
         rope_type = "longrope"  # the name in the first versions of Phi-3's config
     if rope_type not in ROPE_TYPES:
@@ -320,11 +320,11 @@ def head_dim(config: Config, layer_type: str | None) -> int:
         # Gemma 4's global layers have wider heads; the keys are layer indices as text
         widths = {int(index): layer.get("head_dim") for index, layer in layers.items()}
         types = layer_types(config, positive_int(config, "num_hidden_layers"))
-        found = {widths.get(layer) for layer, kind in enumerate(types) if kind == layer_type}
-        if len(found) > 1:
+        of_type = {widths.get(i) for i, each in enumerate(types) if each == layer_type}
+        if len(of_type) > 1:
             raise ValueError(f"per_layer_config: layers of {layer_type} differ in head_dim")
-        if None not in found:
-            return positive_int({"head_dim": found.pop()}, "head_dim")
+        if None not in of_type:
+            return positive_int({"head_dim": of_type.pop()}, "head_dim")
     if layer_type == "full_attention" and config.get("global_head_dim"):
         return positive_int(config, "global_head_dim")  # Gemma 4's older form
     for key in _HEAD_DIM:

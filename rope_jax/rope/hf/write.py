@@ -121,23 +121,23 @@ def to_hf(
 def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[str, Any]]:
     """(rope_theta, rope_scaling); the latter is empty if the base says it all."""
     settings = scaling.model_dump(exclude={"type", "query_scale"}, exclude_none=True)
-    kind, length = scaling.type, {LENGTH: geometry.train_length}
-    if HF_FORMS.get(kind) is None:
-        raise ValueError(f"type: {kind} has no form in Hugging Face's config")
-    if kind == "none":
+    name, length = scaling.type, {LENGTH: geometry.train_length}
+    if HF_FORMS.get(name) is None:
+        raise ValueError(f"type: {name} has no form in Hugging Face's config")
+    if name == "none":
         return geometry.base, {}
-    if kind == "abf":
+    if name == "abf":
         return settings["base"], {}
-    if kind == "ntk":
+    if name == "ntk":
         d = geometry.rotary_dim
         scaling.frequencies(geometry)  # ValueError where its formula is undefined
         return geometry.base * settings["factor"] ** (d / (d - 2)), {}
-    if kind in ("pi", "dynamic_ntk"):
-        return geometry.base, {"rope_type": "linear" if kind == "pi" else "dynamic", **settings}
-    if kind == "p_rope":
+    if name in ("pi", "dynamic_ntk"):
+        return geometry.base, {"rope_type": "linear" if name == "pi" else "dynamic", **settings}
+    if name == "p_rope":
         share = {"partial_rotary_factor": settings["p"], "factor": settings["factor"]}
         return geometry.base, {"rope_type": "proportional", **share}
-    if kind == "llama3":
+    if name == "llama3":
         return geometry.base, {"rope_type": "llama3", **settings, **length}
     if isinstance(scaling, LongRoPEScaling):
         lists = {name: list(settings.pop(name)) for name in ("short_factor", "long_factor")}
@@ -145,7 +145,7 @@ def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[st
         settings |= {"factor": scaling.factor or 1.0, "attention_factor": scaling.m(geometry)}
         return geometry.base, {"rope_type": "longrope", **settings, **lists, **length}
     if isinstance(scaling, ByParts) and settings.pop("ramp") == "index":
-        if kind == "ntk_by_parts":
+        if name == "ntk_by_parts":
             settings["attention_factor"] = 1.0
         return geometry.base, {"rope_type": "yarn", **settings, **length}
     return geometry.base, _by_numbers(geometry, scaling) | length

@@ -103,10 +103,7 @@ class Scaling(Settings):
         return self.scaled(geometry)
 
     def check(
-        self,
-        geometry: RotaryGeometry,
-        seq_len: SeqLen = None,
-        head_dim: int | None = None,
+        self, geometry: RotaryGeometry, seq_len: SeqLen = None, head_dim: int | None = None
     ) -> None:
         """Check that the strategy fits a geometry, and that it changes something.
 

@@ -73,10 +73,7 @@ class ResonanceScaling(Scaling):
         return _whole_wavelengths(inv_freq, xp), m
 
     def check(
-        self,
-        geometry: RotaryGeometry,
-        seq_len: SeqLen = None,
-        head_dim: int | None = None,
+        self, geometry: RotaryGeometry, seq_len: SeqLen = None, head_dim: int | None = None
     ) -> None:
         self.inner.check(geometry, seq_len, head_dim)
         super().check(geometry, seq_len, head_dim)
@@ -181,10 +178,7 @@ class BucketedScaling(Scaling):
         return chosen, chosen_m
 
     def check(
-        self,
-        geometry: RotaryGeometry,
-        seq_len: SeqLen = None,
-        head_dim: int | None = None,
+        self, geometry: RotaryGeometry, seq_len: SeqLen = None, head_dim: int | None = None
     ) -> None:
         for factor in self.factors:
             self.with_inner_factor(factor).check(geometry, seq_len, head_dim)
