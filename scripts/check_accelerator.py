@@ -21,13 +21,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from rope_jax.attention.backends import BACKENDS, AttentionName
 from rope_jax.attention.base import Inputs
@@ -88,12 +89,11 @@ def meshes(backend: AttentionName) -> Iterator[MeshConfig]:
             yield MeshConfig(data=count // 2, context=2)
 
 
-def inputs(
-    rows: int, length: int
-) -> tuple[
-    Float[Array, "B S N H"], Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"]
-]:
-    """Draw q, k and v in bfloat16, and segment ids of documents of some 200 tokens."""
+def inputs(rows: int, length: int) -> tuple[Array, Array, Array, Array]:
+    """Draw q [B, S, N, H], k and v [B, S, K, H] in bfloat16, and segment ids [B, S].
+
+    Documents have some 200 tokens.
+    """
     rng = np.random.default_rng(0)
     q, k, v = (
         jnp.asarray(rng.standard_normal((rows, length, heads, H)), jnp.bfloat16)
@@ -190,17 +190,6 @@ def worst_angle() -> float:
     return float(max(np.abs(cos - np.cos(angles)).max(), np.abs(sin - np.sin(angles)).max()))
 
 
-class NoCheckpoints:
-    """Checkpoints that are not saved."""
-
-    def save(self, step: int, state: Any) -> None:
-        """Do nothing."""
-
-    def steps(self) -> list[int]:
-        """Return no step."""
-        return []
-
-
 def train_guarded(folder: Path) -> None:
     """Train a few steps; an error if the loop waits for a result that it has not asked for."""
     rng = np.random.default_rng(0)
@@ -222,7 +211,7 @@ def train_guarded(folder: Path) -> None:
     corpus = open_corpus(config.data, ByteTokenizer())
     program = Program(resolve_run(config), corpus.tokenizer.vocab_size, Placement(config.mesh))
     progress = TrainingProgress(plain_console(quiet=True), stage["steps"], 0)
-    checkpoints: Any = NoCheckpoints()
+    checkpoints: Any = SimpleNamespace(save=lambda step, state: None, steps=list)
     trainer = Trainer(program, corpus, checkpoints, Log(), progress, peak_flops()[0])
     state = program.fresh_state()
     with jax.transfer_guard_device_to_host("disallow"):
@@ -254,8 +243,8 @@ def comparisons(length: int) -> Iterator[tuple[str, float]]:
 
 def split(mesh: MeshConfig) -> str:
     """Return the axes of a mesh in words."""
-    sizes = {"data": mesh.data, "tensor": mesh.tensor, "context": mesh.context}
-    return " × ".join(f"{axis} {n}" for axis, n in sizes.items() if (n or 1) > 1) or "one device"
+    sizes = mesh.model_dump().items()
+    return " × ".join(f"{axis} {n}" for axis, n in sizes if (n or 1) > 1) or "one device"
 
 
 def main() -> None:

@@ -4,14 +4,24 @@ Shapes: B batch, T query length, S key length, N heads, K key-value heads, H hea
 keys, V that of values.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from rope_jax.positions.interaction import Interaction, Params
 from rope_jax.positions.zigzag import ZigZag
+
+# The name of what a remat policy keeps of attention for the backward pass.
+ATTENDED = "attended"
+# What JAX calls the forward pass of cuDNN's attention, whose results cannot be marked from outside.
+CUDNN_FORWARD = "dot_product_attention_fwd_wrapper"
+
+Arrays = TypeVar("Arrays")
 
 
 class Inputs(NamedTuple):
@@ -99,3 +109,18 @@ class Backend:
             `has_precision`; others are given queries, keys and values that are rounded already.
         """
         raise NotImplementedError
+
+
+def attended(results: Arrays) -> Arrays:
+    """Mark results of attention that the backward pass reads besides queries, keys and values.
+
+    A function with a derivative of its own must mark all that its forward rule saves: otherwise the
+    rest would be computed again, and so the output too.
+    """
+    return jax.tree.map(lambda x: checkpoint_name(x, ATTENDED), results)
+
+
+def keep_attended(primitive: Primitive, *_: object, **parameters: object) -> bool:
+    """Keep attention's results: a policy of `jax.checkpoint`."""
+    marked = primitive.name == "name" and parameters["name"] == ATTENDED
+    return marked or primitive.name == CUDNN_FORWARD

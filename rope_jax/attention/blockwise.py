@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int
 
-from rope_jax.attention.base import Backend, Inputs
+from rope_jax.attention.base import Backend, Inputs, attended
 from rope_jax.attention.blocks import (
     Blocks,
     Visit,
@@ -25,7 +25,6 @@ from rope_jax.attention.blocks import (
     value_gradients,
     weighted_values,
 )
-from rope_jax.attention.remat_names import attended
 from rope_jax.positions.interaction import Interaction, Params
 
 __all__ = ["Blockwise"]

@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Int
 
-from rope_jax.attention.base import Backend, Inputs
+from rope_jax.attention.base import Backend, Inputs, attended
 from rope_jax.attention.blocks import document_positions
 from rope_jax.attention.blockwise import Blockwise
-from rope_jax.attention.remat_names import attended
 from rope_jax.kernels.loading import call_kernel, floats, load_kernels
 from rope_jax.positions.interaction import Interaction, dot_product, plus_by_distance
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from rope_jax.attention.base import Backend, Inputs
+from rope_jax.attention.base import Backend, Inputs, attended
 from rope_jax.attention.blocks import (
     document_positions,
     masked_logits,
@@ -22,7 +22,6 @@ from rope_jax.attention.blocks import (
     value_gradients,
     weighted_values,
 )
-from rope_jax.attention.remat_names import attended
 from rope_jax.positions.interaction import Indices, Interaction
 from rope_jax.positions.mask import BandMask
 from rope_jax.positions.zigzag import ZigZag

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Int
 
-from rope_jax.attention.base import Backend
-from rope_jax.attention.remat_names import attended
+from rope_jax.attention.base import Backend, attended
 
 # Shorter chunks compute fewer scores (chunk per query); longer ones make larger products and keep
 # fewer running sums for the backward pass. Of 16 to 512, 32 was the fastest on a CPU, or within 7%

@@ -14,9 +14,8 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jaxtyping import Array, Float
 
-from rope_jax.attention.base import Inputs
+from rope_jax.attention.base import ATTENDED, Inputs
 from rope_jax.attention.blockwise import PlainKernel
-from rope_jax.attention.remat_names import ATTENDED
 from rope_jax.positions.zigzag import ZigZag, tokens_of_parts
 
 _LANES = 128  # the kernel's block sizes are multiples of this

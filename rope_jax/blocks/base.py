@@ -10,13 +10,13 @@ from typing import Literal
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
-from pydantic import BaseModel, ConfigDict
 
 from rope_jax.attention.backends import BACKENDS, Backend
 from rope_jax.collectives import EVERYWHERE, FSDP, SINGLE_DEVICE, TENSOR, Collectives, Sharding
 from rope_jax.kernels.projections import project, projected
 from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.rope.geometry import Layout
+from rope_jax.rope.settings import Settings
 
 __all__ = [
     "COLUMN_PARALLEL",
@@ -100,12 +100,8 @@ class DecoderSpec:
         return "float32" if self.product_dtype == "float32" else self.dtype
 
 
-class BlockConfig(BaseModel):
-    """Settings of a block, under the name `type`, nested in the module that they build."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-    type: str
+class BlockConfig(Settings):
+    """Settings of a block, nested in the module that they build."""
 
     def build(self, spec: DecoderSpec, rngs: nnx.Rngs) -> nnx.Module:
         """Return the module with fresh parameters. Their order decides the random numbers."""

@@ -1,4 +1,7 @@
-"""`experts`: a mixture of experts, of which each token is given to a few by a router."""
+"""`experts`: a mixture of experts, of which each token is given to a few by a router.
+
+Shapes: tokens: B·S; D model, F hidden layer of an expert, E experts, C of them chosen for a token.
+"""
 
 import functools
 from typing import Literal
@@ -145,14 +148,14 @@ class Experts(FeedForward):
         weights, chosen, shares = self.router(x)
         tokens, each = chosen.shape
         order = jnp.argsort(chosen.reshape(-1))  # choices by expert
-        places = jnp.argsort(order)  # where the choices of each token are
+        inverse = jnp.argsort(order)  # where the choices of each token are
         uses = jnp.bincount(chosen.reshape(-1), length=config.num_experts)
-        rows = gather_rows(x.astype(self.spec.factor_dtype), order // each, places)
+        rows = gather_rows(x.astype(self.spec.factor_dtype), order // each, inverse)
         if config.scaled == "inputs":
             rows = rows * weights.reshape(-1)[order][:, None].astype(rows.dtype)
             weights = jnp.ones_like(weights)
         rows = projected(self.experts(rows, uses))
-        of_token = gather_rows(rows, places, order).reshape(tokens, each, -1).astype(jnp.float32)
+        of_token = gather_rows(rows, inverse, order).reshape(tokens, each, -1).astype(jnp.float32)
         share = (of_token * weights[..., None]).sum(axis=1).astype(x.dtype)
         out = projected(mesh.sum_over_tensor(share))
         if config.shared_expert_intermediate_size is not None:
@@ -179,8 +182,8 @@ class Router(nnx.Module):
 
     def __call__(
         self, x: Float[Array, "tokens D"]
-    ) -> tuple[Float[Array, "tokens K"], Int[Array, "tokens K"], Float[Array, "tokens E"]]:
-        """Return the weights of the K experts chosen, these, and each expert's share.
+    ) -> tuple[Float[Array, "tokens C"], Int[Array, "tokens C"], Float[Array, "tokens E"]]:
+        """Return the weights of the C experts chosen, these, and each expert's share.
 
         The shares of a token are its scores over their sum.
         """

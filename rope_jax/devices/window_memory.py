@@ -65,25 +65,25 @@ def window_bytes(
     context, tensor: how many devices share the window and the heads. Each has the keys and values
         of the whole window.
     """
-    itemsize, own = _itemsize(model), -(-length // context)
+    itemsize, queries = _itemsize(model), -(-length // context)
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
     feed_forward = max(
         feed_forward.activation_floats_per_token(model) for feed_forward, _ in model.stacks.values()
     )
-    wide = max(3 * heads + 3 * kv_heads, feed_forward)
+    results = max(3 * heads + 3 * kv_heads, feed_forward)
     keys_and_values = itemsize * length * 2 * kv_heads // tensor
     # among the results, except where devices share the window: these gather, and then order them
     cache = keys_and_values * (1 if context == 1 else 2) - keys_and_values // context
     # Measured: XLA allocates several chunks of query rows at once.
-    scores = 1.2 * model.num_attention_heads * length * own
+    scores = 1.2 * model.num_attention_heads * length * queries
     if not model.backend.is_softmax:
         scores = 0.0
     elif not model.backend.quadratic_memory:
         scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2
     vocabulary = vocab_size // tensor
-    logits = min(own * vocabulary, max(MAX_LOGITS, vocabulary))
-    activations = itemsize * own * (2 * model.hidden_size + wide // tensor)
+    logits = min(queries * vocabulary, max(MAX_LOGITS, vocabulary))
+    activations = itemsize * queries * (2 * model.hidden_size + results // tensor)
     return activations + cache + max(int(_FLOAT32 * scores) // tensor, _FLOAT32 * logits)
 
 

@@ -3,7 +3,7 @@
 Accelerators multiply with `jax.lax.ragged_dot`. On a CPU, XLA expands that into a product of every
 row with every group's matrix; here, blocks of rows are multiplied by the matrix of one group.
 
-Shapes: R rows, ordered by group; G groups; D inputs, F outputs; T tokens, K of the rows for each.
+Shapes: R rows, ordered by group; G groups; D inputs, F outputs; T tokens, C of the rows for each.
 """
 
 import functools
@@ -150,22 +150,22 @@ def _block(x: Array, sizes: Array) -> int:
 
 @jax.custom_vjp
 def gather_rows(
-    x: Float[Array, "T D"], index: Int[Array, " R"], places: Int[Array, " R"]
+    x: Float[Array, "T D"], index: Int[Array, " R"], inverse: Int[Array, " R"]
 ) -> Float[Array, "R D"]:
-    """Return x[index], of which the rows places[K·t : K·(t + 1)] are those of x[t].
+    """Return x[index], of which the rows inverse[C·t : C·(t + 1)] are those of x[t].
 
     With these, its derivative is a gather; XLA's scatter adds one row at a time on a CPU.
     """
     return x[index]
 
 
-def _take(x: Array, index: Array, places: Array) -> tuple[Array, tuple[Array, int]]:
-    return x[index], (places, x.shape[0])
+def _take(x: Array, index: Array, inverse: Array) -> tuple[Array, tuple[Array, int]]:
+    return x[index], (inverse, x.shape[0])
 
 
 def _put_back(saved: tuple[Array, int], dy: Array) -> tuple[Array, None, None]:
-    places, count = saved
-    return dy[places].reshape(count, -1, dy.shape[1]).sum(axis=1), None, None
+    inverse, count = saved
+    return dy[inverse].reshape(count, -1, dy.shape[1]).sum(axis=1), None, None
 
 
 gather_rows.defvjp(_take, _put_back)

@@ -1,6 +1,6 @@
 """FLOPs of a model, from its config without tracing anything.
 
-Notation: N heads, H head dim, L layers, T length.
+Notation: N heads, H head dim, L layers, S tokens per window.
 
 vocab_size is the model's own, in every function.
 """
@@ -9,12 +9,12 @@ from rope_jax.model.spec import ModelSpec
 
 
 def flops_per_token(model: ModelSpec, vocab_size: int, seq_len: int) -> float:
-    """Model FLOPs of one training token, forward and backward: 6·(matrices) + 6·L·N·H·T.
+    """Model FLOPs of one training token, forward and backward: 6·(matrices) + 6·L·N·H·S.
 
     The matrices are the projections and the output head; the embedding look-up is free. The
-    second term is causal attention, in which a query sees T/2 keys on average; linear attention
+    second term is causal attention, in which a query sees S/2 keys on average; linear attention
     has none. Recomputation (remat) does not count. As in PaLM, arXiv 2204.02311, appendix B,
-    except that a query there sees T keys.
+    except that a query there sees S keys.
     """
     return 3 * sum(_forward_flops(model, vocab_size, seq_len))
 

@@ -165,9 +165,9 @@ def _target_logits(
     if mesh.tensor == 1:
         return jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     size = logits.shape[1]
-    own = targets - mesh.own_vocabulary(size)
-    values = jnp.take_along_axis(logits, jnp.clip(own, 0, size - 1)[:, None], axis=-1)[:, 0]
-    return mesh.sum_over_tensor(jnp.where((own >= 0) & (own < size), values, 0.0))
+    column = targets - mesh.own_vocabulary(size)
+    values = jnp.take_along_axis(logits, jnp.clip(column, 0, size - 1)[:, None], axis=-1)[:, 0]
+    return mesh.sum_over_tensor(jnp.where((column >= 0) & (column < size), values, 0.0))
 
 
 def _by_chunk(chunk: Callable[..., Any], size: int, *arrays: Array) -> list[Array]:

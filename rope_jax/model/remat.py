@@ -5,7 +5,7 @@ from typing import ParamSpec, TypeVar
 
 import jax
 
-from rope_jax.attention.remat_names import keep_attended
+from rope_jax.attention.base import keep_attended
 from rope_jax.kernels.projections import PROJECTED
 from rope_jax.model.spec import RematName
 

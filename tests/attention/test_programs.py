@@ -10,7 +10,7 @@ from jax._src.cudnn import fused_attention_stablehlo
 from jax.extend.core import jaxprs_in_params
 
 from rope_jax.attention.backends import BACKENDS
-from rope_jax.attention.remat_names import CUDNN_FORWARD, keep_attended
+from rope_jax.attention.base import CUDNN_FORWARD, keep_attended
 from rope_jax.attention.splash import Splash
 from rope_jax.config import resolve
 from rope_jax.config.model import ModelConfig
