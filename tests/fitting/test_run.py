@@ -302,10 +302,6 @@ REFUSED = {
         {"start": START_BEYOND},
         "start: rerope: map.window: 16 put the first of 64 tokens at distance 16, outside",
     ),
-    "nothing changes": (
-        {"start": {"type": "pi", "factor": 4}},
-        "start: pi-4: learn: far_phase belongs to far keys, of which only a map knows",
-    ),
 }
 
 
