@@ -1,10 +1,10 @@
-"""Attack training, sweeps and comparisons; nothing may be lost, hang, or be wrong without a word.
+"""Attack training and sweeps; nothing may be lost, hang, or be wrong without a word.
 
     python scripts/chaos.py                          # 100 cases, about 20 minutes
     python scripts/chaos.py --cases 40 --seed 7
     python scripts/chaos.py --only kills signals
 
-A tiny run is trained, swept and compared without any disturbance. Then, by category:
+A tiny run is trained and swept without any disturbance. Then, by category:
 
 kills      SIGKILL at a random moment. The run or sweep that ends despite it is the same as the
            undisturbed one, bit by bit.
@@ -48,13 +48,12 @@ data: {type: text, files: [texts/*.txt], validation_fraction: 0.2, test_fraction
        cache_dir: cache}
 """
 LAST_STEP = "20"
-TRAIN, SWEEP, COMPARE = "train", "sweep", "compare"
+TRAIN, SWEEP = "train", "sweep"
 # The arguments of each command, on the run below "copy".
 COMMANDS = {
     TRAIN: ["run.yaml", "runs_dir=copy"],
     SWEEP: ["copy/run", "name=swept", "lengths=[16,64,128]", "resamples=200",
             "scalings=[trained,none]"],
-    COMPARE: ["copy/run", "output=copy/compared", "resamples=200"],
 }  # fmt: skip
 # Seconds: the grace of rope_jax.stopping with what a busy machine may add to it, and until a
 # command counts as hanging.
@@ -93,7 +92,7 @@ class Bench:
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
-        """Train, sweep and compare without any disturbance; exit if that fails."""
+        """Train and sweep without any disturbance; exit if that fails."""
         self.folder, self.run = folder, folder / "copy" / "run"
         (folder / "run.yaml").write_text(CONFIG)
         (folder / "texts").mkdir()
@@ -161,7 +160,7 @@ class Bench:
     def leave_work(self, name: str, chance: random.Random) -> None:
         """Copy the undisturbed run without what the command then has to make again."""
         deleted = {TRAIN: chance.choice((f"checkpoints/{LAST_STEP}", "")), SWEEP: "evals"}
-        self.copy(*[deleted[name]] if name in deleted else [])
+        self.copy(deleted[name])
 
     def again(self, name: str) -> str | None:
         """Run a command to its end, with nothing that disturbs it; return what is wrong then."""
@@ -179,11 +178,8 @@ class Bench:
             # the record of a checkpoint has a fingerprint of each of its arrays
             record = self.run / "checkpoints" / LAST_STEP / "fingerprint" / "metadata"
             return record.read_bytes(), (self.run / "metrics.jsonl").read_bytes()
-        path, without = self.run / "evals/swept/results.csv", "seconds"
-        if name == COMPARE:
-            path, without = self.run.parent / "compared/comparison.csv", "run"
-        with path.open(newline="") as file:
-            return [{k: v for k, v in row.items() if k != without} for row in csv.DictReader(file)]
+        with (self.run / "evals/swept/results.csv").open(newline="") as file:
+            return [row | {"seconds": ""} for row in csv.DictReader(file)]
 
 
 Case = tuple[str, str | None]
@@ -219,7 +215,6 @@ DAMAGED = (
     (TRAIN, (f"checkpoints/{LAST_STEP}",), "copy/run/**/*"),
     *[(name, (), "copy/run/**/*") for name in COMMANDS],
     (SWEEP, ("evals/swept",), "copy/run/evals/.*.journal"),  # as if it was killed at its end
-    (COMPARE, (), "copy/run/evals/swept/*"),
 )
 
 
@@ -227,16 +222,15 @@ def damage(bench: Bench, chance: random.Random) -> Case:
     """Damage one file that a command reads: it says so, or gives the same figures as without."""
     name, deleted, where = chance.choice(DAMAGED)
     bench.copy(*deleted)
-    unread = {".lock", "checkpoints"} if name == COMPARE else {".lock"}
     paths = [path for path in bench.folder.glob(where) if path.is_file()]
-    paths = [p for p in paths if not unread & {*p.parts} and "tfevents" not in p.name]
-    path = chance.choice(sorted(paths))
+    read = [path for path in paths if path.name != ".lock" and "tfevents" not in path.name]
+    path = chance.choice(sorted(read))
     what = f"{name} after {_damage(path, chance)} {path.relative_to(bench.folder)}"
     outcome = bench.execute(name)
     problem = outcome.problem(0, 2)
     if problem is None and outcome.status == 0:
         # a sweep goes back to the checkpoint before a damaged one, and says so
-        warned = name != TRAIN and ("using step" if name == SWEEP else "damaged") in outcome.out
+        warned = name == SWEEP and "using step" in outcome.out
         problem = None if warned else bench.difference(name)
     return what, problem
 

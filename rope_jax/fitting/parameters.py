@@ -291,7 +291,7 @@ def _numbers_at_start(
     training: TrainingConfig, config: FitConfig, scaling: Scaling, map_: PositionMap | None
 ) -> tuple[FittedParams, tuple[int, ...]]:
     """Return the numbers of the start, with an axis for everything learned, and the borders."""
-    learn, n, all_heads = set(config.learn), config.length[-1], training.model.num_attention_heads
+    learn, all_heads = set(config.learn), training.model.num_attention_heads
     layers, heads, kv_heads = _axes(training, config)
     frequencies = training.rotary_layers.frequencies(scaling)
     theta = _exact(frequencies)
@@ -305,32 +305,30 @@ def _numbers_at_start(
     if "query_scale" in learn or "scale_s" in given:
         scale = scaling.query_scale  # s·max(1, ln n / ln L)^p; s is 1 unless it is constant
         p = scale.p if isinstance(scale, PowerScale) else float(isinstance(scale, LogN))
-        one = np.ones((1, 1))
         s = scale.s if isinstance(scale, ConstantScale) else 1.0
-        numbers["scale_s"] = _full(given.get("scale_s", s * one), layers, heads)
-        numbers["scale_p"] = _full(given.get("scale_p", p * one), layers, heads)
-    borders: tuple[int, ...] = ()
-    if map_ is not None:
-        borders, far, phase, amplitude = _far(map_, theta, training, config, scaling)
-        if borders:
-            if "far_divisor" in learn and not far.any():
-                raise ValueError(
-                    f"learn: far_divisor: the far keys of {map_.type} have frequency 0, which no "
-                    "divisor changes; learn far_frequencies, or start from leaky_rerope"
-                )
-            numbers["far_inv_freq"] = _full(far, layers, kv_heads, axis=1)
-            # frequencies that differ between heads move the phase of every head
-            phases = all_heads if far.shape[2] > 1 else heads
-            numbers["far_phase"] = _full(phase, layers, phases, axis=1)
-            if "far_amplitude" in learn or (amplitude != 1).any():
-                numbers["far_amplitude"] = _full(amplitude, layers, heads, axis=1)
-            if "bias" in learn or "bias" in given:
-                # every head has its own row, learned or not: a bias is added by head
-                bias = given.get("bias", np.zeros((1, 1, 1)))
-                knots = 1 + max(1, math.ceil(math.log2(n / borders[0])))
-                more = max(0, knots - bias.shape[-1])  # constant beyond the last one
-                bias = np.pad(bias, ((0, 0), (0, 0), (0, more)), mode="edge")
-                numbers["bias"] = _full(bias, layers, all_heads)
+        numbers["scale_s"] = _full(given.get("scale_s", np.full((1, 1), s)), layers, heads)
+        numbers["scale_p"] = _full(given.get("scale_p", np.full((1, 1), p)), layers, heads)
+    if map_ is None or (isinstance(map_, FittedMap) and not map_.borders):
+        return FittedParams(**numbers), ()
+    borders, far, phase, amplitude = _far(map_, theta, training, config, scaling)
+    if "far_divisor" in learn and not far.any():
+        raise ValueError(
+            f"learn: far_divisor: the far keys of {map_.type} have frequency 0, which no "
+            "divisor changes; learn far_frequencies, or start from leaky_rerope"
+        )
+    numbers["far_inv_freq"] = _full(far, layers, kv_heads, axis=1)
+    # frequencies that differ between heads move the phase of every head
+    phases = all_heads if far.shape[2] > 1 else heads
+    numbers["far_phase"] = _full(phase, layers, phases, axis=1)
+    if "far_amplitude" in learn or (amplitude != 1).any():
+        numbers["far_amplitude"] = _full(amplitude, layers, heads, axis=1)
+    if "bias" in learn or "bias" in given:
+        # every head has its own row, learned or not: a bias is added by head
+        bias = given.get("bias", np.zeros((1, 1, 1)))
+        knots = 1 + max(1, math.ceil(math.log2(config.length[-1] / borders[0])))
+        more = max(0, knots - bias.shape[-1])  # constant beyond the last one
+        bias = np.pad(bias, ((0, 0), (0, 0), (0, more)), mode="edge")
+        numbers["bias"] = _full(bias, layers, all_heads)
     return FittedParams(**numbers), borders
 
 
@@ -369,8 +367,6 @@ def _far(
 ) -> tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray]:
     """Return the borders, θ' [F, l, k, pairs], and φ and a [F, l, h, pairs] of a map."""
     if isinstance(map_, FittedMap):
-        if not map_.borders:
-            return (), theta, theta, theta
         phase = map_.params["far_phase"]
         amplitude = map_.params.get("far_amplitude", np.ones_like(phase))
         return map_.borders, map_.params["far_inv_freq"], phase, amplitude
