@@ -287,8 +287,8 @@ def _position_keys(
     rotary_dim = training.geometry.rotary_dim
     if rotary_dim != head_dim and family.model_type not in MAY_ROTATE_PART:
         raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")
-    rotates = [own.type != "drope" for _, own in layers]
-    query_scales = {own.query_scale for _, own in layers if own.type == "drope"}
+    rotates = [applied.type != "drope" for _, applied in layers]
+    query_scales = {applied.query_scale for _, applied in layers if applied.type == "drope"}
     if family.model_type in UNROTATED_QUERIES_SCALED:
         keys |= _temperature(query_scales)
     elif query_scales - {None}:

@@ -81,9 +81,9 @@ def read_description(
         for name in _ROPE:
             if isinstance(given.get(name), Mapping):
                 given[name] = _without_left_over(given[name], name, left_over)
-                if own := family.defaults.get(LENGTH):  # Phi-3's counts at the top level alone
-                    own = given.get(LENGTH) or own
-                    if given[name].pop(LENGTH, own) != own:
+                if length := family.defaults.get(LENGTH):  # Phi-3's counts at the top level alone
+                    length = given.get(LENGTH) or length
+                    if given[name].pop(LENGTH, length) != length:
                         left_over.append(f"{name}.{LENGTH}")
         model = dict(family.fixed)
         for key in family.keys:
@@ -118,15 +118,15 @@ def text_part(hf: dict[str, Any]) -> dict[str, Any]:
     return hf
 
 
-def _family(kind: Any, text: Mapping[str, Any]) -> Family:
-    """Return the family of a model. kind: its model_type. text: the config of its text part."""
-    if isinstance(kind, str) and kind in REFUSED:
-        raise ValueError(f"model_type: {kind!r} {REFUSED[kind]}")
+def _family(model_type: Any, text: Mapping[str, Any]) -> Family:
+    """Return the family of a model_type. text: the config of the model's text part."""
+    if isinstance(model_type, str) and model_type in REFUSED:
+        raise ValueError(f"model_type: {model_type!r} {REFUSED[model_type]}")
     inside = text.get("model_type")
     family = FAMILIES.get(inside) if isinstance(inside, str) else None
-    if family is None or kind not in (inside, *family.multimodal):
+    if family is None or model_type not in (inside, *family.multimodal):
         code = "; code that comes with a model is never run" if text.get("auto_map") else ""
-        raise ValueError(f"model_type: {kind!r} is not one of {', '.join(FAMILIES)}{code}")
+        raise ValueError(f"model_type: {model_type!r} is not one of {', '.join(FAMILIES)}{code}")
     return family
 
 
@@ -136,12 +136,12 @@ def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -
     unread: gets the names of those keys. ValueError: one looks like a scaling meant to be used.
     """
     kept = {}
-    kind = rope.get("rope_type", rope.get("type")) or "default"
-    kind = "longrope" if kind == "su" else kind
+    rope_type = rope.get("rope_type", rope.get("type")) or "default"
+    rope_type = "longrope" if rope_type == "su" else rope_type
     for key, value in rope.items():
         if isinstance(value, Mapping):
             kept[key] = _without_left_over(value, f"{where}.{key}", unread)
-        elif value is None or key not in _LEFT_OVER.get(kind, ()):
+        elif value is None or key not in _LEFT_OVER.get(rope_type, ()):
             kept[key] = value
         elif key in _SCALES and value != 1:
             raise ValueError(
@@ -162,7 +162,7 @@ def _unread_positions(hf: Mapping[str, Any], family: Family) -> set[str]:
     if not family.windows.exist and hf.get("use_sliding_window") is not False:
         unread |= {"sliding_window", "use_sliding_window"}
         types = hf.get("layer_types")
-        if isinstance(types, list) and any(kind != "full_attention" for kind in types):
+        if isinstance(types, list) and any(name != "full_attention" for name in types):
             unread.add("layer_types")
     return unread
 
@@ -176,8 +176,8 @@ def _restated(hf: Mapping[str, Any], model: Mapping[str, Any], rope: Mapping[str
     fields |= model
     for key in (key for family in FAMILIES.values() for key in family.keys if key.name in hf):
         with contextlib.suppress(ValueError):  # not one of that family's values
-            own = key.read(hf)
-            if own and own.items() <= fields.items():
+            meant = key.read(hf)
+            if meant and meant.items() <= fields.items():
                 restated.add(key.name)
     return restated
 
@@ -200,15 +200,15 @@ def _rope(
     if main.type == "drope":
         geometry, main = layers.geometry, scaling
     pattern = []  # the settings in which each layer differs
-    for (own_geometry, own), window in zip(of_layers, windows, strict=True):
-        is_rotated = own.type != "drope"
+    for (layer_geometry, applied), window in zip(of_layers, windows, strict=True):
+        is_rotated = applied.type != "drope"
         settings: dict[str, Any] = {}
-        if is_rotated and own_geometry.base != geometry.base:
-            settings["base"] = own_geometry.base
+        if is_rotated and layer_geometry.base != geometry.base:
+            settings["base"] = layer_geometry.base
         # Such a layer keeps its scaling when a sweep replaces that of the others.
         is_local = bool(settings) or (family.local and window is not None)
-        if own != main or is_local or not is_rotated:
-            settings["scaling"] = own.model_dump(mode="json", exclude_none=True)
+        if applied != main or is_local or not is_rotated:
+            settings["scaling"] = applied.model_dump(mode="json", exclude_none=True)
         if window is not None:
             settings[family.windows.setting] = window
         pattern.append(settings)
@@ -237,10 +237,10 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
     is_new = "rope_parameters" in given
     for key, alias in family.aliases.items():
         # Keys of other names are ignored by the family's code; transformers 4.4x wrote both.
-        own = inside.get(key, given.get(alias, family.defaults[key]))
-        if given.pop(key, own) != own:
+        value = inside.get(key, given.get(alias, family.defaults[key]))
+        if given.pop(key, value) != value:
             raise ValueError(
-                f"{key}: is ignored by {family.model_type}, whose {alias} is {own}; remove it"
+                f"{key}: is ignored by {family.model_type}, whose {alias} is {value}; remove it"
             )
     for key, default in family.defaults.items():
         if key not in given and (key == LENGTH or not (is_new or key in inside)):

@@ -166,13 +166,6 @@ def test_an_output_matrix_is_changed_without_its_embedding(folder: Path) -> None
     assert "the output matrix no longer tied to the embedding" in said.getvalue()
 
 
-def test_names_with_the_name_of_the_adapter(folder: Path) -> None:
-    plain, path = merged(folder), folder / WEIGHTS
-    factors = load_file(path)
-    save_file({n.replace(".weight", ".default.weight"): f for n, f in factors.items()}, path)
-    assert_same(merged(folder), plain)
-
-
 def test_an_adapter_beside_a_model_is_ambiguous(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"")
     assert says(open_checkpoint, str(folder), None).startswith(
@@ -180,12 +173,13 @@ def test_an_adapter_beside_a_model_is_ambiguous(folder: Path) -> None:
     )
 
 
-def test_an_adapter_of_weights_under_a_prefix(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(".weight", ".default.weight"), (".model.layers", ".model.language_model.layers")],
+)
+def test_names_with_the_adapter_or_a_prefix(folder: Path, before: str, after: str) -> None:
     plain, path = merged(folder), folder / WEIGHTS
-    factors = load_file(path)
-    deeper = {n.replace(".model.layers", ".model.language_model.layers"): f
-              for n, f in factors.items()}  # fmt: skip
-    save_file(deeper, path)
+    save_file({n.replace(before, after): f for n, f in load_file(path).items()}, path)
     edit_tensors(folder.parent / "base", lambda name, tensor: (f"_orig_mod.{name}", tensor))
     assert_same(merged(folder), plain)
 

@@ -209,7 +209,9 @@ WRONG: tuple[Any, ...] = (
 @pytest.mark.parametrize("family", FAMILIES)
 def test_values_of_wrong_types_are_reported_or_have_no_effect(family: str) -> None:
     content = json.loads(golden_case(family).config)
-    changes = [{key: wrong} for key in sorted({*content, *POSITIONS}) for wrong in WRONG]
+    read_alike = FAMILIES["llama"].keys if family != "llama" else ()
+    keys = {key.name for key in FAMILIES[family].keys if key not in read_alike}
+    changes = [{key: wrong} for key in sorted({*keys, *POSITIONS}) for wrong in WRONG]
     for wrong in WRONG:
         changes.append({"rope_parameters": {"rope_type": wrong, "rope_theta": 1e4}})
         changes.append({"rope_parameters": LINEAR | {"factor": wrong}})

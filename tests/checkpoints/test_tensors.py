@@ -41,30 +41,6 @@ def test_joining_undoes_splitting(tensor: Tensor) -> None:
     np.testing.assert_array_equal(joined, array)
 
 
-def test_phi3s_qkv_has_all_queries_then_all_keys_then_all_values() -> None:
-    """As in Phi3Attention.forward: 4 query heads and 2 key-value heads of 3 dimensions."""
-    tensor = numbered(24, 5)
-    parts = Tensor(Row("qkv", QKV), QKV, (), [(12, 5), (6, 5), (6, 5)]).split(tensor)
-    for part, rows in zip(parts, (slice(12), slice(12, 18), slice(18, 24)), strict=True):
-        np.testing.assert_array_equal(part.T, tensor[rows])  # kernels are [inputs, outputs]
-
-
-@pytest.mark.parametrize("inputs", [(5,), ()], ids=["weight", "bias"])
-def test_gpt_neox_has_query_key_and_value_of_one_head_after_the_other(
-    inputs: tuple[int, ...],
-) -> None:
-    """As in GPTNeoXAttention.forward: view [heads, 3·head_dim], then chunk the last axis by 3."""
-    heads, head_dim = 4, 3
-    tensor = numbered(heads, 3, head_dim, *inputs)
-    kind = "kernel" if inputs else "bias"
-    row = Row("qkv", tuple(f"{name}/{kind}" for name in ("q", "k", "v")), groups=heads)
-    whole = tensor.reshape(heads * 3 * head_dim, *inputs)
-    parts = Tensor(row, row.paths, (), [(heads * head_dim, *inputs)] * 3).split(whole)
-    for which, part in enumerate(parts):
-        own = tensor[:, which].reshape(heads * head_dim, *inputs)
-        np.testing.assert_array_equal(part.T, own)
-
-
 ROWS = (
     Row("model.embed_tokens.weight", ("embed_tokens/embedding",)),
     Row("model.layers.{}.input_layernorm.weight", ("layers/input_layernorm/scale",)),

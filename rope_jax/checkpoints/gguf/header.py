@@ -97,26 +97,26 @@ class _Cursor:
         self.data, self.at = data, len("GGUF") + 4
         self._bytes = memoryview(data)  # type: ignore[arg-type]
 
-    def numbers(self, kind: int, count: int) -> list[Any]:
-        dtype = _NUMBERS[kind]
+    def numbers(self, value_type: int, count: int) -> list[Any]:
+        dtype = _NUMBERS[value_type]
         stored = self.data[self._next(count * dtype.itemsize)].view(dtype)
         # the shortest decimals, 1e-06 and not 9.999999974752427e-07
-        return [float(str(x)) for x in stored] if kind == 6 else stored.tolist()
+        return [float(str(x)) for x in stored] if value_type == 6 else stored.tolist()
 
-    def number(self, kind: int = 10) -> Any:
-        return self.numbers(kind, 1)[0]
+    def number(self, value_type: int = 10) -> Any:
+        return self.numbers(value_type, 1)[0]
 
     def string(self) -> str:
         length = int.from_bytes(self._bytes[self._next(8)], "little")
         return str(self._bytes[self._next(length)], "utf-8")
 
-    def value(self, kind: int) -> Any:
-        if kind == _STRING:
+    def value(self, value_type: int) -> Any:
+        if value_type == _STRING:
             return self.string()
-        if kind in _NUMBERS:
-            return self.number(kind)
-        if kind != _ARRAY:
-            raise ValueError(f"a value has type {kind}")
+        if value_type in _NUMBERS:
+            return self.number(value_type)
+        if value_type != _ARRAY:
+            raise ValueError(f"a value has type {value_type}")
         inside, count = self.number(4), self.number()
         if inside in _NUMBERS:
             return self.numbers(inside, count)

@@ -36,15 +36,15 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
     UserError: the file has none, or one that cannot be expressed.
     """
     given = _given(metadata)
-    kind = given.get("model")
+    model = given.get("model")
     needed = {"gpt2": "merges", "llama": "scores"}
-    if kind not in needed:
-        raise UserError(f"{file}: {_KEY}model: {kind!r} is not one of {', '.join(needed)}")
-    for key in ("tokens", needed[kind]):
+    if model not in needed:
+        raise UserError(f"{file}: {_KEY}model: {model!r} is not one of {', '.join(needed)}")
+    for key in ("tokens", needed[model]):
         if key not in given:
-            raise UserError(f"{file}: {_KEY}{key}: is missing, as a {kind} tokenizer needs it")
+            raise UserError(f"{file}: {_KEY}{key}: is missing, as a {model} tokenizer needs it")
     name = given.get("pre", "default")
-    if kind == "gpt2" and name not in _PATTERNS:
+    if model == "gpt2" and name not in _PATTERNS:
         raise UserError(f"{file}: {_KEY}pre: {name!r} is not one of {', '.join(sorted(_PATTERNS))}")
     tokens = given["tokens"]
     scores = given.get("scores") or [0.0] * len(tokens)
@@ -52,11 +52,11 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
     with errors_in(f"{file}: {_KEY}tokens: are not as many as scores and types: ", UserError):
         pieces = [Piece(*each) for each in zip(tokens, scores, types, strict=True)]
     bos = given.get("bos_token_id")
-    adds = given.get("add_bos_token", kind == "llama" or name in _WORDS["adds_bos"])
+    adds = given.get("add_bos_token", model == "llama" or name in _WORDS["adds_bos"])
     if adds and (bos is None or not 0 <= bos < len(tokens)):
         raise UserError(f"{file}: {_KEY}bos_token_id: is {bos}, which is no token")
-    with errors_in(f"{file}: {_KEY}{needed[kind]}: is damaged: ", UserError, Exception):
-        if kind == "gpt2":
+    with errors_in(f"{file}: {_KEY}{needed[model]}: is damaged: ", UserError, Exception):
+        if model == "gpt2":
             library = _byte_level(tokens, given["merges"], name)
         else:
             has_bytes = any(piece.type == _BYTE for piece in pieces)
