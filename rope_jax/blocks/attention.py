@@ -32,8 +32,6 @@ from rope_jax.positions.bands import Rotation
 from rope_jax.positions.interaction import Interaction, Scores, capped, plus_by_distance
 from rope_jax.positions.mask import BandMask
 
-__all__ = ["AttentionSpan", "GroupedQueryAttention", "LayerInputs", "SelfAttention", "attend"]
-
 QKV = tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"]]
 
 

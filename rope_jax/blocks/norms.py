@@ -12,8 +12,6 @@ from rope_jax.blocks.base import DecoderSpec, parameter
 from rope_jax.collectives import EVERYWHERE, TENSOR, Sharding
 from rope_jax.kernels.norms import rms_norm
 
-__all__ = ["LayerNorm", "Norm", "RMSNorm", "norm", "without_weights"]
-
 
 class RMSNorm(nnx.Module):
     """x / √(mean x² + ε) · (offset + scale) over the last axis, where a fresh factor is 1.

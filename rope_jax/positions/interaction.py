@@ -15,6 +15,11 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.positions.mask import BandMask
 
+__all__ = [
+    *("AddedValues", "Block", "Indices", "Interaction", "Logits", "Params", "Scores"),
+    *("capped", "dot_product", "plus_by_distance"),
+]
+
 Params = dict[str, Any]
 """Float32 arrays by name."""
 Logits = Float[Array, "B K G T S"]
