@@ -66,7 +66,6 @@ def run(page: str, folder: Path) -> Iterator[str]:
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "JAX_PLATFORMS": "cpu",
         "XDG_CACHE_HOME": str(folder / "cache"),
         "COLUMNS": "100",
         "NO_COLOR": "1",
@@ -137,6 +136,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--check", action="store_true", help="only report differences")
     check = parser.parse_args().check
+    os.environ["JAX_PLATFORMS"] = "cpu"
     page = PAGE.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         printed = list(run(page, Path(folder)))

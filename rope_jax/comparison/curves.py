@@ -1,7 +1,7 @@
 """Curves pooled over seeds, with paired differences from the baseline and the first group."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -312,42 +312,39 @@ class _Pooling:
             above_truncation=self._above_truncation(key, sums),
         )
 
-    def _paired(
-        self, sums: Sequence[Sums], others: Sequence[PointKey | None], among: Sequence[Sweep] = ()
-    ) -> Estimate | None:
-        """Pool over seeds the difference from another point of each; None if one is missing.
-
-        among: the sweeps that have the other points, in place of the group's own.
-        """
+    def _paired(self, sums: Sequence[Sums], others: Sequence[PointKey | None]) -> Estimate | None:
+        """Pool over seeds the difference from another point of each; None if one is missing."""
         differences = []
-        for one, other, sweep in zip(sums, others, among or self._sweeps, strict=True):
+        for one, other, sweep in zip(sums, others, self._sweeps, strict=True):
             if other is None or other not in sweep.sums:
                 return None
             differences.append(statistics.difference(one, sweep.sums[other]))
         return statistics.pooled_mean(differences, **self._bootstrap)
 
+    def _of_first(self, key_of: Callable[[Sweep, int], PointKey]) -> dict[int, Sums] | None:
+        """Return the sums of a point of the first group by seed; None if one lacks it."""
+        if self._first is None:
+            return None
+        step = self._first.newest
+        sweeps = self._first.sweeps_at(step)
+        if any(key_of(sweep, step) not in sweep.sums for sweep in sweeps):
+            return None
+        return {sweep.seed: sweep.sums[key_of(sweep, step)] for sweep in sweeps}
+
     def _difference_from_first(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
         """Return the difference from the first group; None if it lacks this point."""
-        if self._first is None or self._first is self._group:
+        others = self._of_first(lambda _, step: key._replace(step=step))
+        if others is None or self._first is self._group:
             return None
-        step = self._first.newest
-        other, theirs = key._replace(step=step), self._first.sweeps_at(step)
-        if any(other not in sweep.points_at(step) for sweep in theirs):
-            return None
-        others = [sweep.sums[other] for sweep in theirs]
-        return statistics.pooled_difference(sums, others, **self._bootstrap)
+        return statistics.pooled_difference(sums, list(others.values()), **self._bootstrap)
 
     def _above_truncation(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
-        """Difference from the reference: the first group's unscaled model at its window."""
-        if self._first is None or key.protocol != BASELINE:
+        """Return the difference from the first group's unscaled model at its window."""
+        others = self._of_first(truncation_key)
+        if others is None or key.protocol != BASELINE:
             return None
-        step = self._first.newest
-        theirs = {sweep.seed: sweep for sweep in self._first.sweeps_at(step)}
-        keys = {seed: truncation_key(sweep, step) for seed, sweep in theirs.items()}
-        if any(keys[seed] not in sweep.sums for seed, sweep in theirs.items()):
-            return None
-        seeds = [sweep.seed for sweep in self._sweeps]
-        if set(seeds) == theirs.keys():
-            return self._paired(sums, [keys[s] for s in seeds], [theirs[s] for s in seeds])
-        others = [sweep.sums[keys[seed]] for seed, sweep in theirs.items()]
-        return statistics.pooled_difference(sums, others, **self._bootstrap)
+        if {sweep.seed for sweep in self._sweeps} == others.keys():
+            pairs = zip(sums, (others[sweep.seed] for sweep in self._sweeps), strict=True)
+            differences = [statistics.difference(*pair) for pair in pairs]
+            return statistics.pooled_mean(differences, **self._bootstrap)
+        return statistics.pooled_difference(sums, list(others.values()), **self._bootstrap)

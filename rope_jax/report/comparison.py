@@ -9,7 +9,7 @@ from typing import Any
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.groups import Sweep, describe_settings
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, file_errors
 from rope_jax.extras import install_line, is_installed
 from rope_jax.plots.saving import save_figure
 from rope_jax.report import measured
@@ -153,16 +153,13 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[str]:
     if is_installed("plotly"):
         texts[PAGE] = format_page(comparison)
     figure = draw_comparison(comparison)
-    try:
+    with file_errors(folder, "written", "name another folder with output="):
         folder.mkdir(parents=True, exist_ok=True)
         if PAGE not in texts:
             (folder / PAGE).unlink(missing_ok=True)
         for name, text in texts.items():
             write_text(folder / name, text)
         save_figure(figure, folder / _FIGURES[0])
-    except OSError as error:
-        path = error.filename2 or folder
-        raise UserError(f"output: {path} cannot be written ({error.strerror})") from None
     return [name for name in FILES if name in texts or name in _FIGURES]
 
 

@@ -106,8 +106,8 @@ def _drawn(comparison: Comparison, curves: Sequence[Curve]) -> list[Curve]:
 
 def _layout(comparison: Comparison, curves: Sequence[Curve]) -> FigureLayout:
     groups, by_name = comparison.groups, assign_curve_styles(comparison)
-    key, by_group = shared_key(groups), assign_group_styles(comparison)
-    names = {group.label: describe_group(group, key=key) for group in groups}
+    by_group = assign_group_styles(comparison)
+    names = {group.label: describe_group(group) for group in groups}
     styles = curve_styles(comparison, curves)
     legend = {names[label]: look for label, look in by_group.items()} or dict(by_name)
     if len(curves) <= style.MAX_CURVES:
@@ -131,21 +131,11 @@ def _layout(comparison: Comparison, curves: Sequence[Curve]) -> FigureLayout:
     return FigureLayout(comparison, panel_of, styles, legend, with_others=True)
 
 
-def shared_key(groups: Sequence[Group]) -> str | None:
-    """Return the key in which all groups differ, if there is one and no other."""
-    keys = {key for group in groups for key in group.settings}
-    return keys.pop() if len(keys) == 1 and all(group.settings for group in groups) else None
-
-
-def describe_group(group: Group, *, key: str | None = None) -> str:
-    """Return a group's label with what distinguishes it: "wide: rope.base 500000".
-
-    key: the title names it, so only its value is written.
-    """
+def describe_group(group: Group) -> str:
+    """Return a group's label with what distinguishes it: "wide: rope.base 500000"."""
     if not group.settings:
         return group.label
-    text = describe_settings(group.settings, briefly=True) if key is None else group.settings[key]
-    return f"{group.label}: {text}"
+    return f"{group.label}: {describe_settings(group.settings, briefly=True)}"
 
 
 def _legend(layout: FigureLayout) -> list[Artist]:
@@ -217,12 +207,10 @@ def _distinct_styles(comparison: Comparison) -> dict[str, LineStyle]:
 
 
 def _title(comparison: Comparison) -> str:
-    groups, key = comparison.groups, shared_key(comparison.groups)
-    by = "" if key is None else f", by {key}"
-    title = describe_groups(comparison) + by
+    groups, title = comparison.groups, describe_groups(comparison)
     inches = style.WIDTHS[comparison.how.figure_width]
     if len(groups) > 1 and "\n" in panels.fold_title(title, inches):
-        title = f"{len(groups)} groups of runs{by}"  # legend, panels or labels name them
+        title = f"{len(groups)} groups of runs"  # legend, panels or labels name them
     if any(group.marked for group in groups):
         title += f"\n{MARK} CANNOT BE COMPARED with the groups before it; comparison.md says why"
     return title
