@@ -50,7 +50,6 @@ class JournalEntry(NamedTuple):
 # Keyed by `Job.key`.
 Journal = MutableMapping[str, JournalEntry]
 Progress = Callable[[str, float, float], object]
-Resuming = Callable[[int, int], None]
 # Called after every step with the scores of its windows.
 Tick = Callable[[Scores], None]
 
@@ -65,7 +64,6 @@ def measure(
     journal: Journal | None = None,
     programs: MutableMapping[Any, Any] | None = None,
     progress: Progress = lambda *_: None,
-    resuming: Resuming = lambda *_: None,
     cost: Callable[[int], float] = float,
 ) -> SweepResult:
     """Make the measurements of a plan. The other arguments are those of `evaluation.sweep`.
@@ -77,10 +75,6 @@ def measure(
     memory_gib = plan.sweep.config.memory_gib
     reader = Reader(nll_of_last, params, row_bytes, row_multiple, memory_gib, programs)
     journal = {} if journal is None else journal
-    # curves that read alike, such as all with an `auto` factor at the window, are one measurement
-    keys = {job.key for job in jobs}
-    if reused := len(keys & set(journal)):
-        resuming(reused, len(keys))
     _fill(journal, jobs, reader, progress, cost)
     made = [_measurement(job, journal[job.key], plan.token_bytes) for job in jobs]
     measurements = [m for m in made if isinstance(m, Measurement)]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rope_jax.config.load import validate
 from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.evaluation.measure import Journal, LastNLLFunction, Progress, Resuming, measure
+from rope_jax.evaluation.measure import Journal, LastNLLFunction, Progress, measure
 from rope_jax.evaluation.plan import SweepPlan, resolve_sweep
 from rope_jax.evaluation.results import SweepResult
 from rope_jax.model.loss import Scores
@@ -52,7 +52,6 @@ def sweep(
     journal: Journal | None = None,
     programs: MutableMapping[Any, Any] | None = None,
     progress: Progress = lambda *_: None,
-    resuming: Resuming = lambda *_: None,
     **settings: Any,
 ) -> SweepResult:
     """Measure a model's negative log-likelihood at context lengths past its window.
@@ -96,7 +95,6 @@ def sweep(
     progress(what, done, total): called before each program is compiled and each length is read, and
         after each step, with the length and the mean NLL so far, and the tokens read so far and in
         all; at the end with "done".
-    resuming(reused, total): called once if the journal holds `reused` measurements of this sweep.
 
     Raises UserError for bad input.
     """
@@ -126,5 +124,4 @@ def sweep(
         journal=journal,
         programs=programs,
         progress=progress,
-        resuming=resuming,
     )

@@ -101,13 +101,6 @@ def _measure(
         seconds = flops / reached_flops(peak_flops()[0])
         print_wrapped(console, f"time: {describe_duration(seconds)}, compiling not counted")
 
-    def resuming(reused: int, total: int) -> None:
-        text = f"resuming: {reused} of {total} measurements reused"
-        if reused == total:
-            text = f"nothing to measure: all {total} measurements were made before"
-            text += " (--again repeats them)"
-        console.print(text, style="dim")
-
     programs: dict[Any, Any] = {}
     results: list[Result] = []
     with SweepProgress(console, steps) as bar:
@@ -118,13 +111,17 @@ def _measure(
                 stopping.check()  # what has been measured is in the journal
                 show(*done)
 
+            plan, journal = planned.plans[step], journals[step]
+            # curves that read alike, as with `auto` factors at the window, are one measurement
+            keys = {job.key for job in plan.jobs()}
+            if reused := len(keys & set(journal)):
+                text = f"resuming: {reused} of {len(keys)} measurements reused"
+                if reused == len(keys):
+                    text = f"nothing to measure: all {reused} measurements were made before"
+                    text += " (--again repeats them)"
+                console.print(text, style="dim")
             result = loaded.measure(
-                planned.plans[step],
-                params,
-                journal=journals[step],
-                programs=programs,
-                progress=progress,
-                resuming=resuming,
+                plan, params, journal=journal, programs=programs, progress=progress
             )
             results.append((result, loaded.origin(step)))
     return planned, results

@@ -136,15 +136,13 @@ def test_an_interrupted_sweep_resumes_where_it_stopped(tokens):
     entries = ["trained", {"type": "pi", "factor": "auto"}, {"type": "none", "map": LEAKY}]
     settings = {"protocols": ["same_tokens", "per_position"], "memory_gib": gib(tokens)}
     settings["nll_of_last"] = of_last(cheap_nll)
-    read, resumed = [], []
+    read = []
     settings["progress"] = lambda what, done, total: read.append(total)
-    settings["resuming"] = lambda *counts: resumed.append(counts)
     journal = Interrupting(9)
     with pytest.raises(KeyboardInterrupt):
         run(entries, journal=journal, **settings)
     kept = dict(journal)
     result = run(entries, journal=kept, **settings)
-    assert resumed == [(9, len(kept))]
     part = read[-1]
     whole = run(entries, **settings)
     assert_equal(result, whole)
@@ -188,14 +186,3 @@ def test_measurements_with_other_settings_are_not_reused(complete_journal, chang
     found = run(**(BASE | change), journal=journal)
     assert len(journal) > len(complete_journal)
     assert_equal(found, run(**(BASE | change)))
-
-
-def test_only_measurements_of_this_sweep_count_as_reused():
-    journal, told = {}, []
-    settings = {"journal": journal, "resuming": lambda *call: told.append(call)}
-    run(["trained", NTK], **settings)
-    assert told == []  # an empty journal
-    # `none` is `trained` here: one entry of the journal serves both. The rest are of ntk.
-    run(["trained", "none", {"type": "pi", "factor": 2}], **settings)
-    run([PI], **settings)
-    assert told == [(4, 8), (1, 5)]  # the baseline, `trained` at the window
