@@ -99,14 +99,14 @@ class Experiment(NamedTuple):
 
     def _losses(self, way: Way, path: Path) -> dict[int, Above]:
         """Return a way's losses. A model for one length is shown at that length and the window."""
-        found = {
+        losses = {
             length: Above(*(float(row["above_truncation" + end]) for end in ("", "_low", "_high")))
             for length, row in self._rows(way, path).items()
         }
         if way.truncated:
             lengths = (length for length in self.lengths if length >= self.window)
-            return dict.fromkeys(lengths, found[self.window])
-        return found
+            return dict.fromkeys(lengths, losses[self.window])
+        return losses
 
     def _rows(self, way: Way, path: Path) -> dict[int, dict[str, str]]:
         found = {}
@@ -171,37 +171,15 @@ REFERENCE = Experiment(
         Way(ZERO_SHOT, "YaRN", "demo", "yarn-auto", shown=True),
         Way(ZERO_SHOT, "ReRoPE, logn", "demo", "rerope-logn", shown=True),
         Way("fitted", "far keys, at 512", "demo", "far-x4", "far-x4", shown=True),
-        Way(
-            "fitted",
-            "far keys, at 256 to 2,048",
-            "demo",
-            "far-all",
-            "far-all",
-            shown=True,
-        ),
-        Way(
-            "120 steps",
-            "at 128, truncated",
-            "extend-none-x1-120",
-            shown=True,
-            truncated=True,
-        ),
+        Way("fitted", "far keys, at 256 to 2,048", "demo", "far-all", "far-all", shown=True),
+        Way("120 steps", "at 128, truncated", "extend-none-x1-120", shown=True, truncated=True),
         Way("120 steps", "no scaling", "extend-none-x{factor}-120"),
         Way("120 steps", "YaRN", "extend-yarn-x{factor}-120", shown=True),
         Way(
-            "500 steps",
-            "at 128, truncated",
-            "extend-long-none-x1-500",
-            shown=True,
-            truncated=True,
+            "500 steps", "at 128, truncated", "extend-long-none-x1-500", shown=True, truncated=True
         ),
         Way("500 steps", "YaRN", "extend-long-yarn-x{factor}-500", shown=True),
-        Way(
-            "1,000 steps",
-            "at that length from the start",
-            "ceiling-x{factor}",
-            shown=True,
-        ),
+        Way("1,000 steps", "at that length from the start", "ceiling-x{factor}", shown=True),
     ),
     decimals=4,
     shown_factor=4,
@@ -217,13 +195,7 @@ COPYING = Experiment(
         Way(ZERO_SHOT, "YaRN", "copying", "yarn-auto", shown=True),
         Way(ZERO_SHOT, "ReRoPE, logn", "copying", "rerope-logn", shown=True),
         Way(ZERO_SHOT, "leaky ReRoPE, logn", "copying", "leaky_rerope-logn"),
-        Way(
-            "300 steps",
-            "at 128, truncated",
-            "copying-more-x1",
-            shown=True,
-            truncated=True,
-        ),
+        Way("300 steps", "at 128, truncated", "copying-more-x1", shown=True, truncated=True),
         Way("300 steps", "YaRN, at 512", "copying-yarn-x4", shown=True),
         Way("from the start", "at 512", "copying-long-x4", shown=True),
     ),
@@ -252,13 +224,7 @@ SMOLLM2 = Experiment(
         Way(ZERO_SHOT, "dual chunk attention", "smollm2", "dual_chunk"),
         Way(ZERO_SHOT, "STRING", "smollm2", "string"),
         Way(ZERO_SHOT, "StreamingLLM", "smollm2", "streaming", shown=True),
-        Way(
-            "100 steps",
-            "at 8,192, truncated",
-            "smollm2-short",
-            shown=True,
-            truncated=True,
-        ),
+        Way("100 steps", "at 8,192, truncated", "smollm2-short", shown=True, truncated=True),
         Way("100 steps", "PI by 2", "smollm2-pi", shown=True),
         Way("100 steps", "NTK-aware by 2", "smollm2-ntk"),
         Way("100 steps", "base 500,000", "smollm2-abf", shown=True),

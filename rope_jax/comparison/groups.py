@@ -19,7 +19,6 @@ from rope_jax.results.tasks import EffectiveLength
 MARK = "†"
 # A separator, "s" or "seed" if anything, and the digits: not the 2 of gpt2 nor the s of novels.
 _SEED_SUFFIX = re.compile(r"[-_.=](?:(?:s|seed)[-_.=]?)?\d+$")
-_MAX_NAMES = 4  # a larger group is named after its first and last run
 _MAX_IN_BRIEF = 3
 
 
@@ -142,14 +141,11 @@ def _distinct_labels(groups: Sequence[Sequence[Sweep]], *, with_sweep_name: bool
 
 
 def _stem(group: Sequence[Sweep]) -> str:
-    """Return the runs' shared name without the seed's suffix."""
+    """Return the runs' shared name without the seed's suffix, or else the first and last run."""
     if len(group) == 1:
         return group[0].run
-    shared = set.intersection(*({s.run, without_seed(s.run)} for s in group))
-    if shared - {""}:
-        return max(shared, key=len)
-    names = [sweep.run for sweep in group]
-    return ", ".join(names if len(names) <= _MAX_NAMES else (names[0], "…", names[-1]))
+    shared = set.intersection(*({s.run, without_seed(s.run)} for s in group)) - {""}
+    return max(shared, key=len, default=f"{group[0].run} to {group[-1].run}")
 
 
 def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:

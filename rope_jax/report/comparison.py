@@ -52,8 +52,7 @@ def results_texts(
     tables = task_tables(checkpoint, tasks, comparison.how.labels)
     parts = [f"# {escape_markdown(f'{checkpoint.run}, step {checkpoint.step}')}\n"]
     parts += _markdown_notes(comparison)
-    parts += [format_markdown(table, level=level) for table, level in _tables(comparison)]
-    parts += map(format_markdown, tables)
+    parts += map(format_markdown, (*_tables(comparison), *tables))
     return "\n".join(parts), "\n".join([comparison_latex(comparison), *map(format_latex, tables)])
 
 
@@ -61,31 +60,26 @@ def _markdown_notes(comparison: Comparison) -> list[str]:
     return [f"> {escape_markdown(note)}\n" for note in comparison.notes]
 
 
-def _tables(comparison: Comparison) -> Iterator[tuple[Table, int]]:
-    """Yield the tables by protocol, and after each the differences that are known.
-
-    With each its level of heading in Markdown; 0: none.
-    """
+def _tables(comparison: Comparison) -> Iterator[Table]:
+    """Yield the tables by protocol, and after each the differences that are known."""
     for protocol in comparison.protocols:
-        yield measured.measured_table(comparison, protocol), 2
-        for table in measured.difference_tables(comparison, protocol):
-            yield table, 0
+        yield measured.measured_table(comparison, protocol)
+        yield from measured.difference_tables(comparison, protocol)
 
 
 def comparison_markdown(comparison: Comparison) -> str:
     """Return notes, sources, and tables by protocol of each group's newest checkpoint."""
     parts = [f"# {escape_markdown(measured.describe_groups(comparison))}\n"]
     parts += _markdown_notes(comparison)
-    parts.append(format_markdown(measured.sources_table(comparison), level=0))
-    parts += [format_markdown(table, level=level) for table, level in _tables(comparison)]
-    parts += map(format_markdown, effective_tables(comparison.sweeps))
+    tables = *_tables(comparison), *effective_tables(comparison.sweeps)
+    parts += map(format_markdown, (measured.sources_table(comparison), *tables))
     return "\n".join(parts)
 
 
 def comparison_latex(comparison: Comparison) -> str:
     """Return notes as comments, and a tabular environment per table by protocol, for a paper."""
     notes = "".join(f"{line}\n" for line in latex_comments(*comparison.notes))
-    return "\n".join([*filter(None, [notes]), *(format_latex(t) for t, _ in _tables(comparison))])
+    return "\n".join([*filter(None, [notes]), *map(format_latex, _tables(comparison))])
 
 
 def comparison_csv(comparison: Comparison) -> str:

@@ -248,7 +248,7 @@ def _draw(layout: FigureLayout, title: str) -> Figure:
         figure, axes = panels.make_grid(count, columns, **grid, title=title, width=width)
         limits = vertical_limits(
             _values(points, layout),
-            list(_levels(layout, layout.panel_of)),
+            _levels(layout, layout.panel_of),
             is_above=layout.is_above,
             has_intervals=layout.has_intervals,
         )
@@ -319,26 +319,23 @@ def _draw_panel(axis: Axes, protocol: str, title: str, layout: FigureLayout) -> 
         opacity = style.BAND_OPACITY * min(1, _MAX_FULL_BANDS / fullest)
     for curve in shown:
         draw(curve, layout.styles[curve], opacity=opacity, label=curve.label)
-    levels = _levels(layout, shown) if protocol == BASELINE else {}
-    for value, labels in levels.items():
-        # of several, each in its group's colour if that has one
-        colors = {layout.styles[curve].color for curve in shown if [curve.group.label] == labels}
-        color = {"color": colors.pop()} if len(levels) > 1 and len(colors) == 1 else {}
-        axis.axhline(value, zorder=1.6, **(_TRUNCATION | color))
+    levels = _levels(layout, shown) if protocol == BASELINE else []
+    for level in levels:
+        axis.axhline(level, zorder=1.6, **_TRUNCATION)
 
 
-def _levels(layout: FigureLayout, curves: Iterable[Curve]) -> dict[float, list[str]]:
-    """Return the labels of the groups by what truncation gives, as the vertical axis shows it.
+def _levels(layout: FigureLayout, curves: Iterable[Curve]) -> list[float]:
+    """Return what truncation gives the groups, as the vertical axis shows it.
 
     The zero of losses above truncation, which is that of the first group, is left out.
     """
     if not layout.has_intervals:
-        return {}
+        return []
     levels = truncation_levels(curves)
     if not layout.is_above:
-        return {math.exp(nll): labels for nll, labels in levels.items()}
+        return [math.exp(nll) for nll in levels]
     zero = next(iter(truncation_levels(layout.panel_of)), 0.0)
-    return {nll - zero: labels for nll, labels in levels.items() if nll != zero}
+    return [nll - zero for nll in levels if nll != zero]
 
 
 def _values(points: Sequence[Point], layout: FigureLayout) -> NDArray[np.float64]:

@@ -172,7 +172,7 @@ def _truncation(plotted: Plotted, show: Show) -> dict[int, Estimate]:
     if show == "bits_per_byte":
         units = (p.bpb / p.nll for p in points if p.bpb and math.isfinite(p.bpb))
         unit = next(units, 1.0)
-    level = Estimate(unit * next(iter(levels)), math.nan, math.nan)
+    level = Estimate(unit * levels[0], math.nan, math.nan)
     return {point.length: level for point in points if point.length >= window}
 
 
@@ -289,13 +289,10 @@ def loss_cells(losses: Iterable[Estimate | None], show: Show = "perplexity") -> 
     ]
 
 
-def truncation_levels(curves: Iterable[Curve]) -> dict[float, list[str]]:
-    """Return the labels of the groups by what truncation to the window costs them, in nats."""
-    levels = {c.group.label: c.truncation for c in curves if c.truncation is not None}
-    groups: dict[float, list[str]] = {}
-    for label, nll in levels.items():
-        groups.setdefault(round(nll, 9), []).append(label)
-    return groups
+def truncation_levels(curves: Iterable[Curve]) -> list[float]:
+    """Return what truncation to the window costs the groups, in nats, each value once."""
+    levels = [curve.truncation for curve in curves if curve.truncation is not None]
+    return list(dict.fromkeys(round(nll, 9) for nll in levels))
 
 
 def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
@@ -328,7 +325,7 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
                 lines.append(Line(tuple(label(curve) for label in labels.values()), cells))
         if lines:
             yield Table(
-                title=protocol,
+                title="",
                 about=f"{about}, in nats per token, {pairing_text(points)}",
                 labels=tuple(labels),
                 columns=tuple(f"{n:,}" for n in lengths),

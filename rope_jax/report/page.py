@@ -138,7 +138,7 @@ def _chart(comparison: Comparison, protocol: str) -> dict[str, Any]:
     """
     plotted = measured.plotted_by(protocol, comparison.newest)
     lengths = sorted({p.last_position for points in plotted.values() for p in points.values()})
-    truncation = list(measured.truncation_levels(plotted)) if protocol == BASELINE else []
+    truncation = measured.truncation_levels(plotted) if protocol == BASELINE else []
     quantities: list[dict[str, Any]] = []
     for quantity, words in _quantities(comparison).items():
         curves = [[_value(p, quantity) for p in points.values()] for points in plotted.values()]

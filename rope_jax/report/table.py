@@ -58,7 +58,7 @@ class Table:
     """A table before it is written."""
 
     title: str
-    """The protocol or the task."""
+    """The protocol or the task; "" of a table that continues the one before it."""
     about: str
     """What its values are."""
     labels: tuple[str, ...]
@@ -110,8 +110,8 @@ def escape_markdown(text: str) -> str:
     return _MARKDOWN.sub(r"\\\g<0>", printable(text))
 
 
-def format_markdown(table: Table, *, level: int = 2) -> str:
-    """Return a heading (none with level 0), the caption and the table; the best values are bold."""
+def format_markdown(table: Table) -> str:
+    """Return the title, the caption and the table; the best values are bold."""
 
     def written(cell: Cell) -> str:
         bold = "**" * cell.is_best
@@ -126,7 +126,7 @@ def format_markdown(table: Table, *, level: int = 2) -> str:
     rule = ["---"] * left + ["---:"] * (len(table.heading) - left)
     heading = map(escape_markdown, table.heading)
     text = "".join(f"| {' | '.join(line)} |\n" for line in (heading, rule, *rows))
-    above = f"{'#' * level} `{table.title}`\n\n" if level else ""
+    above = f"## `{table.title}`\n\n" if table.title else ""
     caption = f"{escape_markdown(table.caption)}\n\n" if table.caption else ""
     return f"{above}{caption}{text}"
 

@@ -24,8 +24,8 @@ def test_a_group_is_labelled_by_its_runs_without_their_seeds(sweep_of):
         (("novels", "novels-s1"), "novels (2 seeds)"),
         (("demo-3", "demo-4"), "demo (2 seeds)"),
         (("llama-2", "llama-2-s1"), "llama-2 (2 seeds)"),
-        (("a0", "a1"), "a0, a1 (2 seeds)"),
-        (("s0", "s1", "s2", "s3", "s4"), "s0, …, s4 (5 seeds)"),
+        (("a0", "a1"), "a0 to a1 (2 seeds)"),
+        (("s0", "s1", "s2", "s3", "s4"), "s0 to s4 (5 seeds)"),
         (("gpt-2",), "gpt-2"),  # not pooled: it keeps its whole name
     ):
         made = [sweep_of(run, seed=seed) for seed, run in enumerate(runs)]

@@ -396,36 +396,6 @@ def test_few_groups_with_one_curve_share_a_panel_in_colours_of_their_own(several
     assert legend(figure) == [*groups, "95% interval", "truncation to the window"]
 
 
-def truncation_lines(axis):
-    """Return the colours of the lines of truncation, by perplexity."""
-    across = axis.get_yaxis_transform(which="grid")
-    lines = [line for line in axis.lines if line.get_transform() == across]
-    return {round(float(line.get_ydata()[0]), 6): line.get_color() for line in lines}
-
-
-@pytest.mark.parametrize("names", [["trained"], ["trained", "yarn-1", "yarn-2", "yarn-3"]])
-def test_several_groups_have_their_truncation_in_their_own_colours(several, names):
-    made = several(2, names)
-    shift = {made.groups[0]: 0.0, made.groups[1]: 0.5}
-    curves = [
-        replace(
-            c,
-            points=tuple(replace(p, nll=p.nll + shift[c.group]) for p in c.points),
-            truncation=c.truncation + shift[c.group],
-        )
-        for c in made.curves
-    ]
-    figure = draw_comparison(replace(made, curves=curves))
-    for axis in panels(figure).values():
-        colours = {line.get_label().split(":")[0]: line.get_color() for line in axis.lines}
-        low, high = sorted(truncation_lines(axis).items())
-        assert high[0] == pytest.approx(low[0] * np.exp(0.5), rel=1e-5)
-        assert (low[1], high[1]) == (colours["g0"], colours["g1"])
-    # one level of all groups has no colour of its own
-    for axis in panels(draw_comparison(made)).values():
-        assert list(truncation_lines(axis).values()) == ["0.4"]
-
-
 def test_a_figure_above_truncation_is_symlog_without_a_title(sweep_of):
     runs = sweep_of("one"), sweep_of("two", shift=-0.5, model="hidden_size: 32")
     chosen = {"labels": {"yarn-4": "YaRN"}, "colors": {"yarn-4": "#123456"}}
@@ -443,7 +413,7 @@ def test_a_figure_above_truncation_is_symlog_without_a_title(sweep_of):
         np.testing.assert_array_equal(lines[curve.label].get_ydata(), above)
     assert lines["two: YaRN"].get_color() == "#123456"
     first, second = found.groups
-    (other,) = truncation_lines(axis).keys() - {0.0}
-    levels = {curve.group: curve.truncation for curve in found.curves}
-    assert other == pytest.approx(levels[second] - levels[first], abs=1e-6)
+    (other,) = {round(level, 6) for level in levels(axis)} - {0.0}
+    truncation = {curve.group: curve.truncation for curve in found.curves}
+    assert other == pytest.approx(truncation[second] - truncation[first], abs=1e-6)
     assert "truncation of the other runs" in legend(figure)

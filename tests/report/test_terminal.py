@@ -99,15 +99,15 @@ def test_no_number_is_folded_however_narrow_the_console():
 
 
 def test_the_best_value_as_shown_is_marked_unless_most_have_it():
-    def marked(**nll):
-        table = [row(name, 16, value) for name, value in nll.items()]
-        lines = printed(table, checkpoint()).splitlines()
-        return [line.split()[0] for line in lines if "•" in line and "best" not in line]
-
-    assert marked(a=1.5, b=1.0, c=1.1) == ["b"]
-    assert marked(a=1.5, b=1.0, c=1.0001, d=1.1) == ["b", "c"]  # 2.72 and 2.72
-    assert marked(a=1.0, b=1.0, c=1.0, d=1.1) == []
-    assert marked(a=1.0) == []
+    for nll, best in (
+        ({"a": 1.5, "b": 1.0, "c": 1.1}, ["b"]),
+        ({"a": 1.5, "b": 1.0, "c": 1.0001, "d": 1.1}, ["b", "c"]),  # 2.72 and 2.72
+        ({"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.1}, []),
+        ({"a": 1.0}, []),
+    ):
+        rows = [row(name, 16, value) for name, value in nll.items()]
+        lines = printed(rows, checkpoint()).splitlines()
+        assert [line[0] for line in lines if "•" in line and "best" not in line] == best
 
 
 def test_few_units_mark_nothing_as_below_truncation_and_blocks_are_explained():
