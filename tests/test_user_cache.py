@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import pytest
@@ -64,6 +65,6 @@ def test_no_home_directory_means_no_cache(monkeypatch):
     def no_home(*_):
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr("pathlib.Path.expanduser", no_home)
+    monkeypatch.setattr(Path, "expanduser", no_home)
     user_cache.keep_compiled_programs()
     assert jax.config.jax_compilation_cache_dir is None

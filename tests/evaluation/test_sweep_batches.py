@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from rope_jax.errors import UserError
+from rope_jax.evaluation import measure
 from tests.evaluation.toy_model import (
     DOCUMENTS,
     LEAKY,
@@ -123,7 +124,7 @@ def test_equal_readings_run_once(entries, protocol, curves):
 def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
     monkeypatch, settings, says
 ):
-    monkeypatch.setattr("rope_jax.evaluation.measure.least_available", lambda: 64)
+    monkeypatch.setattr(measure, "least_available", lambda: 64)
     with pytest.raises(UserError, match=f"^{says}$"):
         run(lengths=[8, 64], programs={}, journal=Interrupting(0), **settings)
 

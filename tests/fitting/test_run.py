@@ -19,6 +19,7 @@ from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
+from rope_jax.fitting import run as fitting_run
 from rope_jax.fitting.fitter import Fit, FitState
 from rope_jax.fitting.step import FitStep
 from rope_jax.runs.directory import RunDirectory
@@ -72,7 +73,7 @@ def without_test_split():
         return dataclasses.replace(found, corpus=dataclasses.replace(found.corpus, test=empty))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rope_jax.fitting.run.load_model", loaded)
+        patch.setattr(fitting_run, "load_model", loaded)
         yield
 
 
@@ -229,7 +230,7 @@ def test_a_finished_fit_does_nothing_and_another_is_refused(run, quick, settings
 
 
 def test_numbers_that_cannot_change_the_start_are_refused_before_weights_are_read(run, monkeypatch):
-    monkeypatch.setattr("rope_jax.fitting.run.load_model", None)
+    monkeypatch.setattr(fitting_run, "load_model", None)
     for given in ({"start": "none"}, {"start": {"type": "yarn", "factor": 2}}):
         with pytest.raises(UserError, match=r"far_divisor belongs to far keys"):
             fitted(run, **QUICK | given | {"learn": ["far_divisor"]})
@@ -307,14 +308,12 @@ REFUSED = {
 
 def test_a_model_too_large_for_the_device_is_refused_before_its_weights_are_read(run, monkeypatch):
     memory = model.load_model(Session(*run, plain_console(quiet=True))).memory
-    monkeypatch.setattr(
-        "rope_jax.sweeps.model.newest_params", lambda *_: pytest.fail("they were read")
-    )
-    monkeypatch.setattr("rope_jax.sweeps.model.device_bytes", lambda: memory.weights - 1)
+    monkeypatch.setattr(model, "newest_params", lambda *_: pytest.fail("they were read"))
+    monkeypatch.setattr(model, "device_bytes", lambda: memory.weights - 1)
     with pytest.raises(UserError, match=r"^mesh\.fsdp: the weights,? .*take "):
         fitted(run, name="large")
     there_are = memory.weights + memory.window(64)  # a step reads four of these windows
-    monkeypatch.setattr("rope_jax.sweeps.model.device_bytes", lambda: there_are)
+    monkeypatch.setattr(model, "device_bytes", lambda: there_are)
     with pytest.raises(UserError, match=r"^batch_tokens: a step reads 4 × 64 .* GiB of weights, "):
         fitted(run, name="large")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rope_jax.config import resolve
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
@@ -14,6 +15,7 @@ from rope_jax.errors import UserError
 from rope_jax.model.cost import flops_per_token
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
+from rope_jax.training import run as training_run
 from rope_jax.training.loop import Trainer
 from rope_jax.training.run import describe_training, flops_after, train, warn_of_length
 from tests.training.conftest import Run, quiet
@@ -26,7 +28,7 @@ def directory(config: TrainingConfig) -> RunDirectory:
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile nothing before a run begins, for tests in which it does not begin."""
-    monkeypatch.setattr("rope_jax.training.run.compile_stages", lambda *_, **__: None)
+    monkeypatch.setattr(training_run, "compile_stages", lambda *_, **__: None)
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -93,7 +95,7 @@ def test_auto_products_are_decided_when_a_run_begins(
     asked = config(tmp_path, model=fields)
 
     def recorded(run: RunDirectory, *, has_amx: bool) -> TrainingConfig:
-        monkeypatch.setattr("rope_jax.config.resolve._multiplies_bfloat16", lambda: has_amx)
+        monkeypatch.setattr(resolve, "_multiplies_bfloat16", lambda: has_amx)
         return Session(run, asked, quiet()).recorded
 
     begun = recorded(directory(asked), has_amx=True)
