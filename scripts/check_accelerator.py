@@ -40,7 +40,7 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
-from rope_jax.devices.hardware import device_line, peak_flops
+from rope_jax.devices.hardware import device_line
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.positions.interaction import Interaction
@@ -211,8 +211,8 @@ def train_guarded(folder: Path) -> None:
     corpus = open_corpus(config.data, ByteTokenizer())
     program = Program(resolve_run(config), corpus.tokenizer.vocab_size, Placement(config.mesh))
     progress = TrainingProgress(plain_console(quiet=True), stage["steps"], 0)
-    checkpoints: Any = SimpleNamespace(save=lambda step, state: None, steps=list)
-    trainer = Trainer(program, corpus, checkpoints, Log(), progress, peak_flops()[0])
+    checkpoints: Any = SimpleNamespace(save=lambda step, state: None)
+    trainer = Trainer(program, corpus, checkpoints, Log(), progress)
     state = program.fresh_state()
     with jax.transfer_guard_device_to_host("disallow"):
         trainer.run(0, state)

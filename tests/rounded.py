@@ -12,7 +12,7 @@ from rope_jax.config.resolve import resolve_run
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
-from rope_jax.training.checkpoints import Checkpoints
+from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import provenance_of
 
@@ -33,7 +33,7 @@ def rounded_copy(run, config, folder, dtype="bfloat16", step=0):
         resolve_run(config), tokenizer.vocab_size, Placement(MeshConfig())
     ).abstract_state
     with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
-        state = checkpoints.restore(checkpoints.steps()[0], like)
+        state = checkpoints.restore(newest_step(run.checkpoints), like)
     # and back, so that a copy in float32 holds the same numbers
     params = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(dtype), state.params)
     provenance = provenance_of(new, open_corpus(config.data, tokenizer))

@@ -84,10 +84,6 @@ class Checkpoints:
                 )
             self._manager = ocp.CheckpointManager(path, options=options, item_handlers=handlers)
 
-    def steps(self) -> list[int]:
-        """Return the saved steps, newest first."""
-        return sorted(self._manager.all_steps(), reverse=True)
-
     def save(self, step: int, state: TrainState) -> None:
         """Start saving; return once the arrays are off the device. UserError: the last failed."""
         if step in self._manager.all_steps():
@@ -115,7 +111,7 @@ class Checkpoints:
         moved, if a checkpoint could not be read or if all are damaged.
         """
         damaged = dict[int, str]()
-        for step in self.steps():
+        for step in reversed(saved_steps(self.directory)):
             try:
                 state = self.restore(step, abstract)
                 break

@@ -16,7 +16,12 @@ from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.training.checkpoints import Checkpoints, DamagedCheckpoint, params_fingerprint
+from rope_jax.training.checkpoints import (
+    Checkpoints,
+    DamagedCheckpoint,
+    params_fingerprint,
+    saved_steps,
+)
 from rope_jax.training.optimizer import with_new_schedule
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import check_config, recorded_provenance
@@ -52,7 +57,7 @@ def start_from(
                 source.step, stored if init_from.optimizer else stored._replace(opt_state=None)
             )
         except DamagedCheckpoint as error:
-            others = ", ".join(str(step) for step in checkpoints.steps() if step != source.step)
+            others = ", ".join(str(n) for n in saved_steps(folder) if n != source.step)
             advice = f"name another step ({others})" if others else "train that run again"
             raise DamagedCheckpoint(f"init_from: {error}; {advice}") from error
     abstract_params = program.abstract_state.params

@@ -25,11 +25,12 @@ from rope_jax.data.batches import (
 from rope_jax.data.mix import mix_of
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
+from rope_jax.devices.hardware import peak_flops
 from rope_jax.errors import Stopped, UserError, shortage_as
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log, Scalars
-from rope_jax.training.checkpoints import Checkpoints
+from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program
 from rope_jax.training.step import (
@@ -95,7 +96,6 @@ class TrainingProgress(StepProgress):
 class Trainer:
     """Trains one run: its stages in order, with validation, logging and checkpoints.
 
-    peak_flops: FLOP/s of all devices together, the reference for MFU.
     validation_loss: nats per token at the last validation.
     """
 
@@ -104,7 +104,6 @@ class Trainer:
     checkpoints: Checkpoints
     log: Log
     progress: TrainingProgress
-    peak_flops: float
     sweep: TrainingSweep | None = None
     validation_loss: float | None = None
     # when the step under way began, unless it is the first one, which is not timed
@@ -199,8 +198,8 @@ class Trainer:
             self._log_step(span, step, metrics)
 
     def _diverged(self, step: int, what: str, advice: str) -> UserError:
-        saved = self.checkpoints.steps()
-        kept = f"the checkpoint of step {saved[0]} is kept" if saved else "nothing was saved yet"
+        saved = newest_step(self.checkpoints.directory)
+        kept = f"the checkpoint of step {saved} is kept" if saved else "nothing was saved yet"
         return UserError(
             f"step {step}: {what}; training stops, and {kept}. Lower optim.learning_rate or "
             f"{advice}, and train under another name"
@@ -218,7 +217,7 @@ class Trainer:
         if self._seconds:
             speed, self._seconds = span.tokens_per_step / float(np.mean(self._seconds)), []
             about = self.program.model.spec, self.program.vocab_size, span.stage.seq_len
-            mfu = speed * flops_per_token(*about) / self.peak_flops
+            mfu = speed * flops_per_token(*about) / peak_flops()[0]
             speeds = {"throughput/tokens_per_second": speed, "throughput/mfu": mfu}
             self.log.write(step, speeds, "throughput")
         if processes.is_first():  # which built only its own rows of the batch

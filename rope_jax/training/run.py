@@ -96,13 +96,13 @@ def _train(session: Session) -> None:
             already = f"{run.path}: already trained to step {config.last_step}"
             print_message(session.console, already)
             return
-        peak = _announce(session, program, corpus, done)
+        _announce(session, program, corpus, done)
         log = stack.enter_context(contextlib.closing(Log()))
         shown = yaml_block(dump(session.recorded))
         # a run that starts again repeats what was logged before its first step
         processes.on_first(lambda: log.open(run.path, done or -1).add(0, text("config", shown)))
         progress = TrainingProgress(session.console, config.last_step, done)
-        trainer = Trainer(program, corpus, checkpoints, log, progress, peak, sweep)
+        trainer = Trainer(program, corpus, checkpoints, log, progress, sweep)
         began = time.perf_counter()
         stopping.check()
         if state is None:
@@ -136,8 +136,8 @@ def _record_environment(
         run.write_environment(corpus.tokenizer.name, corpus, origin)
 
 
-def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> float:
-    """Print an overview of the run after step `done`; return the peak FLOP/s of all devices."""
+def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> None:
+    """Print an overview of the run after step `done`."""
     config, model = session.config, session.config.model
     peak, source = peak_flops()
     seconds = flops_after(done, config, program.vocab_size) / reached_flops(peak)
@@ -162,7 +162,6 @@ def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> 
         rows["resumes"] = f"after step {done:,} of {config.last_step:,}"
     print_overview(session.console, f"training {config.name}", rows)
     warn_of_length(config, session.warn)
-    return peak
 
 
 def describe_training(config: TrainingConfig) -> dict[str, str | list[str]]:
