@@ -66,9 +66,8 @@ from rope_jax.sweeps.resolve import resolve_run_sweep
 from rope_jax.training.program import Program
 
 _HOST_GPUS = 8
-# How many axes a slice of TPUs has, and a size to show.
-_AXES = {"v4": 3, "v5e": 2, "v5p": 3, "v6e": 2}
-_EXAMPLES = {1: "8", 2: "4x4", 3: "2x2x4"}
+# Sizes of slices of TPUs, one number per axis; hosts of GPUs have one.
+_EXAMPLES = {"v4": "2x2x4", "v5e": "4x4", "v5p": "2x2x4", "v6e": "4x4"}
 
 # A GPU as XLA's compiler wants it described, a GpuTargetConfigProto, with the figures that the
 # driver reports. What has a number here is the same for all of them.
@@ -119,12 +118,11 @@ class Target:
 
     def devices(self) -> Sequence[Any]:
         """Return the devices, for a compiler alone. UserError: none such."""
-        compilers = {
-            "tpu": ("libtpu",),
-            "gpu": ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"),
-        }
-        if not any(map(is_installed, compilers[self.chip.platform])):
-            extra = "tpu" if self.chip.platform == "tpu" else "cuda12"
+        compilers: tuple[str, ...] = ("libtpu",)
+        extra = "tpu"
+        if self.chip.platform == "gpu":
+            compilers, extra = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"), "cuda12"
+        if not any(map(is_installed, compilers)):
             raise UserError(
                 f"target: {self.text} needs its compiler; install it with {install_line(extra)}"
             )
@@ -152,17 +150,14 @@ def parse_target(text: str) -> Target:
     name, _, size = text.lower().partition(":")
     if name not in CHIPS:
         raise UserError(f"target: {explain_type(name, tuple(CHIPS))}; as in v5e:4x4 or h100:8")
-    axes = _AXES.get(name, 1)
-    if not re.fullmatch(rf"[1-9]\d{{0,3}}(x[1-9]\d{{0,3}}){{{axes - 1}}}", size):
-        kind = f"a slice has {axes} axes" if name in _AXES else "it is a number of GPUs"
-        raise UserError(f"target: {text}: {kind}, as in {name}:{_EXAMPLES[axes]}")
-    shape = tuple(map(int, size.split("x")))
-    if name not in _AXES:
+    sizes, example = size.split("x"), _EXAMPLES.get(name, "8")
+    if len(sizes) != len(example.split("x")) or not all(n.isdecimal() and int(n) for n in sizes):
+        raise UserError(f"target: {text}: give a size as in {name}:{example}")
+    shape = tuple(map(int, sizes))
+    if name not in _EXAMPLES:
         per_host = min(shape[0], _HOST_GPUS)
         if shape[0] % per_host:
-            raise UserError(
-                f"target: {text}: a host has {_HOST_GPUS} GPUs, so more are a multiple of that"
-            )
+            raise UserError(f"target: {text}: more than {_HOST_GPUS} GPUs are a multiple of that")
         shape = shape[0] // per_host, per_host
     return Target(f"{name}:{size}", shape)
 

@@ -20,10 +20,10 @@ def test_a_target_is_a_chip_and_the_shape_of_a_slice(text, shape):
     ("text", "message"),
     [
         ("v5", r"'v5' is not one of v4, v5e, .*; did you mean v5p or v5e\?; as in v5e:4x4"),
-        ("v5e", r"v5e: a slice has 2 axes, as in v5e:4x4$"),
-        ("v5p:4x4", r"v5p:4x4: a slice has 3 axes, as in v5p:2x2x4$"),
-        ("h100:2x4", r"h100:2x4: it is a number of GPUs, as in h100:8$"),
-        ("h100:12", r"h100:12: a host has 8 GPUs, so more are a multiple of that$"),
+        ("v5e", r"v5e: give a size as in v5e:4x4$"),
+        ("v5p:4x4", r"v5p:4x4: give a size as in v5p:2x2x4$"),
+        ("h100:2x4", r"h100:2x4: give a size as in h100:8$"),
+        ("h100:12", r"h100:12: more than 8 GPUs are a multiple of that$"),
     ],
 )
 def test_a_target_that_does_not_exist_is_answered_with_those_that_do(text, message):
