@@ -24,7 +24,7 @@ def loaded(run):
 
 @pytest.fixture(scope="module")
 def params(run, loaded):
-    return newest_params(run[0].checkpoints, loaded.memory.like, print)[1]
+    return newest_params(run[0].checkpoints, loaded.memory.abstract_params, print)[1]
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_key_tokens_are_those_of_the_definition(evaluator, mask):
     run, training = evaluator
     said = plain_console(quiet=True)
     loaded = load_model(Session(run, training, said))
-    _, checkpoints = chosen_checkpoints(run, None, loaded.memory.like, print)
+    _, checkpoints = chosen_checkpoints(run, None, loaded.memory.abstract_params, print)
     ((_, params),) = checkpoints
     layers, scaling = training.rotary_layers, training.stage_scaling(0)
     rotary = layers.rotary(scaling, np.arange(WINDOW, dtype=np.int32)[None], WINDOW)
