@@ -1,10 +1,6 @@
-"""Shared by all commands: --help, --print-config, and errors as one line. Imports no jax.
-
-A command imports inside its `main`, so that a signal during the imports is handled like any other.
-"""
+"""Shared by all commands: --help, --print-config, and errors as one line. Imports no jax."""
 
 import argparse
-import errno
 import os
 import shlex
 import shutil
@@ -22,6 +18,7 @@ if TYPE_CHECKING:  # slow imports: until `run` listens to signals, Ctrl-C gives 
     from rope_jax.config.devices import DistributedConfig
 
 
+RUN = "a run directory, or a checkpoint: a folder, an id on the hub, or a GGUF file"
 _WIDEST_HELP = 120  # columns: longer lines are hard to read
 
 
@@ -33,9 +30,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(
-    usage: str, description: str, schema: "type[BaseModel] | None" = None
+    usage: str, description: str | None, schema: "type[BaseModel] | None" = None, **positional: str
 ) -> argparse.ArgumentParser:
-    """Return a parser with `usage`, such as "RUN", and the keys of `schema`, if it has any."""
+    """Return a parser with `usage`, such as "RUN", and the keys of `schema`, if it has any.
+
+    positional: what --help says about each positional argument, named by the words of `usage`.
+    """
     keys = "" if schema is None else " [key=value ...]"
     made = _Parser(
         usage=f"{program()} {usage}{keys}",
@@ -44,6 +44,9 @@ def parser(
         add_help=schema is None,
         allow_abbrev=False,
     )
+    for (name, about), word in zip(positional.items(), usage.split(), strict=False):
+        nargs = "?" if word.startswith("[") else None
+        made.add_argument(name, metavar=word.strip("[]"), nargs=nargs, help=about)
     version = f"{INSTALLED} {__version__}"
     made.add_argument("--version", action="version", version=version, help="print the version")
     if schema is not None:
@@ -76,11 +79,6 @@ def print_next(*lines: str) -> None:
     """Print the next commands to run, one per line of shell, never wrapped or cut."""
     for number, line in enumerate(lines):
         print(f"{' ' * 6 if number else 'next: '}{printable(line)}")
-
-
-def add_run(parser: argparse.ArgumentParser) -> None:
-    about = "a run directory, or a checkpoint: a folder, an id on the hub, or a GGUF file"
-    parser.add_argument("run", metavar="RUN", help=about)
 
 
 def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> tuple[Any, ...]:
@@ -173,14 +171,9 @@ def _call(main: Callable[[list[str]], None]) -> int:
             raise
         more = "if other programs use its memory, end them; JAX_PLATFORMS=cpu computes without it"
         status, message = 2, f"no accelerator can be used: {error}; {more}"
-    except OSError as error:
-        is_closed = isinstance(error, BrokenPipeError)  # `--help | head`
-        if not is_closed and (error.filename or error.errno not in (errno.ENOSPC, errno.EIO)):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if is_closed:
-            return 0
-        status, message = 2, f"standard output: cannot be written ({error.strerror})"
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `--help | head`
+        return 0
     print(printable(f"{program()}: {message}"), file=sys.stderr)
     return status
 
@@ -188,7 +181,7 @@ def _call(main: Callable[[list[str]], None]) -> int:
 class _Help(argparse.Action):
     """Print the keys of a config, `const`, or all about one of them."""
 
-    def __call__(self, parser: argparse.ArgumentParser, _: Any, key: Any, *__: Any) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, _: object, key: Any, *__: object) -> None:
         from rope_jax.config.key_help import key_overview, key_section
 
         width = max(60, min(shutil.get_terminal_size().columns, _WIDEST_HELP))

@@ -47,21 +47,20 @@ import jax
 from jax.experimental import topologies
 
 from rope_jax import cli
-from rope_jax.commands.plan import plan
+from rope_jax.commands.main import plan
 from rope_jax.config.load import validate
 from rope_jax.config.messages import explain_type
 from rope_jax.config.model import check_mesh
-from rope_jax.config.resolve import check_backend, language_model, resolve_run
+from rope_jax.config.resolve import check_backend, resolve_run
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.devices.chips import CHIPS, Chip
 from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.mesh import Placement
-from rope_jax.devices.window_memory import MemoryEstimate
 from rope_jax.errors import UserError
 from rope_jax.extras import install_line, is_installed
 from rope_jax.planning.plan import plan_readings, plan_stage
-from rope_jax.sweeps.model import mesh_for
+from rope_jax.sweeps.model import mesh_for, place_model
 from rope_jax.sweeps.resolve import resolve_run_sweep
 from rope_jax.training.program import Program
 
@@ -331,13 +330,11 @@ def compile_sweep(config: TrainingConfig, case: Case) -> dict[str, Any]:
         raise UserError(str(error)) from None
     placement = Placement(mesh, target.devices())
     check_backend(config.model, placement.platform)
-    model = language_model(resolve_run(config), VOCABULARY)
-    placement = placement.splitting(model.shardings)
-    like = placement.shard_state(model.abstract_params())
     available = device_bytes(placement.device)
-    MemoryEstimate(model.spec, model.vocab_size, like, placement, available).check([READ])
+    model, memory = place_model(resolve_run(config), VOCABULARY, placement, available)
+    memory.check([READ])
     resolved = resolve_run_sweep(sweep, config, [config.last_step])
-    (plan,) = plan_readings(config, resolved, model, placement, like)
+    (plan,) = plan_readings(config, resolved, model, memory.placement, memory.abstract_params)
     return figures(plan.bytes, plan.seconds, placement)
 
 

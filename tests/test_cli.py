@@ -182,8 +182,8 @@ def test_help_lists_every_command_in_a_line(installed):
         assert (status, err) == (0, "")
         lines = out.splitlines()
         assert max(map(len, lines)) <= 80
-        for name, about in COMMANDS.items():
-            assert f"  {name:11}{about}" in lines
+        for name, command in COMMANDS.items():
+            assert f"  {name:11}{command.__doc__.splitlines()[0]}" in lines
     assert installed("--version") == (0, f"rope-jax {__version__}\n", "")
 
 

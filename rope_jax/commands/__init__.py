@@ -1,1 +1,1 @@
-"""The commands, one module each, with `main(argv)`; `main.py` calls them by name."""
+"""The commands, one function each with `argv`; `main.py` calls them by name."""

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rope_jax.config.tasks import AnyMixedTask
 from rope_jax.config.types import Fraction, Frozen, ListOf, PositiveInt
+from rope_jax.rope.settings import single_error
 
 
 class _Data(Frozen):
@@ -39,9 +40,9 @@ class _Data(Frozen):
 
 
 Files = Annotated[
-    Annotated[list[str], Field(min_length=1), Tag("list")]
-    | Annotated[dict[Literal["train", "validation", "test"], list[str]], Tag("mapping")],
-    Discriminator(lambda files: "mapping" if isinstance(files, dict) else "list"),
+    Annotated[list[str], Field(min_length=1)]
+    | dict[Literal["train", "validation", "test"], list[str]],
+    single_error("should be a list of paths, or one for each of train, validation and test"),
 ]
 
 

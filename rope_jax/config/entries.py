@@ -9,7 +9,7 @@ import operator
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import (
     AfterValidator,
@@ -28,6 +28,14 @@ from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.rope.settings import single_error
 from rope_jax.rope.strategies.inner import BucketedScaling, ResonanceScaling
 from rope_jax.rope.strategies.registry import PLAIN
+
+
+class Trained(NamedTuple):
+    """How the checkpoints of a stage were trained; window in tokens, and the map without "auto"."""
+
+    window: int
+    scaling: Scaling
+    map: PositionMap | None
 
 
 class SweepEntry(Frozen):
@@ -57,16 +65,16 @@ class SweepEntry(Frozen):
         """The factor as given, "" for the default; of bucketed, all factors, such as "1-4-16"."""
         if isinstance(self, BucketedScaling):
             return "-".join(f"{factor:g}" for factor in self.factors)
-        factor = self._written_factor
-        field = type(self).model_fields.get("factor")
+        field, factor = type(self).model_fields.get("factor"), self._written_factor
         if factor is None or (field is not None and factor == field.default):
             return ""
         return factor if isinstance(factor, str) else f"{factor:g}"
 
     @property
-    def _written_factor(self) -> Any:
+    def _written_factor(self) -> float | str | None:
         """The factor as in the file, that of resonance being its inner strategy's; None without."""
-        return getattr(getattr(self, "inner", self), "factor", None)
+        factor: float | str | None = getattr(getattr(self, "inner", self), "factor", None)
+        return factor
 
     @property
     def label(self) -> str:
@@ -141,7 +149,7 @@ ENTRIES: Mapping[str, type[SweepEntry]] = {
 }
 
 
-def _as_settings(entry: Any) -> Any:
+def _as_settings(entry: object) -> object:
     """Return the settings of an entry that may be given in a short form.
 
     The forms are a bare name, whose extension factor is then auto, a strategy object, and the path
@@ -151,8 +159,7 @@ def _as_settings(entry: Any) -> Any:
         strategy = STRATEGIES.get(entry)
         extends = strategy is not None and strategy.has_extension_factor()
         entry = {"type": entry} | ({"factor": "auto"} if extends else {})
-    path = entry.get("type") if isinstance(entry, dict) else None
-    if is_strategy_file(path):
+    if isinstance(entry, dict) and is_strategy_file(path := entry.get("type")):
         if more := sorted(set(entry) - {"type", "name"}):
             raise ValueError(f"{more[0]}: cannot be given beside a strategy file")
         name = entry.get("name") or Path(path).absolute().parent.name
@@ -212,6 +219,6 @@ Entries = Annotated[ListOf[AnyEntry], *_Named]
 Scalings = Annotated[NonEmpty[AnyEntry], *_Named]
 
 
-def parse_entries(*entries: Any) -> tuple[SweepEntry, ...]:
+def parse_entries(*entries: object) -> tuple[SweepEntry, ...]:
     """Return the entries that a config of a sweep would have. Raises ValidationError."""
     return TypeAdapter(Entries).validate_python(entries)

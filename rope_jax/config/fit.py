@@ -1,6 +1,6 @@
 """Schema of a fit: which rotary numbers are learned, from which start, on which tokens."""
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -91,7 +91,7 @@ class FitConfig(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_trials(cls, given: Any) -> Any:
+    def _without_trials(cls, given: object) -> object:
         """Leave out what earlier versions wrote to fit.yaml without a trial of several borders."""
         if isinstance(given, dict) and given.get("windows") == []:
             return {k: x for k, x in given.items() if k not in ("windows", "trial_steps")}

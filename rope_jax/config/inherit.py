@@ -85,7 +85,7 @@ def planned_source(start: InitFrom, config: TrainingConfig) -> Source:
 
 
 def training_config(
-    raw: Any, origin: str, find: Callable[[InitFrom], Source] = find_source
+    raw: dict[str, Any], origin: str, find: Callable[[InitFrom], Source] = find_source
 ) -> TrainingConfig:
     """Validate a raw training config, with the keys that it inherits from the run `init_from`.
 
@@ -96,10 +96,9 @@ def training_config(
 
     origin: errors begin with it. find: returns the run and checkpoint that `init_from` names.
     """
-    if (given := at(raw, "init_from")) is None:
-        return validate(TrainingConfig, raw, origin)
-    start = validate(_Start, {"init_from": given}, origin).init_from
-    if _is_complete(raw, start):
+    given = at(raw, "init_from")
+    start = None if given is None else validate(_Start, {"init_from": given}, origin).init_from
+    if start is None or _is_complete(raw, start):
         return validate(TrainingConfig, raw, origin)
     with errors_in(f"{origin}: ", UserError, UserError):
         source = find(start)

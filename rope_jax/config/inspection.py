@@ -86,10 +86,6 @@ class MapsConfig(Frozen):
         return self.length or 4 * self.window
 
 
-# Keys that may be added to a training config; the other keys describe a bare geometry.
-_KEYS_BESIDE_TRAINING = ("length", "scalings", "output")
-
-
 def load_inspection(
     schema: type[ScalingConfig], path: Path | None, overrides: Sequence[str]
 ) -> tuple[ScalingConfig, TrainingConfig | None]:
@@ -100,8 +96,8 @@ def load_inspection(
     """
     raw, origin = read_raw(path, overrides)
     if "stages" in raw:
-        own = {key: raw.pop(key) for key in _KEYS_BESIDE_TRAINING if key in raw}
-        return validate(schema, own, origin), training_config(raw, origin)
+        added = {key: raw.pop(key) for key in ("length", "scalings", "output") if key in raw}
+        return validate(schema, added, origin), training_config(raw, origin)
     inspection = validate(schema, raw, origin)
     if any(isinstance(entry, TrainedEntry) for entry in inspection.scalings):
         raise UserError(

@@ -4,7 +4,7 @@ import difflib
 import textwrap
 import types
 from collections.abc import Iterator
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -91,7 +91,7 @@ def _title(name: str, field: FieldInfo) -> str:
     return f"{name}: {type_} = {default}" if default else f"{name}: {type_}"
 
 
-def _type_in_words(annotation: Any) -> str:
+def _type_in_words(annotation: object) -> str:
     """Return an annotation as `--help` shows it, such as "list of int or null"."""
     if annotation is type(None):
         return "null"
@@ -105,7 +105,7 @@ def _type_in_words(annotation: Any) -> str:
         return "mapping"
     if args := get_args(annotation):  # Literal
         return "|".join(str(value) for value in args)
-    return annotation.__name__
+    return str(getattr(annotation, "__name__", annotation))
 
 
 def _cut(text: str, width: int) -> str:

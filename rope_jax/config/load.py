@@ -6,7 +6,6 @@ text → plain values (`parse_yaml`) → with overrides (`read_raw`) → a model
 
 import difflib
 import math
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +20,6 @@ from rope_jax.errors import UserError, errors_in, file_errors
 
 _PACKAGE = Path(__file__).parents[1]
 _SUFFIX = ".yaml"
-# words with slashes between them
-_NAME = re.compile(r"[\w+=-][\w.+=-]*(/[\w+=-][\w.+=-]*)*")
 _MAX_BYTES = 2**18  # a larger file is not a config, and is slow to parse
 
 
@@ -31,7 +28,7 @@ def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) 
     return validate(schema, *read_raw(path, overrides))
 
 
-def validate(schema: type[Model], raw: Any, origin: str) -> Model:
+def validate(schema: type[Model], raw: object, origin: str) -> Model:
     """Validate `raw`; a UserError names its origin, the first wrong key and what would be right."""
     with errors_in(f"{origin}: ", UserError):
         return validated(schema, raw)
@@ -54,14 +51,14 @@ def config_path(argument: str, kind: str = "") -> Path:
     for a command, such as "sweeps". UserError: no such name.
     """
     path, folder = Path(argument), config_folder()
-    if path.is_file() or not _NAME.fullmatch(argument):
+    if path.is_file():
         return path
-    if path.parts[0] == folder.name and (folder.parent / path).is_file():
+    if path.parts[:1] == (folder.name,) and (folder.parent / path).is_file():
         return folder.parent / path
     names = config_names(kind)
     if argument in names:
         return folder / kind / (argument + _SUFFIX)
-    if os.path.lexists(argument) or path.suffix in (_SUFFIX, ".yml"):
+    if path.exists() or path.suffix in (_SUFFIX, ".yml"):
         return path
     close = difflib.get_close_matches(argument, names, n=3, cutoff=0.5)
     there = f"there are {', '.join(name for name in names if '/' not in name)}"
@@ -80,11 +77,9 @@ def config_names(kind: str = "") -> list[str]:
 
 def sweep_of(path: Path) -> str | None:
     """Return the name of the sweep that goes with a training config of the package, if any."""
-    folder = config_folder().resolve()
-    if not path.resolve().is_relative_to(folder):
-        return None
-    name = path.resolve().relative_to(folder).with_suffix("").as_posix()
-    return name if (folder / "sweeps" / (name + _SUFFIX)).is_file() else None
+    folder = config_folder()
+    has_sweep = path.absolute().parent == folder and (folder / "sweeps" / path.name).is_file()
+    return path.stem if has_sweep else None
 
 
 def config_folder() -> Path:
@@ -138,7 +133,7 @@ def _apply(raw: dict[Any, Any], override: str, given: set[str]) -> None:
     given.add(key)
 
 
-def _part(node: Any, name: str, key: str, sections: list[str]) -> str | int:
+def _part(node: object, name: str, key: str, sections: list[str]) -> str | int:
     """Return one part of a dotted key as an index of `node`, which is at `sections`."""
     above = ".".join(sections)
     if isinstance(node, list):
@@ -160,17 +155,15 @@ class _Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        seen = set()
-        for key, _ in node.value:
-            if str(key.value) in seen:
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = [str(key.value) for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if keys[number] in keys[:number]:
                 raise yaml.MarkedYAMLError(
-                    problem=f"found duplicate key {key.value}", problem_mark=key.start_mark
+                    problem=f"found duplicate key {keys[number]}", problem_mark=key.start_mark
                 )
-            seen.add(str(key.value))
-        super().flatten_mapping(node)
-        # what << merges comes first and gives way to the mapping's own keys
-        node.value = list({str(key.value): (key, value) for key, value in node.value}.values())
+        return node
 
 
 _Loader.add_implicit_resolver(
@@ -189,15 +182,14 @@ def parse_yaml(text: str, begin: str) -> Any:
         problem, mark = str(error.problem).rstrip("."), error.problem_mark
     except yaml.YAMLError as error:
         problem = str(error).strip().splitlines()[0]
-    except RecursionError:
-        problem = "nested too deeply"
-    except (AttributeError, ValueError, LookupError, OverflowError):  # of PyYAML's constructors
-        problem = "a value does not fit its tag, or has thousands of digits"
+    # of PyYAML's constructors
+    except (AttributeError, ValueError, LookupError, OverflowError, RecursionError):
+        problem = "a value does not fit its tag, has thousands of digits, or is nested too deeply"
     line = f", line {mark.line + 1}" if mark else ""
     raise UserError(f"{begin} not valid YAML ({problem}{line})")
 
 
-def _unshared(node: Any) -> Any:
+def _unshared(node: object) -> object:
     """Copy what aliases repeat, so that an override of one place leaves the others."""
     if isinstance(node, dict):
         return {key: _unshared(value) for key, value in node.items()}
@@ -209,12 +201,12 @@ def dump(config: BaseModel) -> str:
     return dump_yaml(config.model_dump(mode="json"))
 
 
-def dump_yaml(content: Any, **style: Any) -> str:
+def dump_yaml(content: object, **style: Any) -> str:
     """Return plain values as YAML text that `parse_yaml` reads as the same values."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **style)
 
 
-def flow_yaml(value: Any) -> str:
+def flow_yaml(value: object) -> str:
     """Return a plain value as one line of YAML, as for an override: {type: yarn, factor: 4.0}."""
     # inside a list: PyYAML ends the text of a value that stands by itself with a line "..."
     return dump_yaml([value], default_flow_style=True, width=math.inf).strip()[1:-1]

@@ -22,7 +22,7 @@ _REQUIREMENTS = {
     "string_type": "should be text",
     "list_type": "should be a list",
     "tuple_type": "should be a list",
-    "dict_type": "should be a list or a mapping",
+    "dict_type": "should be a mapping",
     "too_short": "should have at least one element",
     # only folder names have a pattern
     "string_pattern_mismatch": "should consist of letters, digits and ._=+-, "

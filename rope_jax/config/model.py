@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from rope_jax.attention.backends import BACKENDS, AttentionName, Backend, softmax_names
 from rope_jax.blocks import (
@@ -39,13 +39,10 @@ from rope_jax.rope.settings import Whole, single_error
 from rope_jax.rope.strategies import NoScaling
 
 ProductName = Literal["bfloat16", "auto"]
-# earlier versions had true and false, here and below
 EmbeddingScale = Annotated[
     PositiveFloat | Literal["sqrt_hidden_size"],
     single_error("should be a number above 0 or 'sqrt_hidden_size'"),
-    BeforeValidator(lambda x: ("sqrt_hidden_size" if x else 1.0) if isinstance(x, bool) else x),
 ]
-_NAMED = BeforeValidator(lambda x: ("layer" if x else "none") if isinstance(x, bool) else x)
 QKNorm = Annotated[
     bool | Literal["all_heads", "by_head", "rotated"],
     single_error("should be true, false, 'all_heads', 'by_head' or 'rotated'"),
@@ -118,7 +115,7 @@ class ModelConfig(Frozen):
     )
     param_dtype: FloatName = Field("float32", description="type of the weights; training: float32")
     layers: LayersName = Field("unrolled", description="unrolled runs, scanned compiles faster")
-    remat: Annotated[RematName, _NAMED] = Field(
+    remat: RematName = Field(
         "none",
         description="recomputed in the backward pass; products: all but products and attention; "
         "attention: all but that; layer: all; on a CPU only with layers scanned",
@@ -318,7 +315,7 @@ class RopeConfig(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_strategy(cls, settings: Any) -> Any:
+    def _read_strategy(cls, settings: object) -> object:
         if not isinstance(settings, dict) or not isinstance(settings.get("strategy"), str):
             return settings
         if twice := [key for key in ("scaling", "map") if settings.get(key) is not None]:

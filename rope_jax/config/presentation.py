@@ -27,9 +27,10 @@ class FigureConfig(Frozen):
     title: bool = Field(True, description="false: none, where a paper's caption says it")
 
 
-class _Look(Frozen):
-    """How figures look, and what curves are called."""
+class Presentation(Frozen):
+    """How tables and figures show what was measured; no measurement depends on it."""
 
+    show: Show = Field("perplexity", description="in tables; above_truncation: in figures as well")
     figure_width: FigureWidth = Field("page", description="column: 3.3 inches; page: 6.8")
     figure: FigureConfig = FigureConfig()
     labels: dict[str, str] = Field({}, description="names to show instead: {yarn-auto: YaRN}")
@@ -51,12 +52,6 @@ class _Look(Frozen):
                     f"labels: {alike[0]} and {alike[1]} would both be called {label}; "
                     "give each its own label"
                 )
-
-
-class Presentation(_Look):
-    """How tables and figures show what was measured; no measurement depends on it."""
-
-    show: Show = Field("perplexity", description="in tables; above_truncation: in figures as well")
 
 
 class CompareConfig(Presentation):

@@ -1,6 +1,7 @@
 """The keys of settings: sections, the `type` by which a union finds its member, dotted keys."""
 
 import functools
+from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -32,7 +33,7 @@ def sections(*schemas: type[BaseModel]) -> dict[str, list[type[BaseModel]]]:
     return by_key
 
 
-def models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: object) -> list[type[BaseModel]]:
     """Return the models that an annotation may hold, in order."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
@@ -50,7 +51,7 @@ def type_tag(model: type[BaseModel]) -> str | None:
     return None if key is None else model.model_fields[key].default
 
 
-def is_list(annotation: Any) -> bool:
+def is_list(annotation: object) -> bool:
     """Return whether an annotation is a list; lists of a frozen model are tuples."""
     return get_origin(annotation) in (list, tuple)
 
@@ -66,17 +67,19 @@ def different_keys(new: BaseModel, old: BaseModel) -> list[str]:
     return [k for k in keys if flat_new.get(k) != flat_old.get(k) and not k.startswith(_PLACES)]
 
 
-def at(node: Any, *keys: str | int) -> Any:
+def at(node: object, *keys: str | int) -> Any:
     """Return what a raw config has at a key, given by its parts; None if it does not have it."""
     for key in keys:
-        try:
+        if isinstance(node, Mapping) and key in node:
             node = node[key]
-        except (TypeError, LookupError):
+        elif isinstance(node, list | tuple) and key in range(len(node)):
+            node = node[int(key)]
+        else:
             return None
     return node
 
 
-def flat(node: Any, prefix: str = "") -> dict[str, Any]:
+def flat(node: object, prefix: str = "") -> dict[str, Any]:
     """Return the values in a config's dump by their dotted keys."""
     if isinstance(node, list):
         node = dict(enumerate(node))

@@ -1,7 +1,7 @@
 """Sections of a training config: optimizer, stages and their windows, checkpoints, init_from."""
 
 import re
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -17,8 +17,7 @@ from rope_jax.config.types import (
     Weight,
 )
 from rope_jax.errors import errors_in
-from rope_jax.positions.maps import PositionMap
-from rope_jax.rope import AnyScaling, Scaling
+from rope_jax.rope import AnyScaling
 from rope_jax.rope.settings import Whole
 from rope_jax.rope.strategies import NoScaling
 
@@ -190,14 +189,6 @@ class Span(NamedTuple):
         return step == self.end or step % every_steps == 0
 
 
-class Trained(NamedTuple):
-    """How the checkpoints of a stage were trained; window in tokens, and the map without "auto"."""
-
-    window: int
-    scaling: Scaling
-    map: PositionMap | None
-
-
 class InitFrom(Frozen):
     """Another run's checkpoint, whose weights a run starts from."""
 
@@ -206,7 +197,7 @@ class InitFrom(Frozen):
     optimizer: bool = Field(False, description="take AdamW's moments; the schedule starts anew")
 
 
-def _from_text(value: Any) -> Any:
+def _from_text(value: object) -> object:
     """Return the mapping that the short form stands for: runs/demo, or runs/demo@1000."""
     if not isinstance(value, str):
         return value

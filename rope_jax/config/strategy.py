@@ -39,5 +39,5 @@ def write_strategy(strategy: Strategy, path: Path) -> None:
     path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
-def is_strategy_file(text: Any) -> TypeGuard[str]:
+def is_strategy_file(text: object) -> TypeGuard[str]:
     return isinstance(text, str) and text.endswith(".json")

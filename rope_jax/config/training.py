@@ -3,13 +3,13 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from pydantic import Field, model_validator
 
 from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import DistributedConfig, MeshConfig
+from rope_jax.config.entries import Trained
 from rope_jax.config.model import (
     LayerConfig,
     ModelConfig,
@@ -27,7 +27,6 @@ from rope_jax.config.sections import (
     OptimConfig,
     Span,
     StageConfig,
-    Trained,
     ValidationConfig,
 )
 from rope_jax.config.sweep import TrainingSweepConfig
@@ -68,7 +67,7 @@ class TrainingConfig(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _strategy_is_used(cls, settings: Any) -> Any:
+    def _strategy_is_used(cls, settings: object) -> object:
         """Refuse a strategy file that the first stage replaces, before the file is read."""
         is_given = isinstance(at(settings, "rope", "strategy"), str)
         if is_given and at(settings, "stages", 0, "scaling") is not None:

@@ -1,6 +1,6 @@
 """Value types that several configs share, and the frozen base class of every config model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -36,7 +36,7 @@ NonEmpty = Annotated[tuple[T, ...], Field(min_length=1, strict=False)]
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=200)]
 
 
-def _check_ascending(values: Any) -> Any:
+def _check_ascending(values: T) -> T:
     if isinstance(values, tuple) and list(values) != sorted(set(values)):
         raise ValueError(f"{list(values)} must be ascending, without repeats")
     return values
@@ -48,7 +48,7 @@ Ascending = AfterValidator(_check_ascending)
 def distinct(name_of: Callable[[Any], str], advice: str = "") -> AfterValidator:
     """Refuse several elements with the same name."""
 
-    def check(values: Any) -> Any:
+    def check(values: Iterable[Any] | None) -> Iterable[Any] | None:
         names = [name_of(value) for value in values or ()]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{', '.join(repeated)} occurs twice{advice}")
@@ -57,7 +57,7 @@ def distinct(name_of: Callable[[Any], str], advice: str = "") -> AfterValidator:
     return AfterValidator(check)
 
 
-def from_text(key: str, schema: Any) -> BeforeValidator:
+def from_text(key: str, schema: object) -> BeforeValidator:
     """Accept text in place of a section: the value of its `key`. schema: JSON schema of both."""
     return BeforeValidator(
         lambda value: {key: value} if isinstance(value, str) else value,

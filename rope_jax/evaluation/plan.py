@@ -17,8 +17,7 @@ import numpy as np
 from jaxtyping import Float64, Int32
 from numpy.typing import NDArray
 
-from rope_jax.config.entries import SweepEntry, TrainedEntry
-from rope_jax.config.sections import Trained
+from rope_jax.config.entries import SweepEntry, Trained, TrainedEntry
 from rope_jax.config.sweep import SweepConfig, check_stride, check_targets
 from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
 from rope_jax.errors import UserError, errors_in

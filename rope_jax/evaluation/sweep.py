@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import NDArray
 
+from rope_jax.config.entries import Trained
 from rope_jax.config.load import validate
-from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.measure import Journal, LastNLLFunction, Progress, measure
 from rope_jax.evaluation.plan import SweepPlan, resolve_sweep

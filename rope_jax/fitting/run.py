@@ -25,9 +25,9 @@ from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
 from rope_jax.fitting.results import FitRow, draw_numbers, fit_rows, print_results
 from rope_jax.model.cost import flops_per_token
 from rope_jax.plots.saving import save_figure
+from rope_jax.results.files import format_csv
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import finite
-from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import locked, replacing, write_text
 from rope_jax.session import Session, open_run
 from rope_jax.sweeps.announcement import describe_entry

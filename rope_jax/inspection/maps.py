@@ -27,9 +27,9 @@ from rope_jax.plots.style import SMALL_SIZE
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.mask import BandMask
+from rope_jax.results.files import format_csv
 from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.pairs import exact_frequencies
-from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import write_text
 
 PLAIN_NAME = "rope"

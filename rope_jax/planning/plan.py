@@ -15,7 +15,6 @@ from rope_jax.config.model import differ_by_head
 from rope_jax.config.resolve import (
     check_backend,
     describe_precision,
-    language_model,
     resolve_run,
     vocabulary_size,
 )
@@ -33,7 +32,7 @@ from rope_jax.devices.memory import (
     program_bytes,
 )
 from rope_jax.devices.mesh import Placement
-from rope_jax.devices.window_memory import MemoryEstimate, bytes_per_device, parameter_count
+from rope_jax.devices.window_memory import bytes_per_device, parameter_count
 from rope_jax.errors import UserError, shortage_as
 from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.evaluation.measure import Reader
@@ -41,7 +40,7 @@ from rope_jax.evaluation.plan import Job, ResolvedSweep, SweepPlan
 from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sweeps.model import mesh_for, sweep_flops
+from rope_jax.sweeps.model import mesh_for, place_model, sweep_flops
 from rope_jax.sweeps.resolve import resolve_run_sweep
 from rope_jax.tasks import TokenizerView
 from rope_jax.training.memory import (
@@ -198,18 +197,8 @@ def plan_sweep(
     config, window, read = sweep.config, training.stages[-1].seq_len, sweep.readable
     whole_heads = differ_by_head(entry.map for entry in config.scalings)
     placement = Placement(mesh_for(training, count, whole_heads=whole_heads), devices)
-    model = language_model(training, vocab_size)
-    placement.check_vocabulary(model.vocab_size)
-    placement = placement.splitting(model.shardings)
-    like = placement.shard_state(model.abstract_params())
-    memory = MemoryEstimate(
-        model.spec,
-        model.vocab_size,
-        like,
-        placement,
-        available=device_bytes(placement.device),
-        memory_gib=config.memory_gib,
-    )
+    available = device_bytes(placement.device)
+    model, memory = place_model(training, vocab_size, placement, available, config.memory_gib)
     entries = [entry.label for entry in config.scalings]
     measurements = len(entries) * len(config.protocols) * len(read)
     facts = {
@@ -238,7 +227,7 @@ def plan_sweep(
     if devices is not None:
         shared = memory.sharing(read[-1]).placement
         with console.status("compiling"):
-            plans = plan_readings(training, sweep, model, shared, like)
+            plans = plan_readings(training, sweep, model, shared, memory.abstract_params)
         rows = shared.row_shards
         flops = rows * window_flops(model.spec, model.vocab_size, read[-1], read[-1])
         title = (

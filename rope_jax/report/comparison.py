@@ -23,9 +23,9 @@ from rope_jax.report.table import (
     latex_comments,
 )
 from rope_jax.report.tasks import effective_tables, task_tables
+from rope_jax.results.files import format_csv
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskTables
-from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import write_text
 
 SOURCES = "comparison.json"

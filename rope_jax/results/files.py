@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rope_jax import sealed
 from rope_jax.config.messages import alternatives, explain_value
-from rope_jax.errors import UserError, file_errors
+from rope_jax.errors import UserError, file_errors, printable
 from rope_jax.protocols import PROTOCOLS
 from rope_jax.results.rows import DocumentRow, PointKey, Row
 from rope_jax.results.statistics import Sums
@@ -32,7 +32,6 @@ from rope_jax.results.tasks import (
 )
 from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.logs import finite
-from rope_jax.runs.tables import format_csv, text_of_cell
 
 MAIN_FILES = ("results.csv", "sweep.yaml", "summary.json")
 _Row = TypeVar("_Row", Row, DocumentRow)
@@ -67,6 +66,18 @@ def write_results(folder: Path, tables: SweepTables) -> Sequence[str]:
     for name, text in files.items():
         sealed.write_text(folder / name, text)
     return list(files)
+
+
+def format_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as CSV; numbers are written to the last digit, None as an empty cell.
+
+    What a terminal would obey is escaped, as everywhere.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in (header, *rows):
+        writer.writerow([printable(cell) if isinstance(cell, str) else cell for cell in row])
+    return text.getvalue()
 
 
 def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
@@ -214,7 +225,7 @@ def _read_rows(path: Path, content: bytes, row_type: type[_Row]) -> list[_Row]:
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header):
             raise UserError(f"{path}: line {number} is incomplete; sweep again")
-        cells = dict(zip(header, map(text_of_cell, line), strict=True))
+        cells = dict(zip(header, line, strict=True))
         row = {name: cells[name] for name in row_type._fields}
         rows.append(row | {name: None for name in may_be_empty if row[name] == ""})
     try:

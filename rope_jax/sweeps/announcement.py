@@ -1,7 +1,6 @@
 """What a sweep prints before it measures: checkpoints, texts, scalings, memory and warnings."""
 
 from rope_jax.config.entries import SweepEntry
-from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_overview, print_wrapped
 from rope_jax.devices.hardware import nominal_flops, peak_flops, reached_flops
@@ -26,7 +25,11 @@ def announce(loaded: EvalModel, planned: PlannedSweep) -> None:
         title = f"scalings at {longest:,} tokens"
         if scalings:
             title += f", window {training.trained(stage).window:,}"
-        scalings[title] = _describe_scalings(training, config, longest, stage)
+        scalings[title] = [
+            line
+            for entry in config.scalings
+            for line in describe_entry(training, entry, longest, stage)
+        ]
     trained = training.trained_at(steps[-1])
     facts = {
         "checkpoint": f"{session.run.path}, step{_s(len(steps))} {', '.join(map(str, steps))}; "
@@ -121,23 +124,12 @@ def _warn_of_choice(loaded: EvalModel, planned: PlannedSweep) -> None:
     )
 
 
-def _describe_scalings(
-    training: TrainingConfig, config: SweepConfig, longest: int, stage: int
-) -> list[str]:
-    """Describe each entry at the longest length."""
-    position = training.model.position
-    if not position.is_rotary:
-        return [f"{entry.label}: position {position.type}" for entry in config.scalings]
-    lines: list[str] = []
-    for entry in config.scalings:
-        lines += describe_entry(training, entry, longest, stage)
-    return lines
-
-
 def describe_entry(
     training: TrainingConfig, entry: SweepEntry, length: int, stage: int
 ) -> list[str]:
     """Describe the scaling and the map with which an entry reads windows of a length."""
+    if not training.model.position.is_rotary:
+        return [f"{entry.label}: position {training.model.position.type}"]
     window, trained, trained_map = training.trained(stage)
     scaling = entry.at(length, window, trained)
     map_ = entry.map_at(length, window, trained_map)

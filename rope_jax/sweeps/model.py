@@ -111,15 +111,13 @@ class EvalModel:
 
     def one_checkpoint(self, step: int | None) -> Checkpoint:
         """Read the checkpoint of a step; None: the newest undamaged one."""
-        steps = None if step is None else (step,)
-        run, warn = self.session.run, self.session.warn
-        _, checkpoints = chosen_checkpoints(run, steps, self.memory.abstract_params, warn)
-        return next(checkpoints)
+        steps, run, warn = None if step is None else (step,), self.session.run, self.session.warn
+        return next(chosen_checkpoints(run, steps, self.memory.abstract_params, warn)[1])
 
     def origin(self, step: int) -> Origin:
         """Return where the results of a checkpoint come from."""
-        training = self.training
-        return Origin(training.name, step, training.seed, self.corpus.fingerprint[:16])
+        name, seed = self.training.name, self.training.seed
+        return Origin(name, step, seed, self.corpus.fingerprint[:16])
 
 
 def load_model(
@@ -140,18 +138,26 @@ def load_model(
     trained_on = corpus if data is None else None
     processes.on_first(lambda: check_provenance(session.run, session.recorded, trained_on))
     placement = Placement(mesh_for(training, whole_heads=whole_heads))
-    model = language_model(training, session.tokenizer.vocab_size)
+    available = processes.min_over_hosts(device_bytes())
+    vocab_size = session.tokenizer.vocab_size
+    model, memory = place_model(training, vocab_size, placement, available, memory_gib)
+    return EvalModel(session, training, corpus, model, memory)
+
+
+def place_model(
+    training: ResolvedRun,
+    vocab_size: int,
+    placement: Placement,
+    available: float | int,
+    memory_gib: float | int | None = None,
+) -> tuple[LanguageModel, MemoryEstimate]:
+    """Return a run's model, and its memory where a placement splits it; available: bytes."""
+    model = language_model(training, vocab_size)
+    placement.check_vocabulary(model.vocab_size)
     placement = placement.splitting(model.shardings)
     like = placement.shard_state(model.abstract_params())
-    memory = MemoryEstimate(
-        model.spec,
-        model.vocab_size,
-        like,
-        placement,
-        available=processes.min_over_hosts(device_bytes()),
-        memory_gib=memory_gib,
-    )
-    return EvalModel(session, training, corpus, model, memory)
+    memory = MemoryEstimate(model.spec, model.vocab_size, like, placement, available, memory_gib)
+    return model, memory
 
 
 def mesh_for(

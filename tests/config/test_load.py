@@ -38,11 +38,6 @@ def test_an_omitted_key_has_its_default_and_overrides_suffice_without_a_file():
     assert (config.data, config.rope.scaling) == (StdlibData(), NoScaling())
 
 
-def test_remat_as_it_was_written_before_it_had_names(read):
-    assert read(PLAIN, "model.remat=true").model.remat == "layer"
-    assert read(PLAIN, "model.remat=false").model.remat == "none"
-
-
 def test_overrides_win_over_the_file_and_the_last_one_wins(read):
     assert read(FULL, "seed=1").seed == 1
     assert read(FULL, "seed=1", "model.hidden_size=60", "seed=2").seed == 2

@@ -23,7 +23,6 @@ def test_a_bare_name_is_a_config_of_the_package():
 def test_a_path_of_the_documentation_is_found_elsewhere():
     assert config_path("configs/sweeps/demo.yaml", "sweeps") == CONFIGS / "sweeps/demo.yaml"
     assert config_path("configs/none.yaml") == Path("configs/none.yaml")
-    assert config_path("configs/../train.py") == Path("configs/../train.py")
     Path("configs").mkdir()
     Path("configs/demo.yaml").write_text("seed: 1\n")
     assert config_path("configs/demo.yaml") == Path("configs/demo.yaml")
@@ -34,13 +33,6 @@ def test_a_file_comes_first_and_a_folder_does_not():
     assert config_path("demo") == Path("demo")
     Path("text").mkdir()
     assert config_path("text") == CONFIGS / "text.yaml"
-    Path("mine").mkdir()
-    assert config_path("mine") == Path("mine")
-
-
-def test_what_is_a_path_stays_one():
-    for argument in ("demo.yaml", "./demo", "/demo", "a/../b", "~/demo", "a b", ""):
-        assert config_path(argument) == Path(argument)
 
 
 def test_every_config_has_a_name():

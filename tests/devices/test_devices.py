@@ -40,10 +40,10 @@ SWEEP = ["lengths=[8,32]", "scalings=[trained,{type: pi, factor: auto}]", "resam
 # argv: a list of commands. Prints a list of what each of them printed, or of its error.
 COMMANDS = """
 import contextlib, io, json, shutil, sys
-from rope_jax.commands import sweep, train
+from rope_jax.commands.main import sweep, train
 from rope_jax.errors import UserError
 
-commands = {"train": train.main, "sweep": sweep.main, "forget": lambda paths: [
+commands = {"train": train, "sweep": sweep, "forget": lambda paths: [
     shutil.rmtree(path, ignore_errors=True) for path in paths
 ]}
 said = []

@@ -50,7 +50,7 @@ BY_HEAD = {"norm": "layer_norm_no_bias", "norm_placement": "shared", "qk_norm": 
 BY_HEAD |= {"head_bias": True, "tie_word_embeddings": False}
 GEMMA = {
     **{"norm_placement": "both", "attention_softcap": 5.0, "logit_softcap": 3.0},
-    **{"norm": "rms_norm_plus_one", "qk_norm": True, "scale_embeddings": True},
+    **{"norm": "rms_norm_plus_one", "qk_norm": True, "scale_embeddings": "sqrt_hidden_size"},
 }
 EXPERTS = {
     "feed_forward": {

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.config.sections import Trained
+from rope_jax.config.entries import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.metrics import (

@@ -4,8 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.config.entries import parse_entries
-from rope_jax.config.sections import Trained
+from rope_jax.config.entries import Trained, parse_entries
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers

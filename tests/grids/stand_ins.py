@@ -102,12 +102,12 @@ def command(job):
 def main(name, *given):
     if name == "grid":
         from rope_jax import cli
-        from rope_jax.commands.grid import main
+        from rope_jax.commands.main import grid
         from rope_jax.grids.jobs import Job
 
         Job.command = command
         sys.argv = ["rope-jax", *given]
-        cli.run(main)
+        cli.run(grid)
 
     if Path("kill").exists():  # what Slurm sends to all processes of a job
         for number in (signal.SIGUSR2, signal.SIGTERM):

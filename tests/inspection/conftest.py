@@ -26,7 +26,7 @@ def show(folder, capsys, monkeypatch):
             figures.append(figure)
 
         monkeypatch.setattr(Figure, "savefig", keep)
-        script.main(list(words))
+        script(list(words))
         out = capsys.readouterr().out
         assert max(map(len, out.splitlines())) <= 110
         return out, figures[0]
@@ -39,9 +39,9 @@ def refused(folder, call):
     """Return a function that calls a script which writes nothing, and returns its one line."""
 
     def refused(script, words):
-        name = f"{script.__name__.partition('.')[2]}.py"
+        name = f"{script.__name__}.py"
         before = set(folder.iterdir())
-        status, out, error = call(script.main, name, *words)
+        status, out, error = call(script, name, *words)
         assert (status, out, error.count("\n")) == (2, "", 1)
         assert error.startswith(f"{name}: ")
         assert set(folder.iterdir()) == before

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from rope_jax.commands import maps as show_maps
-from rope_jax.commands import show as show_scaling
+from rope_jax.commands.main import maps as show_maps
+from rope_jax.commands.main import show as show_scaling
 from rope_jax.config.inspection import ScalingConfig, load_inspection
 from rope_jax.plots.style import assign_styles
 from rope_jax.rope import RotaryGeometry, parse_scaling
@@ -124,7 +124,7 @@ def test_show_scaling_shows_each_kind_of_layer_of_a_training_config(show):
 @pytest.mark.parametrize("words", [["base=500"], ["run.yaml", "length=50", "scalings=[trained]"]])
 def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
     with pytest.raises(SystemExit):
-        show_scaling.main([*words, "--print-config"])
+        show_scaling([*words, "--print-config"])
     (folder / "again.yaml").write_text(capsys.readouterr().out)
     path = folder / words[0] if words[0].endswith("yaml") else None
     wanted = load_inspection(ScalingConfig, path, [word for word in words if "=" in word])

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
-from rope_jax.commands import maps as show_maps
+from rope_jax.commands.main import maps as show_maps
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.inspection.maps import shown_maps
 from rope_jax.positions.maps import MAPS

@@ -22,7 +22,7 @@ GEMMA = {
     "norm": "rms_norm_plus_one",
     "norm_placement": "both",
     "activation": "gelu_tanh",
-    "scale_embeddings": True,
+    "scale_embeddings": "sqrt_hidden_size",
     "query_pre_attn_scalar": 30.0,
 }
 LATENT = {

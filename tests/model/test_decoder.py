@@ -284,7 +284,7 @@ def test_bfloat16_weights_give_the_losses_of_their_rounded_values():
 
 
 def test_embeddings_are_scaled_by_the_rounded_root():
-    config = ModelConfig(**SIZES | {"hidden_size": 48, "scale_embeddings": True})
+    config = ModelConfig(**SIZES | {"hidden_size": 48, "scale_embeddings": "sqrt_hidden_size"})
     for dtype, root in (("float32", np.float32(48**0.5)), ("bfloat16", 6.9375)):
         model = LanguageModel(resolve_model(config.model_copy(update={"dtype": dtype})).spec(), V)
         params = loud_params(model)

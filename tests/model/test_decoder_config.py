@@ -89,7 +89,7 @@ OTHERS = {
     "layers": ("scanned", False),
     "remat": ("attention", False),
     "activation": ("gelu", False),
-    "scale_embeddings": (True, False),
+    "scale_embeddings": ("sqrt_hidden_size", False),
     "residual_multiplier": (0.5, False),
     "logit_multiplier": (0.5, False),
     "query_pre_attn_scalar": (24.0, False),

@@ -5,7 +5,7 @@ import shlex
 import jax
 import pytest
 
-from rope_jax.commands import plan
+from rope_jax.commands.main import plan
 from rope_jax.config.load import load
 from rope_jax.config.resolve import resolve_run
 from rope_jax.config.training import TrainingConfig
@@ -39,7 +39,7 @@ def planned(tmp_path, monkeypatch, capsys):
     (tmp_path / "run.yaml").write_text(RUN)
 
     def planned(*words):
-        plan.main(list(words))
+        plan(list(words))
         return capsys.readouterr().out
 
     return planned

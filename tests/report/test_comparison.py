@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from rope_jax import cli
-from rope_jax.commands import compare as command
+from rope_jax.commands.main import compare as command
 from rope_jax.comparison.curves import compare
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.console import signed_text
@@ -189,7 +189,7 @@ def run_command(monkeypatch, capsys, tmp_path):
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["compare.py", *words, *["resamples=50"] * bool(words)])
         with pytest.raises(SystemExit) as caught:
-            cli.run(command.main)
+            cli.run(command)
         return caught.value.code, *capsys.readouterr()
 
     return run

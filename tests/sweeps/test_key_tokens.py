@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from rope_jax.commands.key_tokens import main
+from rope_jax.commands.main import key_tokens as main
 from rope_jax.config.key_tokens import KeyTokensConfig
 from rope_jax.config.load import validate
 from rope_jax.console import plain_console

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from rope_jax.config.entries import Trained
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.sections import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import SweepPlan, resolve_sweep
