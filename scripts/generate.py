@@ -77,8 +77,8 @@ def scaling_settings_table() -> str:
     """Return a table of each strategy's settings and its name in Hugging Face's config."""
     rows = []
     for name, strategy in STRATEGIES.items():
-        own = [f"`{key}`" for key in strategy.model_fields if key not in ("type", "query_scale")]
-        rows.append((f"`{name}`", ", ".join(own), HF_FORMS[name] or "–"))
+        keys = [f"`{key}`" for key in strategy.model_fields if key not in ("type", "query_scale")]
+        rows.append((f"`{name}`", ", ".join(keys), HF_FORMS[name] or "–"))
     return table(("`type`", "settings", "in Hugging Face's config"), rows)
 
 
@@ -185,8 +185,8 @@ def families_table() -> str:
     """
     stored: dict[str, list[str]] = {}
     for name, architecture in ARCHITECTURES.items():
-        for own in (architecture, *architecture.variants.values()):
-            stored.setdefault(own.model_type, []).append(f"`{name}`")
+        for variant in (architecture, *architecture.variants.values()):
+            stored.setdefault(variant.model_type, []).append(f"`{name}`")
     with FAMILIES.open(newline="", encoding="utf-8") as file:
         rows = [
             (
@@ -337,9 +337,13 @@ def bases_table() -> str:
     for model in KNOWN_MODELS:
         theta, window = model.geometry.inv_freq(), model.window
         longest = wavelengths(theta)[-1]
-        own = model.name, f"{model.dim}", f"{model.base:,.0f}", f"{window:,}"
-        distances = f"{longest:,.0f}", f"{longest / window:.3g}"
-        rows.append((*own, *distances, f"{first_negative_distance(theta, 2**18):,}"))
+        rows.append(
+            (
+                *(model.name, f"{model.dim}", f"{model.base:,.0f}", f"{window:,}"),
+                *(f"{longest:,.0f}", f"{longest / window:.3g}"),
+                f"{first_negative_distance(theta, 2**18):,}",
+            )
+        )
     return table(("model", "d", "base", "window L", "λ_max", "λ_max / L", "sum < 0 from Δ ="), rows)
 
 
@@ -347,11 +351,11 @@ def circles_table() -> str:
     """Return a table of the pairs of published models that turn once within the window."""
     rows = []
     for model in KNOWN_MODELS:
-        found = turns(model.geometry.inv_freq(), model.window)
+        circles = turns(model.geometry.inv_freq(), model.window)
         share = math.log(model.window / 2 / math.pi) / math.log(model.base)
-        slowest = float(f"{found[-1]:.2g}")
+        slowest = float(f"{circles[-1]:.2g}")
         digits = f"{slowest:.4f}" if slowest < 0.01 else f"{slowest:.3f}"
-        whole = f"{(found >= 1).sum()} of {found.size}"
+        whole = f"{(circles >= 1).sum()} of {circles.size}"
         rows.append((model.name, f"{share:.2f}", whole, digits))
     headings = ("ln(L/2π)/ln b", "pairs with a full circle", "slowest pair, turns in L")
     return table(("model", *headings), rows)
@@ -422,7 +426,7 @@ def main() -> int:
     is_stale = False
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        written = MARKED.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)
+        written = MARKED.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], text)
         if written != text:
             is_stale = True
             name = page.relative_to(ROOT)

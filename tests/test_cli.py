@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel, Field
 
 import eval_ppl
 import train
@@ -123,18 +122,6 @@ def test_run_turns_the_outcome_into_a_status(call, raised, status, err):
 def test_run_shows_the_traceback_of_a_bug(call):
     with pytest.raises(ZeroDivisionError):
         call(lambda _: 1 / 0, "thing.py")
-
-
-def test_help_shows_brackets_and_backslashes_as_they_are(capsys):
-    class Schema(BaseModel):
-        key: str = Field(r"C:\[red]x", description=r"[bold]a[/], [/] and :smile: \[b]")
-
-    parser = cli.parser("WORD", "About.", Schema)
-    for words in (["--help"], ["--help", "key"]):
-        with pytest.raises(SystemExit):
-            parser.parse_args(words)
-        out = " ".join(capsys.readouterr().out.split())
-        assert r"key: str = C:\[red]x [bold]a[/], [/] and :smile: \[b]" in out
 
 
 def test_a_config_may_be_a_pipe(command):

@@ -183,5 +183,5 @@ def test_listing_the_commands_loads_no_jax() -> None:
 
 def test_the_way_from_a_config_to_the_curve_exists():
     way = re.findall(r"\]\(([\w/]+\.py)\)", (ROOT / "CONTRIBUTING.md").read_text())
-    assert way[0] == "eval_ppl.py"
+    assert way[0] == "rope_jax/commands/main.py"
     assert [path for path in way if not (ROOT / path).is_file()] == []

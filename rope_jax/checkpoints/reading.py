@@ -17,7 +17,7 @@ from rope_jax.checkpoints.keys import (
 )
 from rope_jax.checkpoints.quantized import check_method
 from rope_jax.config.messages import show_value
-from rope_jax.config.model import MOST_LAYERS, ModelConfig
+from rope_jax.config.model import MAX_LAYERS, ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.hf.layers import shortest_pattern
@@ -72,8 +72,8 @@ def read_description(
         for name in ("hidden_size", "num_attention_heads", "head_dim"):
             if given.get(name) is not None:
                 positive_int(given, name)
-        if (layers := positive_int(given, "num_hidden_layers")) > MOST_LAYERS:
-            raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
+        if (layers := positive_int(given, "num_hidden_layers")) > MAX_LAYERS:
+            raise ValueError(f"num_hidden_layers: {layers} is above {MAX_LAYERS:,}, the limit")
         if given.get("use_bidirectional_attention"):
             raise ValueError("use_bidirectional_attention: is not a causal model")
         check_method(given.get("quantization_config"))

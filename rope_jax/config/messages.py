@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -92,7 +92,10 @@ def _explain(schemas: Schemas, settings: object, error: ErrorDetails) -> str:
             section = _locate(schemas, settings, error["loc"][:-1])
             return f"{key}: unknown key; {_suggest_key(schemas, *section, str(error['loc'][-1]))}"
         case "missing":
-            return f"{key}: is required but was not given"
+            field = _locate(schemas, settings, error["loc"][:-1])[2][0].model_fields[str(path[-1])]
+            if Literal["auto"] in get_args(field.annotation):
+                hint = "; give a number, or auto (length / window), which a bare name means"
+            return f"{key}: is required but was not given{hint}"
         case "union_tag_not_found":
             return f"{below}{tag}: is required; it is one of {', '.join(types)}"
         case "union_tag_invalid":

@@ -49,8 +49,8 @@ QKNorm = Annotated[
 ]
 
 # checking a config visits every layer
-MOST_LAYERS = 10_000
-LayerCount = Annotated[int, Field(gt=0, le=MOST_LAYERS), Whole]
+MAX_LAYERS = 10_000
+LayerCount = Annotated[int, Field(gt=0, le=MAX_LAYERS), Whole]
 # and computes the frequencies of every pair of dimensions of a head
 Width = Annotated[int, Field(gt=0, le=2**20), Whole]
 

@@ -41,8 +41,8 @@ class Presentation(Frozen):
         known = dict.fromkeys((*curves, *(runs := list(runs))))
         for key, chosen in (("labels", self.labels), ("colors", self.colors)):
             if unknown := [name for name in chosen if name not in known]:
-                kind = "curve or run" if runs else "curve"
-                raise ValueError(f"{key}: {unknown[0]} is no {kind}; there are {', '.join(known)}")
+                what = "curve or run" if runs else "curve"
+                raise ValueError(f"{key}: {unknown[0]} is no {what}; there are {', '.join(known)}")
         for name, label in self.labels.items():
             if not label.strip():
                 raise ValueError(f"labels: {name}: is empty; leave it out to keep the name")

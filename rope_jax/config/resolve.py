@@ -114,10 +114,10 @@ def language_model(config: ResolvedRun, vocab_size: int) -> LanguageModel:
 
 def vocabulary_size(model: ModelConfig, tokenizer_size: int) -> int:
     """Return how many tokens a model knows. UserError if the tokenizer has more."""
-    own = model.vocab_size or tokenizer_size
-    if own < tokenizer_size:
+    vocab_size = model.vocab_size or tokenizer_size
+    if vocab_size < tokenizer_size:
         raise UserError(
-            f"model.vocab_size: {own} is smaller than the tokenizer's {tokenizer_size}; give at "
-            "least that, or null"
+            f"model.vocab_size: {vocab_size} is smaller than the tokenizer's {tokenizer_size}; "
+            "give at least that, or null"
         )
-    return own
+    return vocab_size

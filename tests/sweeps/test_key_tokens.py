@@ -201,12 +201,6 @@ def test_a_sweep_of_another_run_scores_them(run, mask):
     assert (folder / "longppl.png").is_file()
 
 
-def test_a_run_does_not_judge_itself(evaluator, mask):
-    tasks = [{"task": "longppl", "mask": str(mask[0])}]
-    with pytest.raises(UserError, match="was made by long, and no model judges itself"):
-        swept(evaluator, name="own", tasks=tasks)
-
-
 def test_a_mask_of_other_texts_is_refused(run, mask, tmp_path):
     content = json.loads(mask[0].read_text())
     path = tmp_path / "mask.json"
@@ -214,9 +208,6 @@ def test_a_mask_of_other_texts_is_refused(run, mask, tmp_path):
     path.write_text(json.dumps(content | {"corpus": "0" * 64}))
     with pytest.raises(UserError, match=r"tasks: mask: .* was made from another corpus"):
         swept(run, name="corpus", tasks=tasks)
-    path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="is of split test, and the sweep reads validation"):
-        swept(run, name="split", tasks=tasks, split="validation")
 
 
 # What is read with which context, and which tokens count
