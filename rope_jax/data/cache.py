@@ -62,8 +62,15 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> None:
     with file_errors(folder, "written", CHANGE), contextlib.ExitStack() as stack:
         if folder.exists():
             return
+        if not folder.parent.exists():
+            stack.callback(_remove_if_empty, folder.parent)
         with contextlib.suppress(OSError):  # a file system without locks
             stack.enter_context(locked(folder.with_name(f".{folder.name}.lock")))
         if not folder.exists():  # it may have been made meanwhile
             with replacing_folder(folder) as new:
                 make(new)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
