@@ -66,7 +66,7 @@ def unread_keys(config: Mapping[str, Any], known: Collection[str], pairs: int) -
     return unread
 
 
-def _names(key: str, value: Any) -> Iterator[str]:
+def _names(key: str, value: object) -> Iterator[str]:
     """Yield a key, and those of all mappings in its value."""
     yield key
     for inside, x in value.items() if isinstance(value, Mapping) else ():

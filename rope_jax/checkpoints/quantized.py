@@ -24,7 +24,7 @@ _FLOAT4 = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.
 _PAIRS = np.stack([np.tile(_FLOAT4, 16), np.repeat(_FLOAT4, 16)], axis=-1)
 
 
-def check_method(quantization: Any) -> None:
+def check_method(quantization: object) -> None:
     """ValueError if weights are quantized in a way that cannot be read.
 
     quantization: a config's quantization_config. transformers keeps it after it has dequantized a

@@ -118,7 +118,7 @@ def text_part(hf: dict[str, Any]) -> dict[str, Any]:
     return hf
 
 
-def _family(model_type: Any, text: Mapping[str, Any]) -> Family:
+def _family(model_type: object, text: Mapping[str, Any]) -> Family:
     """Return the family of a model_type. text: the config of the model's text part."""
     if isinstance(model_type, str) and model_type in REFUSED:
         raise ValueError(f"model_type: {model_type!r} {REFUSED[model_type]}")

@@ -19,7 +19,7 @@ _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # values of a piece's `type`
 
 
 class Piece(NamedTuple):
-    """A piece of a vocabulary, with the attributes of SentencePiece's own."""
+    """A piece of a vocabulary, as SentencePiece has it."""
 
     piece: str
     score: float
@@ -39,7 +39,8 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
     # protobuf's DecodeError
     with errors_in(f"{path}: is not a model of SentencePiece: ", UserError, Exception):
         model.ParseFromString(content)
-    trainer, pieces = model.trainer_spec, model.pieces
+    trainer = model.trainer_spec
+    pieces = [Piece(piece.piece, piece.score, piece.type) for piece in model.pieces]
     if not pieces:  # any short text may be a message without them
         raise UserError(f"{path}: is not a model of SentencePiece")
     if trainer.model_type not in (_UNIGRAM, _BPE) or trainer.treat_whitespace_as_suffix:
@@ -54,7 +55,7 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
     add_prefix(library, spec.add_dummy_prefix, steps)
     has_bos = trainer.bos_id >= 0 and settings.get("add_bos_token", True)
     add_pieces(library, pieces, trainer.bos_id if has_bos else None)
-    _check(library, model, path)
+    _check(library, content, pieces, path)
     return library.to_str()
 
 
@@ -73,7 +74,7 @@ def add_prefix(library: Tokenizer, is_added: bool, before: Sequence[Any] = ()) -
     )
 
 
-def add_pieces(library: Tokenizer, pieces: Sequence[Any], bos_id: int | None) -> None:
+def add_pieces(library: Tokenizer, pieces: Sequence[Piece], bos_id: int | None) -> None:
     """Let a tokenizer find the control and the user-defined pieces in a text.
 
     bos_id: the piece that it puts before a text.
@@ -89,12 +90,12 @@ def add_pieces(library: Tokenizer, pieces: Sequence[Any], bos_id: int | None) ->
         )
 
 
-def _check(library: Tokenizer, model: Any, path: Path) -> None:
+def _check(library: Tokenizer, content: bytes, pieces: Sequence[Piece], path: Path) -> None:
     from sentencepiece import SentencePieceProcessor
 
-    theirs = SentencePieceProcessor(model_proto=model.SerializeToString())
-    pieces = [p.piece.replace(_SPACE, " ") for p in model.pieces if p.type == _USER_DEFINED]
-    for piece in ["   ", *pieces]:
+    theirs = SentencePieceProcessor(model_proto=content)
+    defined = [p.piece.replace(_SPACE, " ") for p in pieces if p.type == _USER_DEFINED]
+    for piece in ["   ", *defined]:
         text = f"a{piece}b {piece} c\n{piece}the"
         if library.encode(text, add_special_tokens=False).ids != theirs.encode(text):
             raise UserError(
@@ -103,11 +104,11 @@ def _check(library: Tokenizer, model: Any, path: Path) -> None:
             )
 
 
-def _is_spaces(piece: Any) -> bool:
+def _is_spaces(piece: Piece) -> bool:
     return piece.type == _USER_DEFINED and not piece.piece.strip(_SPACE)
 
 
-def score_bpe(pieces: Sequence[Any], unk_id: int, byte_fallback: bool) -> Tokenizer:
+def score_bpe(pieces: Sequence[Piece], unk_id: int, byte_fallback: bool) -> Tokenizer:
     """Return a BPE that always merges the two neighbours which give the piece of highest score.
 
     Text that spells a control piece or a byte, such as "<s>", is not merged to it.
@@ -135,7 +136,7 @@ def score_bpe(pieces: Sequence[Any], unk_id: int, byte_fallback: bool) -> Tokeni
     return Tokenizer(bpe)
 
 
-def _unigram(pieces: Sequence[Any], unk_id: int, byte_fallback: bool) -> Tokenizer:
+def _unigram(pieces: Sequence[Piece], unk_id: int, byte_fallback: bool) -> Tokenizer:
     """Return a unigram model. Text that spells a control piece, such as "<s>", stays text."""
     scores = [(p.piece, p.score if p.type == _NORMAL or _is_spaces(p) else _NEVER) for p in pieces]
     return Tokenizer(models.Unigram(scores, unk_id, byte_fallback))

@@ -7,9 +7,8 @@ their own type, so that the host never holds more than one tensor besides the fi
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +99,7 @@ def _check_tensors(files: CheckpointFiles, tensors: Mapping[str, Tensor], head: 
 
 
 @functools.cache
-def _put_into(sharding: Any) -> Any:
+def _put_into(sharding: jax.sharding.Sharding) -> Callable[..., Array]:
     """Return a jitted function that replaces a part of a stacked array in place."""
 
     def put(stacked: Array, part: Array, index: Int[Array, " axes"]) -> Array:

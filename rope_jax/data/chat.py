@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from rope_jax.errors import UserError
 from rope_jax.extras import needs_extra
@@ -23,7 +23,7 @@ _TODAY = datetime.datetime(2024, 7, 26)  # what Llama 3's template says where th
 _GENERATION = re.compile(r"{%(-?)\s*(end)?generation\s*(-?)%}")
 
 
-def is_chat(value: Any) -> bool:
+def is_chat(value: object) -> TypeGuard[Messages]:
     """Return whether a value of a column is a conversation."""
     if not isinstance(value, list) or not value:
         return False
@@ -38,15 +38,14 @@ def render_plainly(messages: Messages) -> str:
     return "\n\n".join(f"{m['role']}: {_text_of(m.get('content'))}" for m in messages)
 
 
-def _text_of(content: Any) -> str:
+def _text_of(content: object) -> str:
     """Return the text of a message, which may be in parts; those that are not text are left out."""
-    texts = [content]
-    if isinstance(content, list):
-        texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     for text in texts:
         if not isinstance(text, str | None):
             raise ValueError(f"a message's content is of type {type(text).__name__}, not text")
-    return "".join(text or "" for text in texts)
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 class ChatTemplate(NamedTuple):

@@ -36,8 +36,6 @@ class TokenSplit:
     """[D + 1]: where the tokens of each document begin, and N."""
     ids: list[str]
     """[D]: where each document was found: a path, path:line, path:index, path:row or split:row."""
-    vocab_size: int
-    """Every token is below it."""
     bos_ids: tuple[int, ...]
     """The tokens that every document starts with."""
     bytes_per_token: float | None
@@ -96,12 +94,13 @@ def open_corpus(
 
     UserError: a bad source, or a cache that cannot be read or written.
     """
-    chat, vocab_size = tokenizer.chat, tokenizer.size_for(data)
-    name = tokenizer.name if chat is None else f"{tokenizer.name}, chats by {chat.settings()}"
+    name, chat = tokenizer.name, tokenizer.chat
+    if chat is not None:
+        name += f", chats by {chat.settings()}"
     folder = cache_folder(data, name, only)
     stopping.check()
     make_once(folder, lambda new: _write_corpus(data, tokenizer, only, new))
-    path, dtype = folder / _TOKENS, token_dtype(vocab_size)
+    path, dtype = folder / _TOKENS, token_dtype(tokenizer.size_for(data))
     with file_errors(folder, advice=CHANGE):
         about = json.loads((folder / _ABOUT).read_text("utf-8"))
         # an empty file cannot be mapped
@@ -115,7 +114,6 @@ def open_corpus(
             tokens=tokens[begin:end],
             starts=starts,
             ids=split["ids"],
-            vocab_size=vocab_size,
             bos_ids=tokenizer.bos_ids,
             eos_id=about.get("eos_id"),
             bytes_per_token=split["bytes_per_token"],

@@ -340,7 +340,7 @@ def train_bpe(texts: Iterable[Sequence[str]], vocab_size: int) -> str:
     return library.to_str()
 
 
-def _byte_level(model: Any, use_regex: bool) -> Library:
+def _byte_level(model: models.Model, use_regex: bool) -> Library:
     library = Library(model)
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
     library.decoder = decoders.ByteLevel()

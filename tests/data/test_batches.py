@@ -23,12 +23,11 @@ from rope_jax.errors import UserError
 BOS = 256
 
 
-def split_of_stream(stream, starts, vocab_size, bos_ids):
+def split_of_stream(stream, starts, bos_ids):
     return TokenSplit(
         tokens=np.array(stream, np.uint16),
         starts=np.array(starts),
         ids=[str(i) for i in range(len(starts) - 1)],
-        vocab_size=vocab_size,
         bos_ids=bos_ids,
         bytes_per_token=1.0,
     )
@@ -38,12 +37,12 @@ def split_of(*documents):
     """Return a split of these documents, each a list of tokens without its start token."""
     stream = [token for document in documents for token in (BOS, *document)]
     lengths = [len(document) + 1 for document in documents]
-    return split_of_stream(stream, np.cumsum([0, *lengths]), 257, (BOS,))
+    return split_of_stream(stream, np.cumsum([0, *lengths]), (BOS,))
 
 
 def numbered(count):
     """Return a split whose tokens are their own offsets, so that a window shows where it began."""
-    return split_of_stream(range(count), [0, count], count, ())
+    return split_of_stream(range(count), [0, count], ())
 
 
 def draw(split, step=0, seed=0, stage=0, seq_len=8, batch_size=8, **windows):
@@ -103,7 +102,7 @@ def test_a_batch_depends_on_its_arguments_alone_and_hosts_share_its_rows(setting
 def test_no_token_of_a_start_of_several_is_a_target(offset, weights):
     """Also where the window begins within one: documents of 2, 0 and 1 tokens."""
     stream = [7, 8, 9, 1, 2, 7, 8, 9, 7, 8, 9, 3]
-    split = split_of_stream(stream, [0, 5, 8, 12], 10, (7, 8, 9))
+    split = split_of_stream(stream, [0, 5, 8, 12], (7, 8, 9))
     (batch,) = validation_batches(
         replace(split, tokens=split.tokens[: offset + 7]), seq_len=6, batch_size=2, batches=1
     )

@@ -190,7 +190,7 @@ def test_control_tokens_in_texts_are_tokens_on_request(tmp_path):
     tokenizer = open_tokenizer(config, asked)
     assert (tokenizer.vocab_size, tokenizer.name) == (5, plain.name)
     train = open_corpus(asked, tokenizer).train
-    assert (train.tokens.tolist(), train.vocab_size) == ([0, 4, 0, 3], 5)
+    assert train.tokens.tolist() == [0, 4, 0, 3]
     assert tokenizer.token_bytes.tolist() == [1, 1, 1, 0, 0]
     # texts of a sweep's own: the model knows these tokens, or it does not
     known = open_tokenizer(config, data, known=9)

@@ -30,7 +30,7 @@ def _lower_layers(config: Mapping[str, Any], count: int) -> list[bool]:
     return [layer % 2 == 0 and layer < last for layer in range(count)]
 
 
-def _count(numbers: Any) -> int:
+def _count(numbers: object) -> int:
     """Return how many layers are listed. ValueError: they are not the first ones."""
     numbers = [] if numbers is None else numbers
     if not isinstance(numbers, list) or numbers != [*range(len(numbers))]:
