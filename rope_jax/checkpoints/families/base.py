@@ -104,8 +104,6 @@ class ModelSizes(Protocol):
     @property
     def intermediate_size(self) -> int: ...
     @property
-    def num_attention_heads(self) -> int: ...
-    @property
     def kv_heads(self) -> int: ...
     @property
     def norm_placement(self) -> str: ...
@@ -194,11 +192,40 @@ def every_layer(config: Mapping[str, Any], count: int) -> list[bool]:
     return [True] * count
 
 
-def module_rows(modules: Mapping[str, Sequence[str]], groups: int = 1) -> tuple[Row, ...]:
-    """Return the rows of transformers' modules, given the modules here that each holds.
+# Modules of a layer that Llama's code calls as ours does.
+_LAYER_MODULES = (
+    *("input_layernorm", "post_attention_layernorm"),
+    *("pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    *(f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+)
 
-    All of them may have a bias. groups: see `Row`; of modules that hold several.
+
+_OUTSIDE = {
+    "embed_tokens": "model.embed_tokens",
+    "layers": "model.layers",
+    "norm": "model.norm",
+    "lm_head": "lm_head",
+}
+
+
+def llama_rows(
+    fused: Mapping[str, Sequence[str]], outside: Mapping[str, str] = {}, groups: int = 1
+) -> tuple[Row, ...]:
+    """Return the rows of a family whose code is structured like Llama's.
+
+    fused: modules of a layer that have other names there, with ours that each holds.
+    outside: its names of modules outside of the layers, and of the layers, by Llama's.
+    groups: see `Row`; of modules that hold several.
     """
+    names = {**_OUTSIDE, **outside}
+    held = {name for ours in fused.values() for name in ours}
+    in_layers = {name: (name,) for name in _LAYER_MODULES if name not in held} | {**fused}
+    modules: dict[str, list[str]] = {names["embed_tokens"]: ["embed_tokens"]}
+    for theirs, ours in in_layers.items():
+        name = f"{names['layers']}.{{}}.{theirs}"
+        modules[name] = [f"layers/{module.replace('.', '/')}" for module in ours]
+    modules |= {names["norm"]: ["norm"], names["lm_head"]: ["lm_head"]}
     rows = []
     for name, ours in modules.items():
         is_norm = ours[0].endswith(("norm", "norms"))
@@ -210,46 +237,16 @@ def module_rows(modules: Mapping[str, Sequence[str]], groups: int = 1) -> tuple[
     return tuple(rows)
 
 
-# Modules of a layer that Llama's code calls as ours does.
-_LAYER_MODULES = (
-    *("input_layernorm", "post_attention_layernorm"),
-    *("pre_feedforward_layernorm", "post_feedforward_layernorm"),
-    *(f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")),
-    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-)
-
-
-def llama_rows(
-    fused: Mapping[str, Sequence[str]], final_norm: str = "norm", groups: int = 1
-) -> tuple[Row, ...]:
-    """Return the rows of a family whose code is structured like Llama's.
-
-    fused: modules of a layer that have other names there, with ours that each holds.
-    """
-    held = {name for names in fused.values() for name in names}
-    in_layers = {name: (name,) for name in _LAYER_MODULES if name not in held} | {**fused}
-    return module_rows(
-        {
-            "model.embed_tokens": ["embed_tokens"],
-            **{
-                f"model.layers.{{}}.{theirs}": [f"layers/{name.replace('.', '/')}" for name in ours]
-                for theirs, ours in in_layers.items()
-            },
-            f"model.{final_norm}": ["norm"],
-            "lm_head": ["lm_head"],
-        },
-        groups,
-    )
-
-
 @dataclass(frozen=True)
 class Family:
     """A model type of transformers.
 
     keys:       of config.json, that set fields of the model.
     fused:      see `llama_rows`.
+    outside:    see `llama_rows`.
+    by_head:    fused tensors have the parts of one key-value head after the other.
     more_rows:  of tensors that Llama's code has not.
-    other_rows: its tensors, given the model, where its code is not structured like Llama's.
+    other_rows: its tensors, given the model, where their names or order depend on it otherwise.
     fixed:      fields of the model that no key sets, where they differ from the defaults.
     defaults:   transformers' values of keys about positions, if they are absent.
     aliases:    its own names for keys about positions, outside of rope_parameters.
@@ -264,6 +261,8 @@ class Family:
     architecture: str
     keys: tuple[Key, ...]
     fused: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    outside: Mapping[str, str] = field(default_factory=dict)
+    by_head: bool = False
     more_rows: tuple[Row, ...] = ()
     other_rows: Callable[[ModelSizes], tuple[Row, ...]] | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -280,7 +279,8 @@ class Family:
         """Return the tensors of a model of the family."""
         if self.other_rows is not None:
             return self.other_rows(model)
-        return (*llama_rows(self.fused), *self.more_rows)
+        groups = model.kv_heads if self.by_head else 1
+        return (*llama_rows(self.fused, self.outside, groups), *self.more_rows)
 
 
 ACTIVATIONS = {

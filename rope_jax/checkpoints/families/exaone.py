@@ -5,31 +5,11 @@ from typing import Any
 from rope_jax.checkpoints.families.base import (
     PATTERN,
     Family,
-    ModelSizes,
     Windows,
     every,
     llama_keys,
-    module_rows,
     renamed,
 )
-from rope_jax.checkpoints.tensors import Row
-
-
-def _exaone_rows(model: ModelSizes) -> tuple[Row, ...]:
-    layer = "transformer.h.{}."
-    modules = {
-        "transformer.wte": ["embed_tokens"],
-        "transformer.ln_f": ["norm"],
-        f"{layer}ln_1": ["layers/input_layernorm"],
-        f"{layer}ln_2": ["layers/post_attention_layernorm"],
-        **{f"{layer}attn.attention.{x}_proj": [f"layers/self_attn/{x}_proj"] for x in "qkv"},
-        f"{layer}attn.attention.out_proj": ["layers/self_attn/o_proj"],
-        f"{layer}mlp.c_fc_0": ["layers/mlp/gate_proj"],
-        f"{layer}mlp.c_fc_1": ["layers/mlp/up_proj"],
-        f"{layer}mlp.c_proj": ["layers/mlp/down_proj"],
-        "lm_head": ["lm_head"],
-    }
-    return module_rows(modules)
 
 
 def _pattern_of_letters(config: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +24,20 @@ EXAONE = (
         "exaone",
         "ExaoneForCausalLM",
         llama_keys(kv_heads=8, eps=1e-5, attention_bias=False, mlp_bias=False),
-        other_rows=_exaone_rows,
+        fused={
+            "ln_1": ["input_layernorm"],
+            "ln_2": ["post_attention_layernorm"],
+            **{f"attn.attention.{x}_proj": [f"self_attn.{x}_proj"] for x in "qkv"},
+            "attn.attention.out_proj": ["self_attn.o_proj"],
+            "mlp.c_fc_0": ["mlp.gate_proj"],
+            "mlp.c_fc_1": ["mlp.up_proj"],
+            "mlp.c_proj": ["mlp.down_proj"],
+        },
+        outside={
+            "embed_tokens": "transformer.wte",
+            "layers": "transformer.h",
+            "norm": "transformer.ln_f",
+        },
         upgrade=renamed(
             num_layers="num_hidden_layers",
             layer_norm_epsilon="rms_norm_eps",

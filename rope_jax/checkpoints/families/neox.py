@@ -13,41 +13,31 @@ from rope_jax.checkpoints.families.base import (
     layer_norm_keys,
     llama_keys,
     llama_rows,
-    module_rows,
 )
 from rope_jax.checkpoints.tensors import Row
 
 
-def _gpt_neox_rows(model: ModelSizes) -> tuple[Row, ...]:
-    layer = "gpt_neox.layers.{}."
-    modules = {
-        "gpt_neox.embed_in": ["embed_tokens"],
-        "gpt_neox.final_layer_norm": ["norm"],
-        f"{layer}input_layernorm": ["layers/input_layernorm"],
-        f"{layer}post_attention_layernorm": ["layers/post_attention_layernorm"],
-        f"{layer}attention.query_key_value": [f"layers/self_attn/{x}_proj" for x in "qkv"],
-        f"{layer}attention.dense": ["layers/self_attn/o_proj"],
-        f"{layer}mlp.dense_h_to_4h": ["layers/mlp/up_proj"],
-        f"{layer}mlp.dense_4h_to_h": ["layers/mlp/down_proj"],
-        "embed_out": ["lm_head"],
+def _fused_modules(attention: str) -> dict[str, list[str]]:
+    """Return the modules of a layer in which queries, keys and values are one."""
+    return {
+        f"{attention}.query_key_value": [f"self_attn.{name}_proj" for name in "qkv"],
+        f"{attention}.dense": ["self_attn.o_proj"],
+        "mlp.dense_h_to_4h": ["mlp.up_proj"],
+        "mlp.dense_4h_to_h": ["mlp.down_proj"],
     }
-    return module_rows(modules, groups=model.num_attention_heads)
 
 
 def _falcon_rows(model: ModelSizes) -> tuple[Row, ...]:
-    layer, shared = "transformer.h.{}.", model.norm_placement == "shared"
-    modules = {
-        "transformer.word_embeddings": ["embed_tokens"],
-        "transformer.ln_f": ["norm"],
-        layer + ("input_layernorm" if shared else "ln_attn"): ["layers/input_layernorm"],
-        f"{layer}ln_mlp": ["layers/post_attention_layernorm"],
-        f"{layer}self_attention.query_key_value": [f"layers/self_attn/{x}_proj" for x in "qkv"],
-        f"{layer}self_attention.dense": ["layers/self_attn/o_proj"],
-        f"{layer}mlp.dense_h_to_4h": ["layers/mlp/up_proj"],
-        f"{layer}mlp.dense_4h_to_h": ["layers/mlp/down_proj"],
-        "lm_head": ["lm_head"],
+    """Return the rows of Falcon, whose norms are called otherwise where there are two."""
+    fused = _fused_modules("self_attention")
+    if model.norm_placement != "shared":
+        fused |= {"ln_attn": ["input_layernorm"], "ln_mlp": ["post_attention_layernorm"]}
+    outside = {
+        "embed_tokens": "transformer.word_embeddings",
+        "layers": "transformer.h",
+        "norm": "transformer.ln_f",
     }
-    return module_rows(modules, groups=model.kv_heads)
+    return llama_rows(fused, outside, model.kv_heads)
 
 
 def _falcon_40b(config: dict[str, Any]) -> dict[str, Any]:
@@ -62,18 +52,6 @@ def _falcon_40b(config: dict[str, Any]) -> dict[str, Any]:
     return config | architecture | {"num_ln_in_parallel_attn": norms, "ffn_hidden_size": width}
 
 
-def _persimmon_rows(model: ModelSizes) -> tuple[Row, ...]:
-    named = {
-        "self_attn.query_key_value": [f"self_attn.{name}_proj" for name in "qkv"],
-        "self_attn.dense": ["self_attn.o_proj"],
-        "self_attn.q_layernorm": ["self_attn.q_norm"],
-        "self_attn.k_layernorm": ["self_attn.k_norm"],
-        "mlp.dense_h_to_4h": ["mlp.up_proj"],
-        "mlp.dense_4h_to_h": ["mlp.down_proj"],
-    }
-    return llama_rows(named, "final_layernorm", model.num_attention_heads)
-
-
 NEOX = (
     Family(
         "gpt_neox",
@@ -84,7 +62,14 @@ NEOX = (
             ),
             Key("use_parallel_residual", ("parallel_residual",), True),
         ),
-        other_rows=_gpt_neox_rows,
+        fused=_fused_modules("attention"),
+        outside={
+            "embed_tokens": "gpt_neox.embed_in",
+            "layers": "gpt_neox.layers",
+            "norm": "gpt_neox.final_layer_norm",
+            "lm_head": "embed_out",
+        },
+        by_head=True,
         fixed={"norm": "layer_norm", "gated_mlp": False, "mlp_bias": True},
         defaults={"rope_theta": 10_000.0, "partial_rotary_factor": 0.25},
         aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
@@ -123,7 +108,10 @@ NEOX = (
             *layer_norm_keys("relu2", without=("num_key_value_heads", "head_dim")),
             Key("qk_layernorm", ("qk_norm",), True),
         ),
-        other_rows=_persimmon_rows,
+        fused=_fused_modules("self_attn")
+        | {f"self_attn.{name}_layernorm": [f"self_attn.{name}_norm"] for name in "qk"},
+        outside={"norm": "model.final_layernorm"},
+        by_head=True,
         fixed=ALL_BIASES,
         defaults={"partial_rotary_factor": 0.5},
     ),

@@ -5,25 +5,10 @@ from rope_jax.checkpoints.families.base import (
     GATE_UP,
     Family,
     Key,
-    ModelSizes,
     Windows,
     layer_norm_keys,
     llama_keys,
-    llama_rows,
 )
-from rope_jax.checkpoints.tensors import Row
-
-
-def _phi_rows(model: ModelSizes) -> tuple[Row, ...]:
-    modules = {
-        "self_attn.dense": ["self_attn.o_proj"],
-        "self_attn.q_layernorm": ["self_attn.q_norm"],
-        "self_attn.k_layernorm": ["self_attn.k_norm"],
-        "mlp.fc1": ["mlp.up_proj"],
-        "mlp.fc2": ["mlp.down_proj"],
-    }
-    return llama_rows(modules, "final_layernorm")
-
 
 PHI = (
     Family(
@@ -40,7 +25,14 @@ PHI = (
         "phi",
         "PhiForCausalLM",
         (*layer_norm_keys("gelu_new"), Key("qk_layernorm", ("qk_norm",), False)),
-        other_rows=_phi_rows,
+        fused={
+            "self_attn.dense": ["self_attn.o_proj"],
+            "self_attn.q_layernorm": ["self_attn.q_norm"],
+            "self_attn.k_layernorm": ["self_attn.k_norm"],
+            "mlp.fc1": ["mlp.up_proj"],
+            "mlp.fc2": ["mlp.down_proj"],
+        },
+        outside={"norm": "model.final_layernorm"},
         fixed=ALL_BIASES | {"norm_placement": "shared", "head_bias": True},
         defaults={"partial_rotary_factor": 0.5},
     ),
