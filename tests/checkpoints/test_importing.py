@@ -31,7 +31,6 @@ from tests.checkpoints.folders import (
     QUIET,
     assert_same,
     byte_checkpoint,
-    edit_config,
     edit_tensors,
     imported,
     loaded,
@@ -313,15 +312,6 @@ def test_a_start_of_two_tokens_is_read_swept_and_exported(folder: Path, tmp_path
     assert (run.evals / "sweep" / "results.csv").is_file()
     export_run(run, ExportConfig(), tmp_path / "out", QUIET)
     assert imported(tmp_path / "out").load_config().tokenizer.start == ("[gMASK]", "<sop>")
-
-
-def test_default_lengths_beyond_the_texts_are_refused(folder: Path) -> None:
-    """Published windows times 16 are longer than most texts."""
-    edit_config(folder, max_position_embeddings=131_072)
-    run = imported(folder)
-    said = says(sweep_run, run, run.load_config(), SweepConfig(), QUIET)
-    assert said.startswith("lengths: none of the ")
-    assert "that length 2097152 needs; the longest possible length is " in said
 
 
 @pytest.mark.slow
