@@ -113,8 +113,8 @@ def key_tokens(argv: list[str]) -> None:
     The evaluator, RUN, was trained on long windows. Sweeps of other runs measure the perplexity of
     these tokens: task longppl.
     """
-    from rope_jax.config.key_tokens import KeyTokensConfig
     from rope_jax.config.load import flow_yaml
+    from rope_jax.config.sweep import KeyTokensConfig
 
     parser = cli.parser("RUN short=512", key_tokens.__doc__, KeyTokensConfig, run=cli.RUN)
     arguments, config = cli.read_config(parser, argv)

@@ -1,4 +1,4 @@
-"""Schema of a sweep."""
+"""Schemas of a sweep, and of the key tokens that a sweep can score (LongPPL)."""
 
 import operator
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,10 +18,12 @@ from rope_jax.config.types import (
     Length,
     ListOf,
     NonEmpty,
+    PositiveFloat,
     PositiveInt,
     Resamples,
     Seed,
     Share,
+    Step,
     Tolerance,
     distinct,
 )
@@ -130,6 +132,40 @@ class TrainingSweepConfig(SameTokensConfig):
     scalings: Scalings = Field(default_factory=lambda: (TrainedEntry(),))
     max_blocks: PositiveInt = Field(2, description="maximum number of scored blocks per document")
     memory_gib: Gibibytes = Field(1 / 32, description="for one batch, beside training")
+
+
+class KeyTokensConfig(Frozen):
+    """Key tokens for LongPPL: those that the far context makes likely."""
+
+    name: FolderName | None = Field(None, description="null: the run's and short, such as long-512")
+    step: Step = None
+    split: Literal["test", "validation"] = Field("test", description="the split that sweeps read")
+    short: Length = Field(description="K, near context; the measured models' window")
+    stride: PositiveInt | None = Field(None, description="s; null: K/4")
+    alpha: PositiveFloat = Field(2.0, description="least gain in log p over near context, in nats")
+    beta: Annotated[float, Field(lt=0, allow_inf_nan=False)] = Field(
+        -2.0, description="least log p with the whole window"
+    )
+    data: DataConfig | None = Field(None, description="texts, as in the sweep; null: the run's")
+    max_documents: PositiveInt = Field(64, description="documents to read, longer than K + s")
+    seed: Seed = Field(0, description="seed of the choice of documents")
+
+    @model_validator(mode="after")
+    def _nothing_is_trained(self) -> "KeyTokensConfig":
+        check_read_whole(self.data)
+        return self
+
+    @property
+    def s(self) -> int:
+        return self.stride or max(1, self.short // 4)
+
+    def check_window(self, window: int) -> None:
+        """ValueError, which begins with the key, if an evaluator's window is too short."""
+        if window <= self.short + self.s:
+            raise ValueError(
+                f"short: {self.short:,} and the stride of {self.s:,} are not less than the "
+                f"evaluator's window of {window:,} tokens; take a run trained on longer windows"
+            )
 
 
 def check_targets(targets: int, lengths: tuple[int, ...]) -> None:

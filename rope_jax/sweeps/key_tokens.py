@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from rope_jax import stopping
-from rope_jax.config.key_tokens import KeyTokensConfig
+from rope_jax.config.sweep import KeyTokensConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import print_message, print_overview, print_wrapped, progress_bar
 from rope_jax.data.storage import TokenSplit

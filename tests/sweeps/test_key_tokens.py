@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from rope_jax.commands.main import key_tokens as main
-from rope_jax.config.key_tokens import KeyTokensConfig
 from rope_jax.config.load import validate
+from rope_jax.config.sweep import KeyTokensConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.evaluation.metrics import read_key_tokens
