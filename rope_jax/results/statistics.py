@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit  # scipy.stats takes longer to import than jax
 
 from rope_jax.protocols.base import RELIABLE_UNITS as RELIABLE_UNITS
 
@@ -117,12 +118,23 @@ def accuracy_interval(
         if math.isfinite(share.low) and math.isfinite(share.high):
             low, high = max(0.0, float(share.low)), min(1.0, float(share.high))
             return Estimate(value=value, low=low, high=high)
-    from scipy import stats  # takes longer to import than jax
-
     # in whole numbers: 0.29 · 100 is less than 29
-    whole = right * trials // asked, -(-right * trials // asked)
-    least, most = (stats.binomtest(n, trials).proportion_ci(method="wilson") for n in whole)
-    return Estimate(value=value, low=float(least.low), high=float(most.high))
+    least, most = right * trials // asked, -(-right * trials // asked)
+    return Estimate(value=value, low=_wilson(least, trials)[0], high=_wilson(most, trials)[1])
+
+
+def _wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Return Wilson's 95% interval of a share, as `scipy.stats.binomtest` does.
+
+    With z the 97.5% quantile of the normal distribution and p = successes / trials, its ends are
+    (2np + z² ± z √(4np(1 − p) + z²)) / (2(n + z²)).
+    """
+    share, z = successes / trials, ndtri(0.975)
+    denominator = 2 * (trials + z**2)
+    center = (2 * trials * share + z**2) / denominator
+    half = z / denominator * math.sqrt(4 * trials * share * (1 - share) + z**2)
+    low = float(center - half) if successes else 0.0
+    return low, float(center + half) if successes < trials else 1.0
 
 
 def pooled_mean(seeds: Sequence[Sums], *, resamples: int, seed: int) -> Estimate:
@@ -179,10 +191,8 @@ def _widened(documents: Estimate, *groups: Sequence[Sums]) -> Estimate:
     variance = sum(v for v, _ in spreads)
     half = 0.0
     if variance != 0 and all(freedom for _, freedom in spreads):  # all are known
-        from scipy import stats  # takes longer to import than jax
-
         freedom = variance**2 / sum(v**2 / f for v, f in spreads)  # Welch and Satterthwaite
-        half = float(stats.t.ppf(0.975, freedom) * np.sqrt(variance))
+        half = float(stdtrit(freedom, 0.975) * np.sqrt(variance))
     value, low, high = documents
     below, above = np.hypot(value - low, half), np.hypot(high - value, half)
     return Estimate(value=value, low=float(value - below), high=float(value + above))

@@ -9,6 +9,7 @@ from scipy import stats
 from rope_jax.results.statistics import (
     Estimate,
     Sums,
+    accuracy_interval,
     mean_nll,
     paired_difference,
     pooled_difference,
@@ -59,6 +60,15 @@ def test_intervals_are_those_of_scipy_with_the_same_resamples(documents):
     other = mean_nll(Sums(nll, tokens), resamples=2000, seed=6)
     assert found.value == other.value
     assert (found.low, found.high) != (other.low, other.high)
+
+
+def test_a_share_of_single_answers_has_wilsons_interval_as_scipy_computes_it():
+    for right in range(31):
+        exact = np.arange(30) < right
+        found = accuracy_interval(
+            exact.astype(np.int64), np.ones(30, np.int64), resamples=9, seed=0
+        )
+        assert found[1:] == stats.binomtest(right, 30).proportion_ci(method="wilson")
 
 
 def test_a_paired_difference_is_the_difference_of_the_means():
