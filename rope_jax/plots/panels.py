@@ -115,14 +115,14 @@ def scale_lengths(axis: Axes, lengths: Sequence[int], inches: float) -> None:
     axis.grid(True, which="major")
 
 
-def label_lowest(axis: Axes, label: str, place: int, count: int, columns: int) -> None:
-    """Label the horizontal axis of panel `place` of `count` if no panel lies below it."""
-    is_lowest = place + columns >= count
+def label_lowest(axis: Axes, label: str, number: int, count: int, columns: int) -> None:
+    """Label the horizontal axis of panel `number` of `count` if no panel lies below it."""
+    is_lowest = number + columns >= count
     axis.tick_params(labelbottom=is_lowest)
     if is_lowest:
         axis.set_xlabel(label)
         # above an empty place, labels reach into it instead of moving the next row down
-        axis.xaxis.set_in_layout(place // columns == (count - 1) // columns)
+        axis.xaxis.set_in_layout(number // columns == (count - 1) // columns)
 
 
 def panel_columns(count: int, width: FigureWidth) -> int:
@@ -145,8 +145,8 @@ def fold_text(text: str, letters: int) -> str:
     What is in parentheses stays together if it fits a line.
     """
 
-    def joined(found: re.Match[str]) -> str:
-        return found[0].replace(" ", "\xa0") if len(found[0]) <= letters else found[0]
+    def joined(match: re.Match[str]) -> str:
+        return match[0].replace(" ", "\xa0") if len(match[0]) <= letters else match[0]
 
     lines = re.sub(r"\([^()]*\)\S*", joined, text).split("\n")
     folded = (textwrap.fill(line, letters, break_on_hyphens=False) for line in lines)

@@ -258,28 +258,28 @@ def _draw(layout: FigureLayout, title: str) -> Figure:
             axes[0].set_ylim(*limits)
             panels.label_powers(axes[0].yaxis, *limits)
         for number, (axis, (protocol, key)) in enumerate(zip(axes, shown, strict=True)):
-            place = number % count
+            in_block = number % count
             at = [point for point in points if point.protocol == protocol]
             panels.scale_lengths(axis, sorted({point.last_position for point in at}), 0.75 * inches)
             label = "length (tokens)" if inches < 2 else "context length (tokens)"
             if PROTOCOLS[protocol].by_position:
                 label = "position"
             if is_by_key:
-                panels.label_lowest(axis, label, place, count, columns)
+                panels.label_lowest(axis, label, in_block, count, columns)
             else:
                 axis.set_xlabel(label)
             # labels of windows are between the title and the panel
-            axis.set_title(headings[number], pad=3 if is_by_key and place >= columns else 11)
-            panels.mark_windows(axis, windows, with_label=not is_by_key or place == 0)
+            axis.set_title(headings[number], pad=3 if is_by_key and in_block >= columns else 11)
+            panels.mark_windows(axis, windows, with_label=not is_by_key or in_block == 0)
             if layout.is_above:
                 axis.axhline(0, **style.ZERO_LINE)
-            if place % columns == 0 and layout.is_above:
+            if in_block % columns == 0 and layout.is_above:
                 what = "nats per token above truncation"
                 panels.scale_nats(axis.yaxis, *limits, 0.85 * row_height, what)
-            elif place % columns == 0:
+            elif in_block % columns == 0:
                 axis.set_ylabel("perplexity")
-            # beside an empty place, it would move the panels of the next column to the right
-            if place % columns == columns - 1 and not layout.is_above:
+            # beside an empty in_block, it would move the panels of the next column to the right
+            if in_block % columns == columns - 1 and not layout.is_above:
                 _add_bits_per_byte_axis(axis, at)
             _draw_panel(axis, protocol, key, layout)
         panels.add_legend(figure, _legend(layout), may_be_beside=len(axes) == 1)

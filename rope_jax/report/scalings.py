@@ -14,14 +14,14 @@ def describe_scaling(
         kinds.setdefault(repr(layers.for_layer(layer, scaling)), []).append(layer)
     lines = []
     for numbers in kinds.values():
-        geometry, own = layers.for_layer(numbers[0], scaling)
-        described = _describe_frequencies(own, geometry, seq_len)
+        geometry, applied = layers.for_layer(numbers[0], scaling)
+        described = _describe_frequencies(applied, geometry, seq_len)
         if len(kinds) > 1:
             which = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
             whose = f"{name}, {which}" if name else which
-            lines.append(f"{whose}: {own.type}, base {geometry.base:,g}; {described}")
+            lines.append(f"{whose}: {applied.type}, base {geometry.base:,g}; {described}")
         else:
-            lines.append(f"{name or own.type}: {described}")
+            lines.append(f"{name or applied.type}: {described}")
     return lines
 
 

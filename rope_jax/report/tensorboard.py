@@ -61,11 +61,11 @@ def write_events(
     """
     tags: dict[str, None] = {}
     for name in dict.fromkeys(row.name for row in table):
-        own = sorted((row for row in table if row.name == name), key=lambda row: -row.step)
-        scalars = [(row.last_position, _values(row, row.step == newest.step)) for row in own]
+        of_scaling = sorted((row for row in table if row.name == name), key=lambda row: -row.step)
+        scalars = [(row.last_position, _values(row, row.step == newest.step)) for row in of_scaling]
         if any(row.step != newest.step for row in table):
             by_step = "perplexity_by_step/{0.protocol}/{0.last_position}"
-            scalars += [(row.step, {by_step.format(row): row.ppl}) for row in own]
+            scalars += [(row.step, {by_step.format(row): row.ppl}) for row in of_scaling]
         by_depth: dict[tuple[int, str], list[float]] = defaultdict(list)
         for row in tasks:
             if (row.name, row.step, row.taken_out) == (name, newest.step, False):
@@ -75,7 +75,7 @@ def write_events(
         for step, values in scalars:
             writer.scalars(step, values)
             tags |= dict.fromkeys(values)
-        longest = [row for row in own if row.step == newest.step][-1]
+        longest = [row for row in of_scaling if row.step == newest.step][-1]
         settings = _settings(longest, config, training, newest.window)
         writer.hparams(settings, _outcome(newest, name, config), METRICS)
         writer.close()
