@@ -24,8 +24,6 @@ from pathlib import Path
 import pandas
 import yaml
 
-ROOT = Path(__file__).parents[1]
-
 
 def copy(sweep: Path, runs: Path, number: int, experiment: int) -> Path:
     """Copy a sweep and its run's config as run `number`; returns the copy of the sweep."""
@@ -71,7 +69,7 @@ def main() -> None:
         numbers = range(arguments.runs)
         copies = [copy(sweep, runs, n, n % arguments.experiments) for n in numbers]
         for number in range(arguments.rounds):
-            command = [sys.executable, str(ROOT / "scripts" / "compare.py"), *map(str, copies)]
+            command = [sys.executable, "-m", "rope_jax", "compare", *map(str, copies)]
             command.append(f"output={folder}/compared-{number}")
             began = time.perf_counter()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

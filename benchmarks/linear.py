@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rope_jax.attention.backends import BACKENDS
-from rope_jax.attention.linear import CHUNK, Linear
+from rope_jax.attention.linear import CHUNK, LinearAttention
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
 
 Arrays = Sequence[Any]
@@ -36,7 +36,7 @@ def linear(chunk: int) -> Callable[..., Any]:
         def turn(x: Any) -> Any:
             return rotate(x, cos, sin)
 
-        return Linear(chunk).attend_features(q, k, v, turn, turn)
+        return LinearAttention(chunk).attend_features(q, k, v, turn, turn)
 
     return attend
 

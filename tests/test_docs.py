@@ -22,7 +22,7 @@ from rope_jax.config.resolve import resolve_model
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.inspection.maps import shown_maps, write_map_rows
-from rope_jax.model.decoder import LanguageModel, Windows
+from rope_jax.model.decoder import DecoderInputs, LanguageModel
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, relative_positions
@@ -239,7 +239,9 @@ def test_the_decoder_in_one_file_is_ours():
     rotary = RotaryLayers(RotaryGeometry(8, 10_000.0, 16)).rotary(
         parse_scaling({"type": "yarn", "factor": 4}), positions
     )
-    wanted = model.nll(params, Windows(tokens[:, :-1], tokens[:, 1:], positions, None, rotary))
+    wanted = model.nll(
+        params, DecoderInputs(tokens[:, :-1], tokens[:, 1:], positions, None, rotary)
+    )
     assert 0.5 < np.std(wanted) < 5  # a model that tells tokens apart
     with jax.numpy_rank_promotion("allow"):
         found = page["nll"](ours, tokens)

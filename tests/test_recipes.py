@@ -20,7 +20,7 @@ import pytest
 
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import resolve_model
-from rope_jax.model.decoder import LanguageModel, Windows
+from rope_jax.model.decoder import DecoderInputs, LanguageModel
 from rope_jax.protocols.base import streams_of
 from rope_jax.rope import Frequencies, Rotary
 
@@ -114,7 +114,7 @@ def test_the_feed_forwards_auxiliary_loss_is_that_of_a_balanced_router_at_first(
         model = LanguageModel(resolve_model(made).spec(), 4)
         shapes = model.abstract_params()
         params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-        windows = Windows(tokens, tokens, jnp.arange(5)[None], None, rotary)
+        windows = DecoderInputs(tokens, tokens, jnp.arange(5)[None], None, rotary)
         nll, auxiliary = jax.jit(model.nll_and_auxiliary)(params, windows)
         assert nll.shape == (1, 5)
         assert float(auxiliary) == pytest.approx(3 * 0.5)

@@ -10,13 +10,13 @@ from rope_jax.attention.blockwise import Blockwise
 from rope_jax.attention.cpu import Cpu
 from rope_jax.attention.cudnn import Cudnn
 from rope_jax.attention.dense import Xla
-from rope_jax.attention.linear import Linear
+from rope_jax.attention.linear import LinearAttention
 from rope_jax.attention.splash import Splash
 
 __all__ = ["BACKENDS", "AttentionName", "Backend", "softmax_names"]
 
 
-_ALL: tuple[type[Backend], ...] = (Xla, Blockwise, Cpu, Cudnn, Splash, Linear)
+_ALL: tuple[type[Backend], ...] = (Xla, Blockwise, Cpu, Cudnn, Splash, LinearAttention)
 BACKENDS: dict[str, Backend] = {backend.name: backend() for backend in _ALL}
 """Every backend, by the name that `model.attention` has for it."""
 

@@ -64,7 +64,7 @@ class Backend:
     """What `rope-jax train --help model.attention` says about it."""
     platforms: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
     is_softmax: ClassVar[bool] = True
-    """False: it computes another function of queries and keys, as `Linear` does."""
+    """False: it computes another function of queries and keys, as `LinearAttention` does."""
     splits_windows: ClassVar[bool] = True
     """Whether several devices can each compute some of a window's queries."""
     quadratic_memory: ClassVar[bool] = False

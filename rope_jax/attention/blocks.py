@@ -19,7 +19,7 @@ from rope_jax.positions.interaction import (
     Interaction,
     Logits,
     Params,
-    Scores,
+    ScoreFunction,
     product,
     stacked,
     unstacked,
@@ -231,7 +231,7 @@ def document_positions(segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
 
 
 def masked_logits(
-    scores: Scores,
+    scores: ScoreFunction,
     seen: Sequence[Bool[Array, "#B 1 1 T S"] | None],
     index: Indices,
     params: Params,

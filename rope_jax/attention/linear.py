@@ -24,7 +24,7 @@ from rope_jax.attention.base import Backend, attended
 CHUNK = 32
 
 
-class Linear(Backend):
+class LinearAttention(Backend):
     """Causal linear attention with the rotation in the numerator only (RoFormer, eq. 19).
 
         out_m = Σ_{n≤m} ⟨rotate(φ(q_m)), rotate(φ(k_n))⟩ v_n / Σ_{n≤m} ⟨φ(q_m), φ(k_n)⟩

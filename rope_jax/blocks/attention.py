@@ -17,7 +17,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.base import Inputs
-from rope_jax.attention.linear import Linear as LinearAttention
+from rope_jax.attention.linear import LinearAttention
 from rope_jax.blocks.base import (
     COLUMN_PARALLEL,
     ROW_PARALLEL,
@@ -29,7 +29,7 @@ from rope_jax.blocks.base import (
 from rope_jax.blocks.norms import norm, without_weights
 from rope_jax.collectives import TENSOR, Sharding
 from rope_jax.positions.bands import Rotation
-from rope_jax.positions.interaction import Interaction, Scores, capped, plus_by_distance
+from rope_jax.positions.interaction import Interaction, ScoreFunction, capped, plus_by_distance
 from rope_jax.positions.mask import BandMask
 
 QKV = tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"]]
@@ -272,7 +272,7 @@ def _interaction(
     spec: DecoderSpec, span: AttentionSpan, inputs: LayerInputs, sinks: Float[Array, " N"] | None
 ) -> tuple[Interaction, dict[str, Array]]:
     """Return how queries and keys meet, and the arrays that this takes."""
-    scores: Scores = spec.encoding.scores
+    scores: ScoreFunction = spec.encoding.scores
     params = inputs.encoding
     if inputs.bias is not None:  # only beside plain dot products, see `check_map`
         scores, params = plus_by_distance, {"by_distance": inputs.bias}

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from rope_jax.comparison.groups import MARK, Group, Sweep
 from rope_jax.errors import UserError
 from rope_jax.protocols import BASELINE
+from rope_jax.protocols.base import RELIABLE_UNITS
 from rope_jax.results.rows import PointKey, Row
-from rope_jax.results.statistics import RELIABLE_UNITS
 
 TRAINED = "trained"
 _REMEDIES = {

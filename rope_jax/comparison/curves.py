@@ -17,9 +17,10 @@ from rope_jax.comparison.groups import Group, Sweep, group_sweeps
 from rope_jax.config.presentation import CompareConfig, Presentation
 from rope_jax.errors import UserError, errors_in
 from rope_jax.protocols import BASELINE
+from rope_jax.protocols.base import RELIABLE_UNITS
 from rope_jax.results import statistics
 from rope_jax.results.rows import PointKey, Row
-from rope_jax.results.statistics import RELIABLE_UNITS, Estimate, Sums, UsableLength
+from rope_jax.results.statistics import Estimate, Sums, UsableLength
 from rope_jax.results.summary import CheckpointSummary
 
 
@@ -208,7 +209,7 @@ def compare_checkpoints(
 ) -> Comparison:
     """Return the results of one run's sweep as a comparison.
 
-    checkpoints: the newest first. Bits per byte turn into nats without the bytes per token, and
+    checkpoints: the newest first. Bits per byte turn into nats where a row has none, and
     losses above truncation where no curve was compared with it.
     """
     newest = checkpoints[0]

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float32, Int32, PyTree
 
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.measure import LastNLLFunction
-from rope_jax.model.decoder import LanguageModel, Windows
+from rope_jax.model.decoder import DecoderInputs, LanguageModel
 from rope_jax.positions.bands import of_tokens
 from rope_jax.rope import Rotary
 
@@ -51,7 +51,7 @@ def _of_last(model: Callable[..., Any], placement: Placement) -> Callable[..., A
             )
         # an encoding may have no position after the last one, and give NaN there
         positions = jnp.minimum(jnp.arange(length + padding), length - 1)[None]
-        windows = Windows(tokens[:, :-1], tokens[:, 1:], positions, None, rotary)
+        windows = DecoderInputs(tokens[:, :-1], tokens[:, 1:], positions, None, rotary)
         result = model(params, windows, None if last is None else last + padding)
         return jax.tree.map(lambda x: x[:, : x.shape[1] - padding], result)
 

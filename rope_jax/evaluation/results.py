@@ -11,9 +11,9 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import SweepTask
 from rope_jax.positions.maps import PositionMap, first_changed_distance
 from rope_jax.protocols import BASELINE
-from rope_jax.results.rows import DocumentRow, Origin, Row, UnitKind
+from rope_jax.protocols.base import RELIABLE_UNITS, UnitKind
+from rope_jax.results.rows import DocumentRow, Origin, Row
 from rope_jax.results.statistics import (
-    RELIABLE_UNITS,
     Estimate,
     Sums,
     accuracy_interval,

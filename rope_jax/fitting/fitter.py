@@ -23,8 +23,8 @@ from rope_jax.config.strategy import Strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.console import time_left
 from rope_jax.errors import Stopped, UserError
-from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.plan import SweepPlan
+from rope_jax.evaluation.results import SweepResult
 from rope_jax.fitting.parameters import Free, parameters_of
 from rope_jax.fitting.step import FitStep
 from rope_jax.model.decoder import Params

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from rope_jax.console import print_table, print_wrapped, signed_text
-from rope_jax.evaluation import SweepResult
+from rope_jax.evaluation.results import SweepResult
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.plots.panels import add_legend, label_powers, make_grid
 from rope_jax.plots.style import figure_style

@@ -58,7 +58,7 @@ class Skeleton(Generic[Module]):
         return nnx.merge(self._graph, params)
 
 
-class Windows(NamedTuple):
+class DecoderInputs(NamedTuple):
     """Rows of tokens, the target of each, and how far to rotate at their positions.
 
     segment_ids: which document each token belongs to; None: each row is one document.
@@ -231,7 +231,7 @@ class LanguageModel:
         return multiplied(outer.norm(x), self.spec.logit_multiplier), auxiliary
 
     def nll(
-        self, params: Params, windows: Windows, last: int | None = None
+        self, params: Params, windows: DecoderInputs, last: int | None = None
     ) -> Float[Array, "B scored"]:
         """Return −ln p(target | the tokens before it), in nats, float32.
 
@@ -240,7 +240,7 @@ class LanguageModel:
         return self.nll_and_auxiliary(params, windows, last)[0]
 
     def nll_and_auxiliary(
-        self, params: Params, windows: Windows, last: int | None = None
+        self, params: Params, windows: DecoderInputs, last: int | None = None
     ) -> tuple[Float[Array, "B scored"], Auxiliary]:
         """Return `nll`, and what training adds to its mean, or None."""
         hidden, kernel, targets, auxiliary = self._output(params, windows, last)
@@ -248,7 +248,7 @@ class LanguageModel:
         nll = token_nll(hidden, kernel, targets, softcap=softcap, mesh=self.mesh)
         return self._by_window(nll, windows, last), auxiliary
 
-    def scores(self, params: Params, windows: Windows, last: int | None = None) -> Scores:
+    def scores(self, params: Params, windows: DecoderInputs, last: int | None = None) -> Scores:
         """Return `nll`, and whether each target is the model's first choice."""
         hidden, kernel, targets, _ = self._output(params, windows, last)
         softcap = self.spec.logit_softcap
@@ -258,7 +258,7 @@ class LanguageModel:
         return Scores(nll, as_float > 0)
 
     def _output(
-        self, params: Params, windows: Windows, last: int | None
+        self, params: Params, windows: DecoderInputs, last: int | None
     ) -> tuple[Float[Array, "computed E"], Float[Array, "E V"], Int[Array, " computed"], Auxiliary]:
         """Return two factors of the logits, the targets of the same tokens, and auxiliary losses.
 
@@ -276,7 +276,7 @@ class LanguageModel:
         return *self._outer(params).logit_factors(hidden), targets, auxiliary
 
     def _by_window(
-        self, x: Float[Array, " computed"], windows: Windows, last: int | None
+        self, x: Float[Array, " computed"], windows: DecoderInputs, last: int | None
     ) -> Float[Array, "B scored"]:
         x = self.mesh.all_tokens(x.reshape(windows.tokens.shape[0], -1), 1)
         return x if last is None else x[:, -last:]

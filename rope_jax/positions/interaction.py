@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from rope_jax.positions.mask import BandMask
 
 __all__ = [
-    *("AddedValues", "Block", "Indices", "Interaction", "Logits", "Params", "Scores"),
+    *("AddedValues", "Block", "Indices", "Interaction", "Logits", "Params", "ScoreFunction"),
     *("capped", "dot_product", "plus_by_distance"),
 ]
 
@@ -43,7 +43,7 @@ class Block(NamedTuple):
     at: Indices
 
 
-Scores = Callable[[Params, Block], Logits]
+ScoreFunction = Callable[[Params, Block], Logits]
 """scores(params, block): the logits, up to a constant per query, which must be the same for all its
 keys. params: the layer's arrays, as `Encoding.layer_params` makes them. What a query must not see
 is masked later."""
@@ -80,7 +80,7 @@ def plus_by_distance(params: Params, block: Block) -> Logits:
 
 
 @functools.cache  # the same object at every call, because it is compiled into the program
-def capped(scores: Scores) -> Scores:
+def capped(scores: ScoreFunction) -> ScoreFunction:
     """Return the scores c·tanh(s/c), where s are those of `scores` and c = params["softcap"].
 
     Gemma 2, arXiv 2408.00118, §2. The scores must be known exactly, not up to a constant per query.
@@ -105,7 +105,7 @@ class Interaction(NamedTuple):
     """
 
     masks: tuple[BandMask, ...] = (BandMask(),)
-    scores: Scores = dot_product
+    scores: ScoreFunction = dot_product
     values: AddedValues | None = None
     sinks: bool = False
 

@@ -261,9 +261,9 @@ def _draw(layout: FigureLayout, title: str) -> Figure:
             in_block = number % count
             at = [point for point in points if point.protocol == protocol]
             panels.scale_lengths(axis, sorted({point.last_position for point in at}), 0.75 * inches)
-            label = "length (tokens)" if inches < 2 else "context length (tokens)"
-            if PROTOCOLS[protocol].by_position:
-                label = "position"
+            label = PROTOCOLS[protocol].axis_label
+            if inches < 2:
+                label = label.removeprefix("context ")
             if is_by_key:
                 panels.label_lowest(axis, label, in_block, count, columns)
             else:
@@ -423,7 +423,7 @@ def draw_sweep(comparison: Comparison) -> dict[str, Figure]:
 
 
 def draw_result(result: SweepResult, *, title: str = "") -> Figure:
-    """Draw perplexity over context length, one panel per protocol, as rope-jax sweep does.
+    """Draw what was measured over context length, as `rope-jax sweep` draws curve.png.
 
     result: by `rope_jax.evaluation.sweep`.
     """

@@ -8,8 +8,9 @@ from rope_jax.comparison.groups import MARK, Group, describe_settings
 from rope_jax.config.presentation import Show
 from rope_jax.console import signed_text
 from rope_jax.protocols import BASELINE, PROTOCOLS
+from rope_jax.protocols.base import RELIABLE_UNITS
 from rope_jax.report.table import Cell, Line, Table
-from rope_jax.results.statistics import RELIABLE_UNITS, Estimate, UsableLength, perplexity
+from rope_jax.results.statistics import Estimate, UsableLength, perplexity
 
 QUANTITIES: Mapping[str, str] = {
     "perplexity": "perplexity",

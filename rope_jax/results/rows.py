@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from rope_jax.protocols.base import UnitKind as UnitKind
-
 
 class Row(NamedTuple):
     """One measurement. nll and [ci_low, ci_high] are in nats per token, bpb in bits per byte.

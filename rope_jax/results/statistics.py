@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit  # scipy.stats takes longer to import than jax
 
-from rope_jax.protocols.base import RELIABLE_UNITS as RELIABLE_UNITS
+from rope_jax.protocols.base import RELIABLE_UNITS
 
 _UNBOUNDED = 1e30
 # Resampled documents at a time, 32 MiB; the result does not depend on it but for rounding.

@@ -6,8 +6,8 @@ That is `trained` at the window, on the same scored tokens (same_tokens).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rope_jax.results.rows import UnitKind
-from rope_jax.results.statistics import RELIABLE_UNITS, Estimate, UsableLength
+from rope_jax.protocols.base import RELIABLE_UNITS, UnitKind
+from rope_jax.results.statistics import Estimate, UsableLength
 from rope_jax.results.tasks import TaskSummary
 
 

@@ -73,7 +73,8 @@ class RotaryGeometry:
 class Frequencies(NamedTuple):
     """The frequencies of one strategy. All strategies return this same tree of float32 arrays.
 
-    inv_freq:           [..., d/2], radians per token. Leading axes: none, or the batch.
+    inv_freq:           [..., d/2], radians per token. Leading axes: none, the batch, or layers
+                        and batch.
     inv_freq_remainder: [..., d/2], the rounding error of `inv_freq`: their sum is the float64
                         frequency to about 48 bits. It is 0 for frequencies computed on the device.
     attention_factor:   [...], m, which multiplies cos and sin, and so the logits by m².

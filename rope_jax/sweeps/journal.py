@@ -15,7 +15,7 @@ from rope_jax.config.resolve import ResolvedRun, describe_precision
 from rope_jax.data.storage import Corpus
 from rope_jax.devices.hardware import device_line
 from rope_jax.errors import GO_ON, file_errors
-from rope_jax.evaluation import JournalEntry
+from rope_jax.evaluation.measure import JournalEntry
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import code_hash, write_text

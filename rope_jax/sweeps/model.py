@@ -20,10 +20,10 @@ from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.window_memory import MemoryEstimate
 from rope_jax.errors import UserError
-from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.decoder import DecoderNLL, nll_of_last, scores_of_last
 from rope_jax.evaluation.measure import measure
 from rope_jax.evaluation.plan import EvalBatch, ResolvedSweep, SweepPlan
+from rope_jax.evaluation.results import SweepResult
 from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.model.spec import ModelSpec

@@ -19,9 +19,8 @@ from rope_jax.console import describe_duration, print_message, print_wrapped
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.errors import GO_ON, file_errors
-from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.plan import ResolvedSweep
-from rope_jax.evaluation.results import document_rows, rows, summarize, task_tables
+from rope_jax.evaluation.results import SweepResult, document_rows, rows, summarize, task_tables
 from rope_jax.plots.saving import save_figure
 from rope_jax.protocols import BASELINE
 from rope_jax.report.comparison import results_texts

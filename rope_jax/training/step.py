@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from rope_jax.attention.blocks import document_positions
 from rope_jax.data.batches import Batch, distance_edges
-from rope_jax.model.decoder import LanguageModel, Params, Windows
+from rope_jax.model.decoder import DecoderInputs, LanguageModel, Params
 from rope_jax.rope import Rotary
 from rope_jax.runs.logs import Scalars
 
@@ -86,10 +86,10 @@ def loss_sums(
     return _sums(model.nll(params, _windows(batch, rotary, masks_documents)), batch)
 
 
-def _windows(batch: Batch, rotary: Rotary, masks_documents: bool) -> Windows:
+def _windows(batch: Batch, rotary: Rotary, masks_documents: bool) -> DecoderInputs:
     # Equal ids would give the same result, but kernels then need a mask of all pairs of tokens.
     segment_ids = batch.segment_ids if masks_documents else None
-    return Windows(batch.tokens, batch.targets, batch.positions, segment_ids, rotary)
+    return DecoderInputs(batch.tokens, batch.targets, batch.positions, segment_ids, rotary)
 
 
 def _sums(nll: Float[Array, "B T"], batch: Batch) -> LossSums:

@@ -15,7 +15,7 @@ from rope_jax.attention.splash import Splash
 from rope_jax.config import resolve
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import resolve_model
-from rope_jax.model.decoder import LanguageModel, Windows
+from rope_jax.model.decoder import DecoderInputs, LanguageModel
 from rope_jax.rope import Frequencies, Rotary
 from tests.compiled import needs_kernels
 from tests.programs import equations
@@ -83,7 +83,7 @@ def test_factors_of_attention_are_rounded_where_those_of_other_products_are(
 
     def loss(params, tokens):
         positions = jnp.arange(130)[None]
-        return model.nll(params, Windows(tokens, tokens, positions, None, rotary)).sum()
+        return model.nll(params, DecoderInputs(tokens, tokens, positions, None, rotary)).sum()
 
     tokens = jax.ShapeDtypeStruct((2, 130), np.int32)
     params = model.abstract_params()

@@ -28,7 +28,7 @@ from rope_jax.data.batches import Batch
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.decoder import nll_of_last, scores_of_last
 from rope_jax.model import loss
-from rope_jax.model.decoder import LanguageModel, Windows
+from rope_jax.model.decoder import DecoderInputs, LanguageModel
 from rope_jax.positions.encodings import ENCODINGS
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
@@ -121,7 +121,9 @@ def measured(
 
     def share(params, batch, rotary, tokens):
         sums = loss_sums(model, params, batch, rotary)
-        windows = Windows(batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary)
+        windows = DecoderInputs(
+            batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary
+        )
         auxiliary = model.nll_and_auxiliary(params, windows)[1]
         loss = sums.nll.sum()
         if auxiliary is not None:

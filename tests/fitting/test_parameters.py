@@ -17,7 +17,7 @@ from rope_jax.config.strategy import Strategy, read_strategy, write_strategy
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
-from rope_jax.model.decoder import Windows
+from rope_jax.model.decoder import DecoderInputs
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Rotary
 from rope_jax.rope.hf import from_hf, to_hf
@@ -70,7 +70,7 @@ def tokens() -> np.ndarray:
 def nll(rotary: Rotary) -> Any:
     _, params, run = model_and_params()
     text = tokens()
-    return run(params, Windows(text[:, :-1], text[:, 1:], POSITIONS, None, rotary))
+    return run(params, DecoderInputs(text[:, :-1], text[:, 1:], POSITIONS, None, rotary))
 
 
 def made(start: Any, training: TrainingConfig | None = None, **how: Any) -> Parameters:
@@ -173,7 +173,7 @@ def test_every_kind_of_number_has_a_gradient_in_every_layer_and_head():
     @jax.value_and_grad
     def loss(free: Any, params: Any) -> Any:
         rotary = parameters.rotary(free, positions, 32)
-        windows = Windows(text[:, :-1], text[:, 1:], jnp.asarray(positions), None, rotary)
+        windows = DecoderInputs(text[:, :-1], text[:, 1:], jnp.asarray(positions), None, rotary)
         return model.nll(params, windows).mean()
 
     value, gradient = loss(parameters.initial(), params)

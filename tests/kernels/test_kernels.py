@@ -17,7 +17,7 @@ from rope_jax.kernels.gated import gated_feed_forward
 from rope_jax.kernels.loading import has_amx
 from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project
-from rope_jax.model.decoder import LanguageModel, Windows
+from rope_jax.model.decoder import DecoderInputs, LanguageModel
 from rope_jax.rope import Frequencies, Rotary
 from tests.compiled import needs_kernels
 from tests.kernels.arrays import EACH, EACH_ROUNDED, along, as_bfloat16, cases, draw, feed_forward
@@ -176,7 +176,7 @@ def test_a_hidden_layer_of_odd_size_has_no_kernel_that_rounds(choose):
     config = ModelConfig(**sizes, num_attention_heads=2, product_dtype="bfloat16")
     model = LanguageModel(resolve_model(config).spec(), 8)
     rotary, tokens = Rotary.shared(Frequencies.from_float64(np.ones(2))), np.zeros((1, 6), np.int32)
-    windows = Windows(tokens, tokens, np.arange(6)[None], None, rotary)
+    windows = DecoderInputs(tokens, tokens, np.arange(6)[None], None, rotary)
     assert np.isfinite(jax.jit(model.nll)(loud_params(model), windows)).all()
 
 

@@ -19,7 +19,7 @@ from rope_jax.devices.window_memory import (
     window_bytes,
 )
 from rope_jax.model.cost import flops_per_token
-from rope_jax.model.decoder import LanguageModel, Windows
+from rope_jax.model.decoder import DecoderInputs, LanguageModel
 from rope_jax.rope import Frequencies, Rotary
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import fresh_state, make_train_step
@@ -50,7 +50,9 @@ def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
     tokens = jax.ShapeDtypeStruct((1, length), np.int32)
 
     def nll(params, tokens, rotary):
-        return model.nll(params, Windows(tokens, tokens, jnp.arange(length)[None], None, rotary))
+        return model.nll(
+            params, DecoderInputs(tokens, tokens, jnp.arange(length)[None], None, rotary)
+        )
 
     compiled = jax.jit(nll).lower(params, tokens, rotary).compile()
     allocated = compiled.memory_analysis().temp_size_in_bytes
@@ -161,7 +163,7 @@ def forward(seq_len, vocab_size=61, **fields):
     model = LanguageModel(resolve_model(ModelConfig(**NARROW | fields)).spec(), vocab_size)
     text = np.zeros((1, seq_len), np.int32)
     shapes = model.abstract_params()
-    program = jax.make_jaxpr(model.nll)(shapes, Windows(text, text, text, None, ROTARY))
+    program = jax.make_jaxpr(model.nll)(shapes, DecoderInputs(text, text, text, None, ROTARY))
     return products(program.jaxpr) / seq_len
 
 

@@ -19,7 +19,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import language_model, resolve_model, resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
-from rope_jax.model.decoder import LanguageModel, Windows
+from rope_jax.model.decoder import DecoderInputs, LanguageModel
 from rope_jax.model.layers import multiplied
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
@@ -100,7 +100,7 @@ def made(name, **fields):
 
 
 def windows_of(name):
-    return Windows(*text(), *MODELS[name][3])
+    return DecoderInputs(*text(), *MODELS[name][3])
 
 
 @functools.cache
@@ -217,7 +217,9 @@ def plain():
 
     def nll(tokens, targets, positions, segment_ids=one):
         positions = np.broadcast_to(positions, (B, T)).astype(np.int32)
-        return np.asarray(jitted(params, Windows(tokens, targets, positions, segment_ids, rotary)))
+        return np.asarray(
+            jitted(params, DecoderInputs(tokens, targets, positions, segment_ids, rotary))
+        )
 
     return nll
 
@@ -249,7 +251,9 @@ def test_bfloat16_is_close_to_float32(monkeypatch, plain, fast):
     model, positions = made("plain", dtype="bfloat16"), POSITIONS + 100_000
     params, nll, rotary = loud_params(model), jax.jit(model.nll), Rotary.shared(frequencies())
     errors = [
-        np.abs(nll(params, Windows(*inputs, positions, None, rotary)) - plain(*inputs, positions))
+        np.abs(
+            nll(params, DecoderInputs(*inputs, positions, None, rotary)) - plain(*inputs, positions)
+        )
         for inputs in map(text, range(5))
     ]
     # few tokens are ill-conditioned, and off by several times as much
@@ -266,7 +270,8 @@ def test_far_keys_at_the_same_distances_change_nothing(name):
     assert len(two.bands) == 2
     nll = jax.jit(model.nll)
     found, wanted = (
-        nll(loud_params(model), Windows(*text(), POSITIONS, None, rotary)) for rotary in (two, one)
+        nll(loud_params(model), DecoderInputs(*text(), POSITIONS, None, rotary))
+        for rotary in (two, one)
     )
     np.testing.assert_allclose(found, wanted, atol=5e-5)
 

@@ -12,7 +12,7 @@ from rope_jax.attention.backends import BACKENDS
 from rope_jax.blocks import LatentAttention
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import resolve_model
-from rope_jax.model.decoder import LanguageModel, Windows
+from rope_jax.model.decoder import DecoderInputs, LanguageModel
 from rope_jax.rope import Frequencies, Rotary
 
 V, B, T, L = 61, 3, 70, 3
@@ -54,7 +54,7 @@ def program(**fields):
 
     def nll(params, tokens, positions):
         return model.nll(
-            params, Windows(tokens, tokens, positions, None, rotary(config.heads_width))
+            params, DecoderInputs(tokens, tokens, positions, None, rotary(config.heads_width))
         )
 
     return str(shapes), str(jax.make_jaxpr(nll)(shapes, TOKENS, TOKENS))
@@ -125,7 +125,7 @@ def test_the_attention_backend_is_chosen_by_name(monkeypatch):
     monkeypatch.setattr(BACKENDS["cudnn"], "attend_plain", recorded)
     config = ModelConfig(**PLAIN | {"attention": "cudnn", "num_key_value_heads": 2})
     model = LanguageModel(resolve_model(config).spec(), V)
-    windows = Windows(TOKENS, TOKENS, TOKENS, TOKENS, rotary(8))
+    windows = DecoderInputs(TOKENS, TOKENS, TOKENS, TOKENS, rotary(8))
     jax.eval_shape(model.nll, shapes_of(model), windows)
     # layers of one kind are traced once
     assert called == [((B, T, 4, 8), (B, T, 2, 8), (B, T, 2, 8), (B, T))]
@@ -135,4 +135,6 @@ def test_frequencies_for_a_different_number_of_layers_are_rejected():
     model = LanguageModel(resolve_model(ModelConfig(**PLAIN)).spec(), V)
     two = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), rotary(8))
     with pytest.raises(ValueError, match="first axis must be 1 or the 3 layers"):
-        jax.eval_shape(model.nll, shapes_of(model), Windows(TOKENS, TOKENS, TOKENS, None, two))
+        jax.eval_shape(
+            model.nll, shapes_of(model), DecoderInputs(TOKENS, TOKENS, TOKENS, None, two)
+        )

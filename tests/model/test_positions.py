@@ -13,7 +13,7 @@ from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.blockwise import Blockwise
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import resolve_model
-from rope_jax.model.decoder import LanguageModel, Windows
+from rope_jax.model.decoder import DecoderInputs, LanguageModel
 from rope_jax.positions.encodings import ENCODINGS
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
@@ -106,7 +106,7 @@ def rotary_at(method, model, positions):
 def nll_of(method, model, params, rows, last=None):
     tokens, positions, ids = rows
     rotary = rotary_at(method, model, positions)
-    windows = Windows(tokens[:, :-1], tokens[:, 1:], positions, ids, rotary)
+    windows = DecoderInputs(tokens[:, :-1], tokens[:, 1:], positions, ids, rotary)
     return model.nll(params, windows, last)
 
 

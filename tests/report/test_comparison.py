@@ -183,11 +183,11 @@ def quick_figure(monkeypatch):
 
 @pytest.fixture
 def run_command(monkeypatch, capsys, tmp_path):
-    """Return a function that runs compare.py and returns (exit status, stdout, stderr)."""
+    """Return a function that runs the command and returns (exit status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words):
-        monkeypatch.setattr(sys, "argv", ["compare.py", *words, *["resamples=50"] * bool(words)])
+        monkeypatch.setattr(sys, "argv", ["compare", *words, *["resamples=50"] * bool(words)])
         with pytest.raises(SystemExit) as caught:
             cli.run(command)
         return caught.value.code, *capsys.readouterr()
@@ -225,7 +225,7 @@ def test_the_same_sweeps_replace_their_comparison_and_say_so(
     before = contents(place)
     code, out, err = run_command("one", "output=new/place")
     assert (code, out) == (2, "")
-    assert err.startswith("compare.py: output: new/place already holds a comparison of other swee")
+    assert err.startswith("compare: output: new/place already holds a comparison of other swee")
     assert err.endswith("or replace it with replace=true\n")
     # as is one that does not say what it was made of
     for content in ('{"sweeps": {"x": 1}}', '{"sweeps": 3}', None):
@@ -262,7 +262,7 @@ def test_mismatches_are_refused_unless_forced(sweep_of, run_command, tmp_path):
     sweep_of("two", bos="none")
     code, out, err = run_command("one", "two")
     assert (code, out) == (2, "")
-    assert err.startswith("compare.py: bos: one/demo has document, two/demo has none; sweep them")
+    assert err.startswith("compare: bos: one/demo has document, two/demo has none; sweep them")
     assert err.endswith("with force=true they are drawn anyway, and marked\n")
     assert not (tmp_path / "comparison").exists()
     code, out, err = run_command("one", "two", "force=true")
@@ -277,7 +277,7 @@ def test_bad_input_is_reported_in_one_line(sweep_of, run_command, tmp_path):
     sweep_of("one")
     (tmp_path / "empty/evals").mkdir(parents=True)
     for *words, says in (
-        ("the following arguments are required: RUN; see compare.py",),
+        ("the following arguments are required: RUN; see compare",),
         ("nowhere", "nowhere: no such folder"),
         ("empty", "empty: has no sweep; run rope-jax sweep on it first"),
         ("one", "output=" + "x" * 300, "xxx"),
@@ -287,6 +287,6 @@ def test_bad_input_is_reported_in_one_line(sweep_of, run_command, tmp_path):
     ):
         code, out, err = run_command(*words)
         assert (code, out) == (2, "")
-        assert err.startswith(f"compare.py: {says}")
+        assert err.startswith(f"compare: {says}")
         assert err.count("\n") == 1
     assert not (tmp_path / "comparison").exists()

@@ -18,7 +18,7 @@ from rope_jax.console import plain_console
 from rope_jax.data.batches import Batch, ShortRows, training_batch
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
-from rope_jax.model.decoder import Windows
+from rope_jax.model.decoder import DecoderInputs
 from rope_jax.rope import Rotary
 from rope_jax.training.checkpoints import params_at
 from rope_jax.training.program import Program
@@ -187,7 +187,7 @@ def test_a_token_depends_on_what_it_sees_and_on_nothing_else(attention, kind):
     @jax.jacrev
     def influence(embedding):
         own = params | {"embed_tokens": {"embedding": embedding}}
-        windows = Windows(tokens, row.targets, row.positions, row.segment_ids, rotary)
+        windows = DecoderInputs(tokens, row.targets, row.positions, row.segment_ids, rotary)
         return model.nll(own, windows)[0]
 
     found = np.abs(influence(params["embed_tokens"]["embedding"])).sum(-1)[:, :32]

@@ -113,7 +113,7 @@ IsLocal = Callable[[Mapping[str, Any], int], list[bool]]
 """Which of `count` layers see a part of the text, given a config."""
 
 
-class Windows(NamedTuple):
+class LocalWindows(NamedTuple):
     """How a family's config says which layers see a part of the text.
 
     default:  transformers' window if its key is absent.
@@ -266,7 +266,7 @@ class Family:
     more_rows: tuple[Row, ...] = ()
     other_rows: Callable[[ModelSizes], tuple[Row, ...]] | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    windows: Windows = field(default_factory=lambda: Windows(exist=False))
+    windows: LocalWindows = field(default_factory=lambda: LocalWindows(exist=False))
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     rope_types: tuple[str, ...] | None = None

@@ -3,7 +3,7 @@
 from rope_jax.checkpoints.families.base import (
     Family,
     Key,
-    Windows,
+    LocalWindows,
     every,
     layer_norm_keys,
 )
@@ -29,7 +29,7 @@ COHERE = (
         "Cohere2ForCausalLM",
         _COHERE_KEYS,
         fixed=_COHERE,
-        windows=Windows(default=4096, is_local=every(4, from_config=True)),
+        windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
         layout="interleaved",
     ),
 )

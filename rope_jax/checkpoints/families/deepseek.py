@@ -11,7 +11,7 @@ from rope_jax.checkpoints.families.base import (
     Family,
     Form,
     Key,
-    Windows,
+    LocalWindows,
     block_keys,
     both_norms,
     llama_keys,
@@ -124,7 +124,7 @@ DEEPSEEK = (
         fused=_EXPERTS,
         more_rows=(_CHOICE_BIAS,),
         fixed=_CHOSEN_IN_GROUPS | {"qk_norm": True},
-        windows=Windows(
+        windows=LocalWindows(
             default=4096, is_local=lambda config, count: upper_layers(config, count, first=62)
         ),
         upgrade=_published_names,

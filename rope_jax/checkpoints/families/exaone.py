@@ -5,7 +5,7 @@ from typing import Any
 from rope_jax.checkpoints.families.base import (
     PATTERN,
     Family,
-    Windows,
+    LocalWindows,
     every,
     llama_keys,
     renamed,
@@ -49,7 +49,7 @@ EXAONE = (
         "Exaone4ForCausalLM",
         llama_keys(kv_heads=32, eps=1e-5),
         fixed={"norm_placement": "after", "qk_norm": True},
-        windows=Windows(default=4096, is_local=every(4, from_config=True)),
+        windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
         upgrade=_pattern_of_letters,
     ),
 )

@@ -4,7 +4,7 @@ from rope_jax.checkpoints.families.base import (
     ACTIVATIONS,
     Family,
     Key,
-    Windows,
+    LocalWindows,
     every,
     llama_keys,
 )
@@ -36,14 +36,14 @@ GEMMA = (
         "Gemma2ForCausalLM",
         (*_GEMMA_KEYS, *_GEMMA_CAPS),
         fixed=_GEMMA,
-        windows=Windows(default=4096, is_local=every(2)),
+        windows=LocalWindows(default=4096, is_local=every(2)),
     ),
     Family(
         "gemma3_text",
         "Gemma3ForCausalLM",
         (*_GEMMA_KEYS, Key("final_logit_softcapping", ("logit_softcap",), None)),
         fixed=_GEMMA | {"qk_norm": True},
-        windows=Windows(default=4096, is_local=every(6, from_config=True)),
+        windows=LocalWindows(default=4096, is_local=every(6, from_config=True)),
         defaults={"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0},
         local=True,
         # which the configs of the multimodal models leave out
@@ -72,6 +72,6 @@ GEMMA = (
         (*_GEMMA_KEYS, *_GEMMA_CAPS),
         fused={"pre_feedforward_layernorm": ["post_attention_layernorm"]},
         fixed=_GEMMA1,
-        windows=Windows(default=4096, is_local=every(2)),
+        windows=LocalWindows(default=4096, is_local=every(2)),
     ),
 )

@@ -7,8 +7,8 @@ from rope_jax.checkpoints.families.base import (
     EXPERTS,
     Family,
     Key,
+    LocalWindows,
     ModelSizes,
-    Windows,
     expert_keys,
     llama_keys,
     llama_rows,
@@ -48,7 +48,7 @@ GPT_OSS = (
         fixed=EXPERTS
         | {"feed_forward.router_bias": True, "feed_forward.expert_bias": True}
         | {"attention_sinks": True},
-        windows=Windows(default=128, is_local=_every_second),
+        windows=LocalWindows(default=128, is_local=_every_second),
         defaults={
             "rope_scaling": {
                 "rope_type": "yarn",

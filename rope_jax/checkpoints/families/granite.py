@@ -8,7 +8,7 @@ from rope_jax.checkpoints.families.base import (
     Family,
     Form,
     Key,
-    Windows,
+    LocalWindows,
     both_norms,
     expert_keys,
     llama_keys,
@@ -67,7 +67,7 @@ GRANITE = (
             "shared_mlp.input_linear": ["mlp.gate_proj", "mlp.up_proj"],
             "shared_mlp.output_linear": ["mlp.down_proj"],
         },
-        windows=Windows(is_local=lambda _, count: [False] * count, exist=False),
+        windows=LocalWindows(is_local=lambda _, count: [False] * count, exist=False),
         upgrade=_called_full_attention,
     ),
     Family(

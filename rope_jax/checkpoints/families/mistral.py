@@ -3,7 +3,7 @@
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
     Family,
-    Windows,
+    LocalWindows,
     every_layer,
     expert_keys,
     llama_keys,
@@ -14,20 +14,20 @@ MISTRAL = (
         "mistral",
         "MistralForCausalLM",
         llama_keys(kv_heads=8),
-        windows=Windows(default=4096, is_local=every_layer),
+        windows=LocalWindows(default=4096, is_local=every_layer),
         multimodal=("mistral3",),
     ),
     Family(
         "ministral",
         "MinistralForCausalLM",
         llama_keys(kv_heads=8),
-        windows=Windows(default=4096, is_local=every_layer),
+        windows=LocalWindows(default=4096, is_local=every_layer),
     ),
     Family(
         "ministral3",
         "Ministral3ForCausalLM",
         llama_keys(kv_heads=8, head_dim=128, eps=1e-5),
-        windows=Windows(),
+        windows=LocalWindows(),
         defaults={
             "rope_scaling": {
                 **{"rope_type": "yarn", "rope_theta": 1_000_000.0, "factor": 16.0},
@@ -49,6 +49,6 @@ MISTRAL = (
             "block_sparse_moe.experts.{}.w2": ["mlp.experts.down_proj"],
         },
         fixed=EXPERTS,
-        windows=Windows(),
+        windows=LocalWindows(),
     ),
 )

@@ -8,8 +8,8 @@ from rope_jax.checkpoints.families.base import (
     SIZES,
     Family,
     Key,
+    LocalWindows,
     ModelSizes,
-    Windows,
     layer_norm_keys,
     llama_keys,
     llama_rows,
@@ -147,7 +147,7 @@ NEOX = (
         ),
         fused={"mlp.c_fc": ["mlp.up_proj"], "mlp.c_proj": ["mlp.down_proj"]},
         fixed={"norm": "layer_norm", "gated_mlp": False},
-        windows=Windows(),
+        windows=LocalWindows(),
     ),
     Family(
         "nemotron",

@@ -4,7 +4,7 @@ from rope_jax.checkpoints.families.base import (
     EXPERTS,
     Family,
     Key,
-    Windows,
+    LocalWindows,
     every,
     expert_keys,
     llama_keys,
@@ -24,7 +24,7 @@ OLMO = (
         "Olmo3ForCausalLM",
         llama_keys(eps=1e-5, attention_bias=False),
         fixed={"norm_placement": "after", "qk_norm": "all_heads"},
-        windows=Windows(default=4096, is_local=every(4)),
+        windows=LocalWindows(default=4096, is_local=every(4)),
         local=True,
     ),
     Family(

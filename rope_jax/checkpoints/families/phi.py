@@ -5,7 +5,7 @@ from rope_jax.checkpoints.families.base import (
     GATE_UP,
     Family,
     Key,
-    Windows,
+    LocalWindows,
     layer_norm_keys,
     llama_keys,
 )
@@ -16,7 +16,7 @@ PHI = (
         "Phi3ForCausalLM",
         llama_keys(eps=1e-5),
         fused=GATE_UP | {"self_attn.qkv_proj": [f"self_attn.{x}_proj" for x in "qkv"]},
-        windows=Windows(),
+        windows=LocalWindows(),
         # at the top level, where alone it counts, whatever is in rope_parameters
         defaults={"original_max_position_embeddings": 4096},
         rope_types=("default", "longrope"),

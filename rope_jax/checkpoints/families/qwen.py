@@ -9,7 +9,7 @@ from rope_jax.checkpoints.families.base import (
     Family,
     Form,
     Key,
-    Windows,
+    LocalWindows,
     block_keys,
     expert_keys,
     llama_keys,
@@ -59,14 +59,14 @@ QWEN = (
         "Qwen3ForCausalLM",
         llama_keys(kv_heads=32, head_dim=128, attention_bias=False),
         fixed={"qk_norm": True},
-        windows=Windows(default=4096, is_local=upper_layers, switch=True),
+        windows=LocalWindows(default=4096, is_local=upper_layers, switch=True),
     ),
     Family(
         "qwen2",
         "Qwen2ForCausalLM",
         llama_keys(kv_heads=32),
         fixed={"qkv_bias": True},
-        windows=Windows(default=4096, is_local=upper_layers, switch=True),
+        windows=LocalWindows(default=4096, is_local=upper_layers, switch=True),
     ),
     Family(
         "qwen3_moe",
@@ -74,7 +74,7 @@ QWEN = (
         (*llama_keys(heads=32, kv_heads=4, attention_bias=False), *_expert_keys(128, 8, 768)),
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"qk_norm": True},
-        windows=Windows(default=4096, switch=True),
+        windows=LocalWindows(default=4096, switch=True),
         upgrade=renamed(num_local_experts="num_experts"),
     ),
     Family(
@@ -88,6 +88,6 @@ QWEN = (
         ),
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"feed_forward.shared_expert_gate": True},
-        windows=Windows(default=4096, is_local=_lower_layers, switch=True),
+        windows=LocalWindows(default=4096, is_local=_lower_layers, switch=True),
     ),
 )

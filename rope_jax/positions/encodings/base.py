@@ -55,7 +55,7 @@ class Encoding(Settings):
     ignored: ClassVar[tuple[str, ...]] = ("base", "rotary_dim", "layout", "map")
     """Keys of the section `rope` that do not apply to it."""
     scores = staticmethod(dot_product)  # type: ignore[pydantic-field]
-    """The logits of queries and keys, as `Scores` describes them."""
+    """The logits of queries and keys, as `ScoreFunction` describes them."""
 
     @property
     def scores_are_products(self) -> bool:
