@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rope_jax import __version__, stopping
@@ -83,8 +84,6 @@ def print_next(*lines: str) -> None:
 
 def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> tuple[Any, ...]:
     """Return the run's directory, its config and a console; a checkpoint is imported first."""
-    from pathlib import Path
-
     from rope_jax.checkpoints.open import is_checkpoint
     from rope_jax.config.checkpoints import ImportConfig
     from rope_jax.console import plain_console

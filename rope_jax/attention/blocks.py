@@ -35,8 +35,8 @@ class Visit(NamedTuple):
     bands:  their numbers.
     first, last: how many blocks before the query block's diagonal they begin and, going back, end;
             last is None if they go on to the start of the window.
-    masked: whether distances hide some of their keys from some of their queries; if so, first is
-            last.
+    masked: whether distances hide some of their keys from some of their queries;
+            if so, it is one block.
     """
 
     bands: tuple[int, ...]
@@ -117,8 +117,7 @@ class Blocks:
             position = document_positions(segment_ids)
             padded = jnp.pad(segment_ids, ((0, 0), (self.key_padding, 0)), mode="edge")
             self.segment_ids = self._cut(padded)
-        # padding must not count as the first document's first tokens
-        position = jnp.pad(position, ((0, 0), (self.key_padding, 0)), constant_values=-1)
+        position = jnp.pad(position, ((0, 0), (self.key_padding, 0)))
         self.document_positions = self._cut(position)
         bands = interaction.masks
         key_blocks = (keys + self.key_padding) // block

@@ -68,7 +68,10 @@ class PlainKernel(Backend):
     """
 
     def attend_plain(self, inputs: Inputs, sliding_window: int | None) -> Float[Array, "B T N V"]:
-        """Return softmax(q·kᵀ/√H)·v of the single band, as `attend` describes it."""
+        """Return softmax(q·kᵀ/√H)·v of the single band, as `attend` describes it.
+
+        In a model with latent attention, V may be more or less than H.
+        """
         raise NotImplementedError
 
     def block(self, rows: int) -> int:

@@ -15,7 +15,7 @@ from rope_jax.attention.blockwise import BLOCK, PlainKernel
 
 
 class Cudnn(PlainKernel):
-    """cuDNN's kernel for NVIDIA GPUs, in bfloat16 or float16.
+    """cuDNN's kernel for NVIDIA GPUs, in bfloat16.
 
     Memory is linear in S if each row is one document. Document borders need a mask, which is one
     array of B·S·S bytes.
@@ -47,10 +47,11 @@ class Cudnn(PlainKernel):
         if inputs.part is not None:
             raise ValueError("cudnn cannot split a window over devices")
         (q,), (k,), v, segment_ids, *_ = inputs
-        before, width = k.shape[1] - q.shape[1], v.shape[3]
-        v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, k.shape[3] - width)))  # as wide as the keys
+        before, scale, width = k.shape[1] - q.shape[1], q.shape[3] ** -0.5, v.shape[3]
         # cuDNN aligns the first query with the first key, so pad the queries to S.
         q = jnp.pad(q, ((0, 0), (before, 0), (0, 0), (0, 0)))
+        widest = max(k.shape[3], width)
+        q, k, v = (jnp.pad(x, ((0, 0),) * 3 + ((0, widest - x.shape[3]),)) for x in (q, k, v))
         mask = None
         if segment_ids is not None:
             mask = (segment_ids[:, :, None] == segment_ids[:, None, :])[:, None]
@@ -60,6 +61,7 @@ class Cudnn(PlainKernel):
             v,
             mask=mask,
             is_causal=True,
+            scale=scale,
             # (keys before, keys after); the count leaves out the query's own key
             local_window_size=None if sliding_window is None else (sliding_window - 1, 0),
             implementation="cudnn",

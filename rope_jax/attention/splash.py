@@ -67,7 +67,8 @@ class Splash(PlainKernel):
             of_queries = _pad(of_queries, rows, mode="edge")
             ids = kernel.SegmentIds(of_queries, _pad(segment_ids, size, mode="edge"))
         # The kernel takes one row [heads, S, H] at a time, and does not divide by √H.
-        q = _pad(q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype), rows)
+        (q,) = inputs.scaled_queries
+        q = _pad(q, rows)
         q, k, v = (x.swapaxes(1, 2) for x in (q, _pad(k, size), _pad(v, size)))
         out = jax.vmap(attend, in_axes=(0, 0, 0, None if ids is None else 0))(q, k, v, ids)
         return out.swapaxes(1, 2)[:, :queries].astype(v.dtype)

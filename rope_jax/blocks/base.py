@@ -198,7 +198,7 @@ class FeedForward(nnx.Module):
             """Estimate how many numbers of a token exist at once besides input and output."""
             return self.flops_per_token(spec) // (2 * spec.hidden_size)  # results of each product
 
-        def hidden_sizes(self, spec: DecoderSpec) -> dict[str, int]:
+        def tensor_sizes(self, spec: DecoderSpec) -> dict[str, int]:
             """Return what the mesh axis "tensor" has to divide, by its key in the config."""
             return {"intermediate_size": spec.intermediate_size}
 

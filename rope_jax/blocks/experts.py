@@ -116,7 +116,7 @@ class Experts(FeedForward):
             """Return the hidden width of an expert."""
             return self.moe_intermediate_size or spec.intermediate_size
 
-        def hidden_sizes(self, spec: DecoderSpec) -> dict[str, int]:
+        def tensor_sizes(self, spec: DecoderSpec) -> dict[str, int]:
             sizes = {"feed_forward.moe_intermediate_size": self.width(spec)}
             if (shared := self.shared_expert_intermediate_size) is not None:
                 sizes["feed_forward.shared_expert_intermediate_size"] = shared

@@ -5,8 +5,6 @@ import os
 import re
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-
 from rope_jax.checkpoints import adapter
 from rope_jax.checkpoints.adapter import read_adapter
 from rope_jax.checkpoints.files import (
@@ -74,6 +72,8 @@ def find_folder(model: str, revision: str | None) -> Path:
             f"{model}: is neither a folder with a {CONFIG} nor the id (owner/name) of a model on "
             "the Hugging Face hub"
         )
+    from huggingface_hub import snapshot_download  # a fifth of a second, for every sweep
+
     # the network, the hub, a licence that is not accepted
     with errors_in(f"{model}: cannot be downloaded from the hub: ", UserError, Exception):
         return Path(snapshot_download(model, revision=revision, allow_patterns=list(_PATTERNS)))

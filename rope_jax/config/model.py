@@ -258,7 +258,7 @@ def check_mesh(model: ModelConfig, mesh: MeshConfig, maps: Iterable[PositionMap 
     mesh.check_split("tensor", "num_key_value_heads", model.kv_heads)
     spec = model.spec()
     for feed_forward, _ in spec.stacks.values():
-        for key, size in feed_forward.hidden_sizes(spec).items():
+        for key, size in feed_forward.tensor_sizes(spec).items():
             mesh.check_split("tensor", key, size)
     if mesh.context > 1 and not model.backend.splits_windows:
         able = alternatives([name for name, other in BACKENDS.items() if other.splits_windows])

@@ -74,7 +74,8 @@ def check_backend(model: ModelConfig, platform: str | None = None) -> None:
 def _obstacle(model: ModelConfig, platform: str | None) -> str | None:
     dtype = "bfloat16" if model.product_dtype == "bfloat16" else model.dtype
     platform = platform or jax.default_backend()
-    return model.backend.obstacle(platform, dtype, model.heads_width)
+    widest = max(model.heads_width, model.self_attention.value_dim(model.spec()))
+    return model.backend.obstacle(platform, dtype, widest)
 
 
 def _with_attention(config: TrainingConfig, attention: AttentionName) -> ModelConfig:

@@ -1,6 +1,6 @@
 """FLOPs of a model, from its config without tracing anything.
 
-Notation: N heads, H head dim, L layers, S tokens per window.
+Notation: N heads, H head dim of queries and keys, V that of values, L layers, S tokens per window.
 
 vocab_size is the model's own, in every function.
 """
@@ -9,7 +9,9 @@ from rope_jax.model.spec import ModelSpec
 
 
 def flops_per_token(model: ModelSpec, vocab_size: int, seq_len: int) -> float:
-    """Model FLOPs of one training token, forward and backward: 6·(matrices) + 6·L·N·H·S.
+    """Model FLOPs of one training token, forward and backward.
+
+    6·(matrices) + 3·L·N·(H + V)·S.
 
     The matrices are the projections and the output head; the embedding look-up is free. The
     second term is causal attention, in which a query sees S/2 keys on average; linear attention

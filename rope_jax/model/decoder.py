@@ -189,7 +189,8 @@ class LanguageModel:
                 one = functools.partial(_parameters, new)
                 layers[name] = jax.vmap(one)(keys[first : first + count])
                 first += count
-            position = self.encoding.initial(self.spec.sizes, jax.random.fold_in(key, 0))
+            # split(key)[0] is fold_in(key, 0), and [1] is fold_in(key, 1)
+            position = self.encoding.initial(self.spec.sizes, jax.random.fold_in(key, 2))
             of_position = {"position": position} if position else {}
             return _parameters(self._new_outer, outer_key) | layers | of_position
 

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit  # scipy.stats takes longer to import than jax
 
 from rope_jax.protocols.base import RELIABLE_UNITS
 
 _UNBOUNDED = 1e30
+_Z = 1.959963984540054  # the 97.5% quantile of the normal distribution
 # Resampled documents at a time, 32 MiB; the result does not depend on it but for rounding.
 _MAX_DRAWN = 2**22
 
@@ -126,10 +126,10 @@ def accuracy_interval(
 def _wilson(successes: int, trials: int) -> tuple[float, float]:
     """Return Wilson's 95% interval of a share, as `scipy.stats.binomtest` does.
 
-    With z the 97.5% quantile of the normal distribution and p = successes / trials, its ends are
+    With z the 97.5% quantile of the normal distribution, and p = successes / trials, its ends are
     (2np + z² ± z √(4np(1 − p) + z²)) / (2(n + z²)).
     """
-    share, z = successes / trials, ndtri(0.975)
+    share, z = successes / trials, _Z
     denominator = 2 * (trials + z**2)
     center = (2 * trials * share + z**2) / denominator
     half = z / denominator * math.sqrt(4 * trials * share * (1 - share) + z**2)
@@ -191,6 +191,8 @@ def _widened(documents: Estimate, *groups: Sequence[Sums]) -> Estimate:
     variance = sum(v for v, _ in spreads)
     half = 0.0
     if variance != 0 and all(freedom for _, freedom in spreads):  # all are known
+        from scipy.special import stdtrit  # a third of a second, and most sweeps have one seed
+
         freedom = variance**2 / sum(v**2 / f for v, f in spreads)  # Welch and Satterthwaite
         half = float(stdtrit(freedom, 0.975) * np.sqrt(variance))
     value, low, high = documents

@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
+import jax
+
 from rope_jax.config.load import dump, load
 from rope_jax.config.schema import different_keys
 from rope_jax.config.training import TrainingConfig
@@ -151,8 +153,6 @@ class RunDirectory:
         corpus: None for an imported checkpoint, whose texts are unknown.
         init_from: the checkpoint that its first weights come from.
         """
-        import jax  # here, so that reading a run's config stays quick
-
         devices = jax.devices()
         content: dict[str, object] = {
             "python": platform.python_version(),

@@ -100,7 +100,9 @@ def changed_keys(
     keys that may differ.
     """
     different = [key for key in different_keys(new, old) if not key.startswith(free)]
-    if not step or new.last_step < step or not all(map(_PLANNED.fullmatch, different)):
+    if not different or not all(map(_PLANNED.fullmatch, different)):
+        return different
+    if not step or new.last_step < step:
         return different
 
     def begun(config: TrainingConfig) -> list[tuple[int, dict[str, Any]]]:

@@ -66,6 +66,31 @@ def test_cudnn_leaves_long_blocks_of_few_heads(rows, block):
     assert BACKENDS["cudnn"].block(rows) == block
 
 
+@pytest.mark.parametrize("value_width", [6, 8, 20])
+def test_cudnn_is_given_heads_of_one_width_and_all_queries(monkeypatch, value_width):
+    """With JAX's other implementation in place of cuDNN, which only a GPU has."""
+    attend = jax.nn.dot_product_attention
+
+    def without_cudnn(q, k, v, *, implementation, **settings):
+        assert q.shape == k.shape[:2] + q.shape[2:]
+        assert q.shape[3] == k.shape[3] == v.shape[3]
+        return attend(q, k, v, implementation="xla", **settings)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", without_cudnn)
+    q, k, v, _, ids = map(jnp.asarray, inputs(20, 24, value_width=value_width))
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        out = BACKENDS["cudnn"].attend(q, k, v, ids, 5)
+    np.testing.assert_allclose(out, BACKENDS["xla"].attend(q, k, v, ids, 5), atol=1e-5)
+
+
+def test_queries_are_divided_by_the_exact_root():
+    """Of the head width: in bfloat16, √48 would be off by 0.13%."""
+    q = jnp.ones((1, 1, 1, 48), jnp.bfloat16) * jnp.bfloat16(1.25)
+    (scaled,) = Inputs((q,), (q,), q).scaled_queries
+    assert scaled.dtype == jnp.bfloat16
+    assert (scaled == jnp.bfloat16(1.25 / 48**0.5)).all()
+
+
 # `cudnn` and `splash` leave them to `blockwise`, which runs here, too.
 @pytest.mark.parametrize("size", [1.0, 100.0])
 @pytest.mark.parametrize("name", [*NAMES, "cudnn", "splash"])

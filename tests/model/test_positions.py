@@ -221,3 +221,12 @@ def test_a_learned_table_gives_no_number_past_its_end():
     assert np.isfinite(inside).all()
     # Nor before it, in a window that goes on past it: hidden values weigh 0, and 0 · NaN is NaN.
     assert np.isnan(outside).all()
+
+
+@pytest.mark.parametrize("method", ["learned", "shaw"])
+def test_parameters_of_an_encoding_are_drawn_apart_from_the_embedding(method):
+    params = model_and_params(method, "xla")[0].init(0)
+    embedding = np.asarray(params["embed_tokens"]["embedding"]).reshape(-1)
+    for drawn in jax.tree.leaves(params["position"]):
+        numbers = np.asarray(drawn).reshape(-1)[: embedding.size]
+        assert abs(np.corrcoef(numbers, embedding[: numbers.size])[0, 1]) < 0.5
