@@ -132,35 +132,21 @@ def settings_table(models: Mapping[str, type[BaseModel]]) -> str:
 
 def encodings_table() -> str:
     """Return a table of encodings: type, what it does, attention backends, source."""
-    names = ", ".join(f"`{name}`" for name in softmax_names())
-    return table(
-        ("`type`", "what it does", "`model.attention`", "source"),
-        (
-            (
-                f"`{name}`",
-                about(it),
-                names if it.model_validate({}).needs_interaction else "all",
-                it.source,
-            )
-            for name, it in ENCODINGS.items()
-        ),
-    )
+    names, rows = ", ".join(f"`{name}`" for name in softmax_names()), []
+    for name, encoding in ENCODINGS.items():
+        backends = names if encoding.model_validate({}).needs_interaction else "all"
+        rows.append((f"`{name}`", about(encoding), backends, encoding.source))
+    return table(("`type`", "what it does", "`model.attention`", "source"), rows)
 
 
 def encoding_properties_table() -> str:
     """Return a table of what each encoding trains, what applies to it, and its longest text."""
     rows = []
     for name, encoding in ENCODINGS.items():
-        fitted = encoding.model_validate({}).resolved(128)
-        rows.append(
-            (
-                f"`{name}`",
-                _parameters(fitted),
-                "yes" if encoding.is_rotary else "no",
-                "yes" if encoding.takes_maps else "no",
-                "any" if fitted.longest is None else "`length`",
-            )
-        )
+        resolved = encoding.model_validate({}).resolved(128)
+        applies = ("yes" if it else "no" for it in (encoding.is_rotary, encoding.takes_maps))
+        longest = "any" if resolved.longest is None else "`length`"
+        rows.append((f"`{name}`", _parameters(resolved), *applies, longest))
     headings = ("`type`", "trained parameters", "scalings apply", "maps apply", "longest text")
     return table(headings, rows)
 
