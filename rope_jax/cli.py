@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rope_jax import __version__, stopping
+from rope_jax.devices.malloc import keep_freed_memory
 from rope_jax.errors import INSTALLED, Stopped, UserError, printable, program
 
 if TYPE_CHECKING:  # slow imports: until `run` listens to signals, Ctrl-C gives a traceback
@@ -87,7 +88,6 @@ def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> 
     from rope_jax.checkpoints.open import is_checkpoint
     from rope_jax.config.checkpoints import ImportConfig
     from rope_jax.console import plain_console
-    from rope_jax.devices.malloc import keep_freed_memory
     from rope_jax.runs.directory import RunDirectory
     from rope_jax.user_cache import keep_compiled_programs
 

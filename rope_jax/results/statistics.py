@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from rope_jax.protocols.base import RELIABLE_UNITS
 
 _UNBOUNDED = 1e30
-_Z = 1.959963984540054  # the 97.5% quantile of the normal distribution
 # Resampled documents at a time, 32 MiB; the result does not depend on it but for rounding.
 _MAX_DRAWN = 2**22
 
@@ -118,23 +117,12 @@ def accuracy_interval(
         if math.isfinite(share.low) and math.isfinite(share.high):
             low, high = max(0.0, float(share.low)), min(1.0, float(share.high))
             return Estimate(value=value, low=low, high=high)
+    from scipy import stats  # takes longer to import than jax
+
     # in whole numbers: 0.29 · 100 is less than 29
-    least, most = right * trials // asked, -(-right * trials // asked)
-    return Estimate(value=value, low=_wilson(least, trials)[0], high=_wilson(most, trials)[1])
-
-
-def _wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Return Wilson's 95% interval of a share, as `scipy.stats.binomtest` does.
-
-    With z the 97.5% quantile of the normal distribution, and p = successes / trials, its ends are
-    (2np + z² ± z √(4np(1 − p) + z²)) / (2(n + z²)).
-    """
-    share, z = successes / trials, _Z
-    denominator = 2 * (trials + z**2)
-    center = (2 * trials * share + z**2) / denominator
-    half = z / denominator * math.sqrt(4 * trials * share * (1 - share) + z**2)
-    low = float(center - half) if successes else 0.0
-    return low, float(center + half) if successes < trials else 1.0
+    whole = right * trials // asked, -(-right * trials // asked)
+    least, most = (stats.binomtest(n, trials).proportion_ci(method="wilson") for n in whole)
+    return Estimate(value=value, low=float(least.low), high=float(most.high))
 
 
 def pooled_mean(seeds: Sequence[Sums], *, resamples: int, seed: int) -> Estimate:

@@ -9,6 +9,7 @@ import functools
 import glob
 import hashlib
 import inspect
+import itertools
 import json
 import logging
 import sys
@@ -167,7 +168,7 @@ class Checkpoints:
     def _move_away(self, step: int) -> None:
         damaged = self.directory.parent / "damaged"
         damaged.mkdir(exist_ok=True)
-        number = len(list(damaged.glob(f"{step}-*")))
+        number = next(n for n in itertools.count() if not (damaged / f"{step}-{n}").exists())
         with contextlib.suppress(FileNotFoundError):  # another process of this run moved it first
             (self.directory / str(step)).rename(damaged / f"{step}-{number}")
         self._manager.reload()
