@@ -121,12 +121,10 @@ def _is_imported(run: RunDirectory, training: TrainingConfig) -> bool:
     different = [key for key in different_keys(training, there) if key not in same]
     if not different:
         return True
-    what = "a run that was trained here"
-    if different == ["imported.identity"]:
-        what = "an import of other files, or of these before they were changed"
-    elif there.imported is not None:
-        what = f"an import with another {', '.join(different)}"
-    raise UserError(f"{run.path}: holds {what}; give this one another name with name=")
+    what = "a run that was trained here" if there.imported is None else "another import"
+    raise UserError(
+        f"{run.path}: holds {what} ({', '.join(different)}); give this one another name with name="
+    )
 
 
 def _import(

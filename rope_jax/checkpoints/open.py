@@ -49,11 +49,8 @@ def open_checkpoint(model: str, revision: str | None, base: str | None = None) -
     try:
         base_folder = find_folder(changes.base, None if is_folder else changes.revision)
     except UserError as error:
-        if base is not None:
-            raise UserError(f"base: {error}") from None
         raise UserError(
-            f"{folder / adapter.CONFIG}: base_model_name_or_path: {error}; if the base is "
-            f"elsewhere, give it: rope-jax import {model} base=FOLDER"
+            f"base: {error}; if the base is elsewhere: rope-jax import {model} base=FOLDER"
         ) from None
     return CheckpointFiles(base_folder, changes)
 

@@ -13,8 +13,7 @@ from rope_jax.errors import UserError, errors_in, file_errors
 from rope_jax.extras import needs_extra
 
 _SPACE = "▁"
-_NEVER = -1e9  # a score; 64 bits, so adding it to others loses nothing that matters
-_UNIGRAM, _BPE = 1, 2  # values of `model_type`
+_BPE = 2  # of the values of `model_type`
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # values of a piece's `type`
 
 
@@ -43,13 +42,11 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
     pieces = [Piece(piece.piece, piece.score, piece.type) for piece in model.pieces]
     if not pieces:  # any short text may be a message without them
         raise UserError(f"{path}: is not a model of SentencePiece")
-    if trainer.model_type not in (_UNIGRAM, _BPE) or trainer.treat_whitespace_as_suffix:
+    if trainer.model_type != _BPE or trainer.treat_whitespace_as_suffix:
         raise UserError(
-            f"{path}: is neither a BPE nor a unigram model that marks the spaces before words; "
-            "save a tokenizer.json beside it"
+            f"{path}: is no BPE that marks the spaces before words; save a tokenizer.json beside it"
         )
-    build = _unigram if trainer.model_type == _UNIGRAM else score_bpe
-    library = build(pieces, trainer.unk_id, trainer.byte_fallback)
+    library = score_bpe(pieces, trainer.unk_id, trainer.byte_fallback)
     spec = model.normalizer_spec
     steps = _normalizer(spec.precompiled_charsmap, spec.remove_extra_whitespaces)
     add_prefix(library, spec.add_dummy_prefix, steps)
@@ -134,12 +131,6 @@ def score_bpe(pieces: Sequence[Piece], unk_id: int, byte_fallback: bool) -> Toke
         byte_fallback=byte_fallback,
     )
     return Tokenizer(bpe)
-
-
-def _unigram(pieces: Sequence[Piece], unk_id: int, byte_fallback: bool) -> Tokenizer:
-    """Return a unigram model. Text that spells a control piece, such as "<s>", stays text."""
-    scores = [(p.piece, p.score if p.type == _NORMAL or _is_spaces(p) else _NEVER) for p in pieces]
-    return Tokenizer(models.Unigram(scores, unk_id, byte_fallback))
 
 
 def _normalizer(charsmap: bytes, no_extra_spaces: bool) -> list[Any]:

@@ -17,7 +17,6 @@ from rope_jax.comparison.groups import Group, Sweep, group_sweeps
 from rope_jax.config.presentation import CompareConfig, Presentation
 from rope_jax.errors import UserError, errors_in
 from rope_jax.protocols import BASELINE
-from rope_jax.protocols.base import RELIABLE_UNITS
 from rope_jax.results import statistics
 from rope_jax.results.rows import PointKey, Row
 from rope_jax.results.statistics import Estimate, Sums, UsableLength
@@ -57,12 +56,6 @@ class Point:
     above_truncation: Estimate | None = None
     """From truncation with the first group's models: `trained` at their window. Paired by document,
     and by seed if both groups have the same seeds; same_tokens only, at every length."""
-
-    @property
-    def is_below_truncation(self) -> bool:
-        """Whether it is by more than the interval of the difference, if that can be trusted."""
-        reliable = self.units >= RELIABLE_UNITS
-        return reliable and self.above_own is not None and self.above_own.at_most < 0
 
     @property
     def gain(self) -> Estimate | None:
@@ -298,6 +291,13 @@ class _Pooling:
         if key.protocol == BASELINE and key.length >= self._window:
             at_window = [truncation_key(sweep, self._step) for sweep in self._sweeps]
             above_own = self._paired(sums, at_window)
+        above_truncation = None
+        if key.protocol == BASELINE:
+            above_truncation = self._from_first(sums, truncation_key, is_paired=True)
+
+        def at_step(_: Sweep, step: int) -> PointKey:
+            return key._replace(step=step)
+
         pooled = statistics.pooled_mean(sums, **self._bootstrap)
         bits = statistics.bits_per_byte(sums, **self._bootstrap) or (None, None, None)
         return Point.of(
@@ -309,8 +309,8 @@ class _Pooling:
             # None of the baseline itself
             difference=None if set(names) == {key.name} else self._paired(sums, baselines),
             above_own=above_own,
-            from_first=self._difference_from_first(key, sums),
-            above_truncation=self._above_truncation(key, sums),
+            from_first=None if self._first is self._group else self._from_first(sums, at_step),
+            above_truncation=above_truncation,
         )
 
     def _paired(self, sums: Sequence[Sums], others: Sequence[PointKey | None]) -> Estimate | None:
@@ -322,29 +322,25 @@ class _Pooling:
             differences.append(statistics.difference(one, sweep.sums[other]))
         return statistics.pooled_mean(differences, **self._bootstrap)
 
-    def _of_first(self, key_of: Callable[[Sweep, int], PointKey]) -> dict[int, Sums] | None:
-        """Return the sums of a point of the first group by seed; None if one lacks it."""
+    def _from_first(
+        self,
+        sums: Sequence[Sums],
+        key_of: Callable[[Sweep, int], PointKey],
+        *,
+        is_paired: bool = False,
+    ) -> Estimate | None:
+        """Return the difference from a point of the first group; None if it lacks that.
+
+        is_paired: by seed as well, if both groups have the same ones.
+        """
         if self._first is None:
             return None
         step = self._first.newest
-        sweeps = self._first.sweeps_at(step)
-        if any(key_of(sweep, step) not in sweep.sums for sweep in sweeps):
+        keys = {sweep: key_of(sweep, step) for sweep in self._first.sweeps_at(step)}
+        if any(key not in sweep.sums for sweep, key in keys.items()):
             return None
-        return {sweep.seed: sweep.sums[key_of(sweep, step)] for sweep in sweeps}
-
-    def _difference_from_first(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
-        """Return the difference from the first group; None if it lacks this point."""
-        others = self._of_first(lambda _, step: key._replace(step=step))
-        if others is None or self._first is self._group:
-            return None
-        return statistics.pooled_difference(sums, list(others.values()), **self._bootstrap)
-
-    def _above_truncation(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
-        """Return the difference from the first group's unscaled model at its window."""
-        others = self._of_first(truncation_key)
-        if others is None or key.protocol != BASELINE:
-            return None
-        if {sweep.seed for sweep in self._sweeps} == others.keys():
+        others = {sweep.seed: sweep.sums[key] for sweep, key in keys.items()}
+        if is_paired and {sweep.seed for sweep in self._sweeps} == others.keys():
             pairs = zip(sums, (others[sweep.seed] for sweep in self._sweeps), strict=True)
             differences = [statistics.difference(*pair) for pair in pairs]
             return statistics.pooled_mean(differences, **self._bootstrap)

@@ -1,6 +1,6 @@
 """Find the sweeps that command-line paths stand for, and read their folders.
 
-A file that is missing, damaged or of another sweep is named in a UserError.
+A file that is missing or damaged is named in a UserError.
 """
 
 import contextlib
@@ -19,7 +19,6 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, file_errors
 from rope_jax.results.files import MAIN_FILES, SweepFiles
-from rope_jax.results.rows import PointKey
 
 # Keys of a run's config that may differ within an experiment: its seed, and what does not change
 # the trained model.
@@ -89,24 +88,14 @@ def _is_sweep(folder: Path) -> bool:
 
 
 def read_sweep(folder: Path) -> Sweep:
-    """Read one sweep; UserError if its files are missing, damaged, or of different sweeps."""
+    """Read one sweep; UserError if its files are missing or damaged."""
     files = SweepFiles(folder)
     rows, sums = files.rows(), files.sums()
-    keys = {PointKey.of(row): row for row in rows}
-    if any(key not in sums or len(sums[key].nll) != row.units for key, row in keys.items()):
-        raise UserError(
-            f"{folder}: results.csv and documents.csv disagree: one is cut short or belongs to "
-            "another sweep; sweep again"
-        )
     if not (folder / "sweep.yaml").is_file():
         raise UserError(f"{folder / 'sweep.yaml'}: no such file; sweep again")
     entries = load(SweepConfig, folder / "sweep.yaml").scalings
-    if not {row.name for row in rows} <= {entry.label for entry in entries}:
-        raise UserError(f"{folder}: results.csv and sweep.yaml disagree about curves; sweep again")
     checkpoints, effective = files.summary()
     windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
-    if {row.step for row in rows} != windows.keys():
-        raise UserError(f"{folder}: results.csv and summary.json disagree about steps; sweep again")
     config, training = files.run_config(), None
     with contextlib.suppress(UserError):
         training = load(TrainingConfig, config)

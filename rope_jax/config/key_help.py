@@ -1,6 +1,5 @@
 """What --help says about the keys of a config: an overview, and one section or key in full."""
 
-import difflib
 import textwrap
 import types
 from collections.abc import Iterator
@@ -38,13 +37,8 @@ def key_section(schema: type[BaseModel], section: str, width: int) -> list[str]:
         if name in model.model_fields
     )
     if not lines:
-        keys = [
-            f"{k}.{n}".lstrip(".") for k, of in known.items() for m in of for n in m.model_fields
-        ]
-        close = difflib.get_close_matches(asked, keys, n=1)
         there = f"there are {', '.join(schema.model_fields)}"
-        advice = f"did you mean {close[0]}?" if close else there
-        raise UserError(f"--help {section}: there is no such key; {advice}")
+        raise UserError(f"--help {section}: there is no such key; {there}")
     text, models = list(lines), known.get(asked) or known.get(f"{asked}.N") or []
     for model in models:
         if len(models) > 1:

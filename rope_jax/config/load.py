@@ -20,7 +20,6 @@ from rope_jax.errors import UserError, errors_in, file_errors
 
 _PACKAGE = Path(__file__).parents[1]
 _SUFFIX = ".yaml"
-_MAX_BYTES = 2**18  # a larger file is not a config, and is slow to parse
 
 
 def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
@@ -91,11 +90,7 @@ def config_folder() -> Path:
 def _read_yaml(path: Path) -> dict[Any, Any]:
     with file_errors(path):
         try:
-            with path.open("rb") as file:
-                content = file.read(_MAX_BYTES + 1)
-            if len(content) > _MAX_BYTES:
-                raise UserError(f"{path}: cannot be read (larger than {_MAX_BYTES:,} bytes)")
-            text = content.decode("utf-8-sig")
+            text = path.read_text("utf-8-sig")
         except FileNotFoundError:
             raise UserError(f"{path}: no such file") from None
         except UnicodeDecodeError as error:

@@ -37,21 +37,12 @@ class Presentation(Frozen):
     colors: dict[str, Color] = Field({}, description='of curves and runs: {yarn-auto: "#D55E00"}')
 
     def check_names(self, curves: Iterable[str], runs: Iterable[str] = ()) -> None:
-        """ValueError if labels or colors are of other names, or labels leave two names alike."""
-        known = dict.fromkeys((*curves, *(runs := list(runs))))
+        """ValueError if labels or colors are of other names."""
+        known = dict.fromkeys((*curves, *runs))
         for key, chosen in (("labels", self.labels), ("colors", self.colors)):
             if unknown := [name for name in chosen if name not in known]:
-                what = "curve or run" if runs else "curve"
-                raise ValueError(f"{key}: {unknown[0]} is no {what}; there are {', '.join(known)}")
-        for name, label in self.labels.items():
-            if not label.strip():
-                raise ValueError(f"labels: {name}: is empty; leave it out to keep the name")
-            alike = [other for other in known if self.labels.get(other, other) == label]
-            if len(alike) > 1:
-                raise ValueError(
-                    f"labels: {alike[0]} and {alike[1]} would both be called {label}; "
-                    "give each its own label"
-                )
+                there = ", ".join(known)
+                raise ValueError(f"{key}: {unknown[0]} is no curve or run; there are {there}")
 
 
 class CompareConfig(Presentation):

@@ -112,20 +112,9 @@ class SweepResult:
         return frame.astype({**floats, "stride": "Int64"})
 
     def _repr_html_(self) -> str:
-        """Return values and half of their 95% intervals by length, which a notebook shows."""
-        frame = self.to_frame()
-        of_bytes, of_tokens = ["bpb", "bpb_low", "bpb_high"], ["nll", "ci_low", "ci_high"]
-        columns = of_bytes if self.config.show == "bits_per_byte" else of_tokens
-        value, low, high = frame[columns].to_numpy().T
-        if self.config.show == "perplexity":
-            value, low, high = np.exp([value, low, high])
-        frame["shown"] = [
-            f"{middle:.3f}" if np.isnan(half) else f"{middle:.3f} ±{half:.3f}"
-            for middle, half in zip(value, (high - low) / 2, strict=True)
-        ]
-        lines = ["protocol", "name"]
-        table = frame.pivot_table("shown", lines, "length", aggfunc="first", sort=False)
-        return f"<p>{self.config.show.replace('_', ' ')}</p>{table.to_html(na_rep='')}"
+        """Return the perplexities by length, which a notebook shows."""
+        table = self.to_frame().pivot_table("ppl", ["protocol", "name"], "length", sort=False)
+        return f"<p>perplexity</p>{table.to_html(na_rep='', float_format='{:,.3f}'.format)}"
 
 
 def rows(result: SweepResult, origin: Origin) -> list[Row]:

@@ -70,12 +70,6 @@ class _Expansion:
 
     def runs_of(self, template: RunTemplate, key: str) -> Iterator[_Made]:
         """Yield the runs or fits of an entry, in the order of the values of its axes."""
-        for name in ("name", "runs_dir"):
-            if name in template.set:
-                raise UserError(
-                    f"{key}.set.{name}: follows from the grid's runs_dir and the entry's name and "
-                    "axes; remove it"
-                )
         sources = [] if template.source is None else self.made[template.source]
         chosen = template.axes  # may select some of the source's runs
         inherited = sources[0].values if sources else {}

@@ -245,9 +245,8 @@ def _column(plotted: Plotted, length: int, show: Show, truncation: Estimate | No
     for number, (curve, point, value) in enumerate(zip(plotted, points, losses, strict=True)):
         if point is None or value is None:
             continue
-        is_below = point.is_below_truncation
-        if show == "above_truncation":  # of the first group
-            is_below = point.units >= RELIABLE_UNITS and value.at_most < 0
+        above = value if show == "above_truncation" else point.above_own
+        is_below = point.units >= RELIABLE_UNITS and above is not None and above.at_most < 0
         cells[number] = cells[number]._replace(is_below=is_below)
         if not curve.group.marked and not math.isnan(value.value):
             competing[number] = value.value

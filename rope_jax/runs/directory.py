@@ -94,8 +94,7 @@ class RunDirectory:
             with locked(self.evals / f".{name}.lock", busy):
                 finish_replacing(folder)
                 if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
-                    what = "read-only" if folder.is_dir() else "a file"
-                    raise UserError(f"{folder}: is {what}; {advice}")
+                    raise UserError(f"{folder}: cannot be written; {advice}")
                 yield
         finally:
             with contextlib.suppress(OSError):  # it is not empty

@@ -5,11 +5,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -72,34 +71,6 @@ class TensorBoardWriter:
         for name, value in values.items():
             self.add(step, summary.scalar(_grouped(name), value))
 
-    def histogram(self, step: int, name: str, edges: Sequence[int], counts: Sequence[int]) -> None:
-        """Write how many values lie in each bucket: from edges[i] up to edges[i + 1] − 1."""
-        middle = (np.array(edges[:-1]) + np.array(edges[1:]) - 1) / 2
-        number = np.array(counts, np.float64)
-        histogram = summary.histogram_raw(
-            _grouped(name),
-            min=edges[0],
-            max=edges[-1] - 1,
-            num=number.sum(),
-            sum=(number * middle).sum(),
-            sum_squares=(number * middle**2).sum(),
-            bucket_limits=[float(edge) for edge in edges[1:]],
-            bucket_counts=number.tolist(),
-        )
-        self.add(step, histogram)
-
-    def hparams(
-        self, settings: Mapping[str, str], outcome: Mapping[str, float], metrics: Sequence[str]
-    ) -> None:
-        """Write this run's row in TensorBoard's table of hyperparameters: settings and outcome.
-
-        TensorBoard takes the columns from whichever run it reads first, so all runs have to declare
-        the same `metrics`. tensorboardX's own add_hparams would create a separate run for it.
-        """
-        for part in summary.hparams(settings, dict.fromkeys(metrics)):
-            self.add(0, part)
-        self.scalars(0, outcome)
-
     def add(self, step: int, content: Summary) -> None:
         """Write what a function of `tensorboardX.summary` returns: a text, an image, a layout."""
         self._write(step, summary=content)
@@ -147,12 +118,6 @@ class Log:
 def _grouped(name: str) -> str:
     group, slash, rest = name.partition("/")
     return f"{_GROUPS.get(group, group)}{slash}{rest}"
-
-
-def last_step(path: Path) -> int:
-    """Return the last step in a file of JSON lines; 0 if there is none."""
-    steps = (_step(line) for line in _complete_lines(path))
-    return max((int(step) for step in steps if math.isfinite(step)), default=0)
 
 
 def _complete_lines(path: Path) -> list[str]:

@@ -18,7 +18,6 @@ from rope_jax.data.batches import (
     Batch,
     ShortRows,
     count_distances,
-    distance_edges,
     training_batch,
     validation_batches,
 )
@@ -31,6 +30,7 @@ from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log, Scalars
 from rope_jax.training.checkpoints import Checkpoints, newest_step
+from rope_jax.training.memory import memory_advice
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program
 from rope_jax.training.step import (
@@ -125,12 +125,10 @@ class Trainer:
                 self._measure(0, self._spans[0], state.params)
             for span in self._spans:
                 if span.end > done:
-                    key = f"stages.{span.number}"
                     advice = (
                         f"stages[{span.number}]: there is not enough memory; end other programs, "
-                        "and the same command continues from the newest checkpoint; or raise "
-                        f"{key}.grad_accumulation, or lower {key}.batch_size or {key}.seq_len, "
-                        "under another name"
+                        "and the same command continues from the newest checkpoint; or under "
+                        f"another name {memory_advice(span.number)}"
                     )
                     with shortage_as(advice):
                         state = self._train_stage(span, max(done, span.begin), state)
@@ -224,9 +222,6 @@ class Trainer:
             rows, length = slice(0, span.stage.batch_size), span.stage.length
             pairs = count_distances(self._training_rows(span, step, rows), length)
             scalars = {**scalars, **distance_scalars(pairs, length)}
-            if self.log.events is not None:
-                edges = [*distance_edges(length), length]
-                self.log.events.histogram(step, "distances", edges, pairs[1:].tolist())
         self.log.write(step, scalars)
         self.progress.trained(step, scalars["train/loss"], speed)
 

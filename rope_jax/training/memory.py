@@ -65,7 +65,7 @@ def compile_stages(
     available = least_available(device)
     for number in numbers:
         stopping.check()
-        advice = _advice(program, number)
+        advice = memory_advice(number)
         with shortage_as(f"stages[{number}]: there is not enough memory to compile it; {advice}"):
             needed = compiled_bytes(program, number, validates=validates)
         check_stage(program, number, needed, available)
@@ -96,21 +96,15 @@ def check_stage(program: Program, number: int, needed: StageBytes, available: fl
         f"stages[{number}]: {windows:,} × {stage.seq_len:,} tokens at a time{where} take",
         needed.total,
         available,
-        _advice(program, number, in_validation=in_validation),
+        memory_advice(number),
     )
 
 
-def _advice(program: Program, number: int, *, in_validation: bool = False) -> str:
-    """Return what lowers the memory of a stage, from what changes the results least."""
-    model, stage = program.config.model, program.config.stages[number]
-    key, shards = f"stages.{number}", program.placement.row_shards
-    windows, least = stage.batch_size // stage.grad_accumulation, _LEAST_REMAT
-    ways = {
-        "set model.attention=blockwise": model.backend.quadratic_memory,
-        f"raise {key}.grad_accumulation": not in_validation and windows > shards,
-        f"set model.remat={least} with model.layers=scanned": not in_validation
-        and model.remat != least,
-        f"lower {key}.{'batch_size' if stage.batch_size > shards else 'seq_len'}": True,
-        "split windows over more devices with mesh.context": model.backend.splits_windows,
-    }
-    return ", or ".join(way for way, helps in ways.items() if helps)
+def memory_advice(number: int) -> str:
+    """Return what lowers the memory of a stage."""
+    key = f"stages.{number}"
+    return (
+        f"lower {key}.batch_size or {key}.seq_len, raise {key}.grad_accumulation, set "
+        f"model.remat={_LEAST_REMAT} with model.layers=scanned or model.attention=blockwise, or "
+        "split windows over more devices with mesh.context"
+    )

@@ -132,13 +132,13 @@ def test_the_same_call_again_does_nothing(llama: Path, run: RunDirectory) -> Non
 def test_another_import_of_that_name_is_refused(llama: Path, run: RunDirectory) -> None:
     before = contents(run.path)
     said = says(again, llama, window=16)
-    assert said.startswith(f"{run.path}: holds an import with another stages.0.seq_len; give this")
+    assert said.startswith(f"{run.path}: holds another import (stages.0.seq_len); give this one")
     file = llama / "model.safetensors"
     status = file.stat()
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     try:
         said = says(again, llama)
-        assert said.startswith(f"{run.path}: holds an import of other files, or of these before")
+        assert said.startswith(f"{run.path}: holds another import (imported.identity); give this")
     finally:
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert contents(run.path) == before
@@ -148,7 +148,7 @@ def test_another_import_of_that_name_is_refused(llama: Path, run: RunDirectory) 
     ("name", "message"),
     [
         ("notes.txt", "exists, and is not a run; give another name with name="),
-        ("config.yaml", "holds a run that was trained here; give this one another name with name="),
+        ("config.yaml", "holds a run that was trained here ("),
     ],
 )
 def test_a_folder_of_something_else_is_not_replaced(folder: Path, name: str, message: str) -> None:
@@ -156,7 +156,7 @@ def test_a_folder_of_something_else_is_not_replaced(folder: Path, name: str, mes
     there.mkdir(parents=True)
     (there / name).write_text(dump(tiny(folder.parent)))
     before = contents(there)
-    assert says(imported, folder) == f"{there}: {message}"
+    assert says(imported, folder).startswith(f"{there}: {message}")
     assert contents(there) == before
 
 

@@ -23,13 +23,13 @@ TEXTS = (
 )
 
 
-def trained(folder: Path, kind: str, size: int = 400, **settings: object) -> Path:
+def trained(folder: Path, size: int = 400, **settings: object) -> Path:
     """Train a tokenizer.model on the licence, whose characters are part of the vocabulary."""
     folder.mkdir(parents=True, exist_ok=True)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([*WORDS.splitlines(), *["a < b > c"] * 40]),
         model_prefix=str(folder / "tokenizer"),
-        model_type=kind,
+        model_type="bpe",
         vocab_size=size,
         minloglevel=2,
         **({"byte_fallback": True} | settings),
@@ -37,12 +37,10 @@ def trained(folder: Path, kind: str, size: int = 400, **settings: object) -> Pat
     return folder / "tokenizer.model"
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("spaces", [False, True])
-def test_texts_are_split_alike(tmp_path: Path, kind: str, spaces: bool) -> None:
+def test_texts_are_split_alike(tmp_path: Path, spaces: bool) -> None:
     path = trained(
         tmp_path,
-        kind,
         remove_extra_whitespaces=spaces,
         add_dummy_prefix=not spaces,
         normalization_rule_name="nmt_nfkc" if spaces else "identity",
@@ -63,7 +61,6 @@ def test_user_defined_pieces_of_spaces_are_found(tmp_path: Path) -> None:
     """Gemma's layout; an added token for them would be looked for before spaces become "▁"."""
     path = trained(
         tmp_path,
-        "bpe",
         user_defined_symbols=["▁▁", "▁▁▁", "<pad>", "\n\n"],
         add_dummy_prefix=False,
         normalization_rule_name="identity",
@@ -77,7 +74,7 @@ def test_user_defined_pieces_of_spaces_are_found(tmp_path: Path) -> None:
 
 def test_user_defined_pieces_that_cannot_be_expressed_are_refused(tmp_path: Path) -> None:
     """The library puts the prefix after each of them, SentencePiece only before a text."""
-    path = trained(tmp_path, "bpe", user_defined_symbols=["<pad>"])
+    path = trained(tmp_path, user_defined_symbols=["<pad>"])
     assert says(converted, path, {}).startswith(
         f"{path}: the library tokenizers cannot split texts at its piece '<pad>' as SentencePiece "
     )
@@ -86,7 +83,7 @@ def test_user_defined_pieces_that_cannot_be_expressed_are_refused(tmp_path: Path
 def test_a_checkpoint_with_a_tokenizer_model_alone_is_imported(tmp_path: Path) -> None:
     folder = byte_checkpoint(tmp_path / "tiny")
     (folder / "tokenizer.json").unlink()
-    path = trained(folder, "bpe", size=264, byte_fallback=False)
+    path = trained(folder, size=264, byte_fallback=False)
     assert CheckpointFiles(folder).tokenizer == path
     run = imported(folder)
     tokenizer = run.open_tokenizer(run.load_config())

@@ -169,8 +169,6 @@ def test_losses_above_truncation_are_listed_instead_of_perplexities(sweep_of):
     assert set(re.findall(r"^\| (one|wide) ", own, re.MULTILINE)) == {"wide"}
     with pytest.raises(UserError, match=r"^labels: yarn is no curve or run; there are trained, "):
         compared(*runs, labels={"yarn": "YaRN"})
-    with pytest.raises(UserError, match=r"^labels: one and two would both be called two; give"):
-        compared(*runs, labels={"one": "two"})
     with pytest.raises(UserError, match=r"^show: these results do not have the loss at the window"):
         compared(sweep_of("three", protocols=("whole_window",)), show="above_truncation")
 

@@ -45,18 +45,7 @@ HUGE |= {"num_attention_heads": 2, "head_dim": 2**16, "layers": "scanned"}
         (
             sized({"batch_size": LARGEST}, attention="blockwise"),
             r"^stages\[1\]: 2,147,483,647 × 128 tokens at a time take at least [\d,.]+ GiB per "
-            r"device, but there are only 16\.0; raise stages\.1\.grad_accumulation, or set .*"
-            r"or lower stages\.1\.batch_size, or split windows",
-        ),
-        (
-            sized({"batch_size": 1, "seq_len": 10**9}, attention="xla"),
-            r"; set model\.attention=blockwise, or set model\.remat=layer with "
-            r"model\.layers=scanned, or lower stages\.1\.seq_len, or split windows over more "
-            r"devices with mesh\.context$",
-        ),
-        (
-            sized({"batch_size": 1, "seq_len": 10**9}, attention="blockwise", remat="layer"),
-            r"; lower stages\.1\.seq_len, or split windows over more devices with mesh\.context$",
+            r"device, but there are only 16\.0; lower stages\.1\.batch_size or stages\.1\.seq_len",
         ),
         (
             sized(num_hidden_layers=10_000, layers="scanned"),
@@ -122,7 +111,7 @@ def test_a_shortage_in_a_stage_is_one_line_and_only_stages_that_are_left_are_com
 
     monkeypatch.setattr(run, "compile_stages", lambda _, numbers, **__: compiled.extend(numbers))
     monkeypatch.setattr(StageProgram, "train_step", fails)
-    shortage = r"^stages\[1\]: there is not enough memory; .*or lower stages\.1\.batch_size"
+    shortage = r"^stages\[1\]: there is not enough memory; .* lower stages\.1\.batch_size"
     with pytest.raises(UserError, match=shortage):
         train(resumed[0], quiet())
     assert compiled == [1]

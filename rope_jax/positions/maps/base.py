@@ -117,7 +117,7 @@ class PositionMap(Settings):
         raise NotImplementedError(f"{type(self).__name__} has no bands")
 
     def check_reach(self, window: int, length: int) -> None:
-        """ValueError if n tokens leave the window L; it names the defaults if they would do.
+        """ValueError if n tokens leave the window L.
 
         window: L, or the longer window that a scaling provides.
         """
@@ -126,16 +126,11 @@ class PositionMap(Settings):
         reach = self._largest_position(window, length)
         if reach < window - 1 + _ROUNDING:
             return
-        fields = type(self).model_fields.items()
-        defaults = {name: field.default for name, field in fields if not field.is_required()}
-        default = self.model_copy(update=defaults).at(window, length)
-        advice = "the defaults would not do either"
-        if default is not None and default._largest_position(window, length) < window:
-            advice = f"the defaults, {default.settings_text}, would do"
         shown = self.shown_settings
         raise ValueError(
             f"{', '.join(shown)}: {', '.join(shown.values())} put the first of {length:,} tokens "
-            f"at distance {reach:,.6g}, outside the window of {window:,} tokens; {advice}"
+            f"at distance {reach:,.6g}, outside the window of {window:,} tokens; give others, "
+            "or auto"
         )
 
     def _largest_position(self, window: int, length: int) -> float:

@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rope_jax.positions.maps.base import MAX_TOKENS, MapBand, PositionMap
 from rope_jax.positions.mask import BandMask
@@ -75,28 +75,6 @@ class FittedMap(PositionMap):
         description="added to logits, [layers or 1][heads][knots], at distances borders[0]·2^k; "
         "linear in ln d between them, 0 below the first; null: 0",
     )
-
-    @model_validator(mode="after")
-    def _bands_match(self) -> "FittedMap":
-        if list(self.borders) != sorted(set(self.borders)):
-            raise ValueError(f"borders: {list(self.borders)} must be ascending")
-        for name in _OF_FAR:
-            values = getattr(self, name)
-            if values is not None and len(values) != len(self.borders):
-                raise ValueError(f"{name}: {len(values)} bands for {len(self.borders)} borders")
-        for pair in (("far_inv_freq", "far_phase"), ("scale_s", "scale_p")):
-            if len({getattr(self, name) is None for name in pair}) > 1:
-                raise ValueError(f"{', '.join(pair)}: give both or neither")
-        if self.borders and self.far_inv_freq is None:
-            raise ValueError("borders: far_inv_freq and far_phase are missing")
-        if self.bias is not None and not self.borders:
-            raise ValueError("bias: needs borders, at the first of which it begins")
-        for name in _NUMBERS:
-            try:
-                np.array(getattr(self, name))
-            except ValueError:
-                raise ValueError(f"{name}: its lists have different lengths") from None
-        return self
 
     # not cached: pydantic compares what is cached as well, and arrays have no single truth value
     @property

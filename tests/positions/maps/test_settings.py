@@ -1,7 +1,6 @@
 """Settings of maps: what "auto" stands for, how far a map reaches, and where it begins."""
 
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -47,9 +46,6 @@ def test_a_map_is_refused_exactly_if_a_text_leaves_the_window(name, window):
             refused += 1
             values = ", ".join(map_.shown_settings.values())
             assert message.startswith(f"{', '.join(GRIDS[name])}: {values} put the first of ")
-            default = MAPS[name]().at(window, length)
-            advised = re.search("; the defaults, (.*), would do$", message)
-            assert bool(advised) == (not refusal(default, window, length))
     assert refused
 
 
