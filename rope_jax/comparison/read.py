@@ -153,17 +153,19 @@ def _find_baselines(
         return {}
     try:
         stages = {step: training.stage_at(step) for step in windows}
-        scalings = {step: training.stage_scaling(stage) for step, stage in stages.items()}
-        maps = {step: training.stage_map(stage) for step, stage in stages.items()}
+        trained = {
+            step: training.trained(stage)._replace(window=windows[step])
+            for step, stage in stages.items()
+        }
     except (UserError, ValueError):  # another run's: the scaling is unknown
         return {}
     return {
         step: entry.label
-        for step, window in windows.items()
+        for step, checkpoint in trained.items()
         for entry in reversed(entries)  # of several, the first of the sweep
         if all(
-            entry.at(n, window, scalings[step]) == scalings[step]
-            and entry.map_at(n, window, maps[step]) == maps[step]
+            entry.at(n, checkpoint) == checkpoint.scaling
+            and entry.map_at(n, checkpoint) == checkpoint.map
             for n in lengths
         )
     }

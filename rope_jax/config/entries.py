@@ -24,18 +24,24 @@ from rope_jax.config.schema import flat
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
 from rope_jax.config.types import FolderName, Frozen, ListOf, NonEmpty, bare_names, distinct
 from rope_jax.positions.maps import AnyMap, PositionMap
+from rope_jax.positions.maps.rerope import FarFrequencies
 from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.rope.settings import single_error
 from rope_jax.rope.strategies.inner import BucketedScaling, ResonanceScaling
+from rope_jax.rope.strategies.over import over
 from rope_jax.rope.strategies.registry import PLAIN
+
+_AutoFactor = Literal["auto"] | Annotated[float, Field(ge=1, allow_inf_nan=False)]
+_FactorError = single_error("should be auto or a number of at least 1")
 
 
 class Trained(NamedTuple):
-    """How the checkpoints of a stage were trained; window in tokens, and the map without "auto"."""
+    """How the checkpoints of a stage were trained; lengths in tokens, the map without "auto"."""
 
     window: int
     scaling: Scaling
     map: PositionMap | None
+    train_length: int
 
 
 class SweepEntry(Frozen):
@@ -44,12 +50,38 @@ class SweepEntry(Frozen):
     type: str
     name: FolderName | None = Field(None, description="null: its type, factor, map and query scale")
     map: AnyMap | None = Field(None, description="position map; null: none; trained: its own")
+    over: Literal["trained", "base"] | None = Field(
+        None,
+        description="what it acts on: trained frequencies and the window, or base and L; null: "
+        "trained if the model has a scaling of its own, else base",
+    )
+    layers: Literal["global", "all"] = Field(
+        "global", description="all: over trained, local layers are scaled as well"
+    )
 
     @model_validator(mode="after")
     def _trained_is_reserved(self) -> "SweepEntry":
-        if self.name == "trained" and (self.type != "trained" or self.map is not None):
+        if self.name == "trained" and not self.is_baseline:
             raise ValueError("name: trained means the checkpoint as it is; choose another")
+        if self.layers == "all" and self.over == "base":
+            raise ValueError("layers: all goes with over: trained")
         return self
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is the checkpoint as it was trained."""
+        return False
+
+    def resolved(self, trained: Scaling) -> "SweepEntry":
+        """Return the entry with what it acts on, for a model trained with a scaling.
+
+        Without one, `over` stays null, which means base.
+        """
+        replaces = self.scaling_at_window.replaces_frequencies and self.map is None
+        is_free = self.over is None and not replaces
+        if not is_free or (trained.type == "none" and self.layers == "global"):
+            return self
+        return self.model_copy(update={"over": "trained"})
 
     @property
     def is_auto(self) -> bool:
@@ -82,51 +114,76 @@ class SweepEntry(Frozen):
         scaling = "" if self.type == "none" and self.map else self.type
         parts = (getattr(self, key, None) for key in ("inner", "map", "query_scale"))
         inner, *others = (getattr(part, "type", "") for part in parts)
-        return self.name or "-".join(filter(None, (scaling, inner, self.factor_label, *others)))
+        over = f"over-{self.over}" if self.over else ""
+        words = (scaling, inner, self.factor_label, *others, over)
+        return self.name or "-".join(filter(None, words))
 
-    def at(self, length: int, window: int, trained: Scaling) -> Scaling:
-        """Return the scaling to use at a length; `trained` is the checkpoint's own.
+    def at(self, length: int, trained: Trained) -> Scaling:
+        """Return the scaling to use at a length for a checkpoint.
 
-        A factor of "auto" is length / window, at least 1: an oracle that knows the length.
-        Raises ValueError if that factor does not fit the other settings.
+        A factor of "auto" is at least 1: length / window over trained frequencies, length / L over
+        the base. It is an oracle that knows the length. ValueError: it does not fit the other
+        settings.
         """
-        scaling, factor = self.scaling_at_window, max(1.0, length / window)
-        return scaling.with_factor(factor) if self.factor_is_auto else scaling
+        of_factor_1 = trained.train_length if self.over == "base" else trained.window
+        scaling = self.scaling_at_window
+        if self.factor_is_auto:
+            scaling = scaling.with_factor(max(1.0, length / of_factor_1))
+        if self.over != "trained":
+            return scaling
+        return over(scaling, trained.scaling, trained.window, self.layers)
 
-    def map_at(self, length: int, window: int, trained: PositionMap | None) -> PositionMap | None:
+    def map_at(self, length: int, trained: Trained) -> PositionMap | None:
         """Return the position map to use at a length. ValueError: "auto" has no solution."""
-        return None if self.map is None else self.map.at(window, length)
+        map_ = None if self.map is None else self.map.at(trained.window, length)
+        if isinstance(map_, FarFrequencies) and self.over == "trained":
+            far = over(map_.far, trained.scaling, trained.window, self.layers)
+            return map_.model_copy(update={"far": far})
+        return map_
 
     @functools.cached_property
     def scaling_at_window(self) -> Scaling:
         """The strategy without the entry's name; an "auto" factor is 1, as at the window."""
-        settings = self.model_dump(exclude={"name", "map"})
-        for strategy in (settings, settings.get("inner", {})):
-            if strategy.get("factor") == "auto":
-                strategy["factor"] = 1.0
-        return STRATEGIES[self.type].model_validate(settings)
+        strategy = STRATEGIES[self.type]
+        settings = self.model_dump(include=set(strategy.model_fields))
+        for part in (settings, settings.get("inner", {})):
+            if part.get("factor") == "auto":
+                part["factor"] = 1.0
+        return strategy.model_validate(settings)
 
 
 class TrainedEntry(SweepEntry):
-    """The checkpoint's own scaling: the baseline that others are compared with."""
+    """The checkpoint's own scaling, the baseline of others; or that with a larger factor."""
 
     type: Literal["trained"] = "trained"
+    over: None = Field(None, description="null")
+    factor: Annotated[_AutoFactor | None, _FactorError] = Field(
+        None, description="in place of its own; auto: its own · length / window; null: its own"
+    )
 
-    def at(self, length: int, window: int, trained: Scaling) -> Scaling:
-        return trained
+    @property
+    def is_baseline(self) -> bool:
+        return self.map is None and self.factor is None
 
-    def map_at(self, length: int, window: int, trained: PositionMap | None) -> PositionMap | None:
-        return super().map_at(length, window, trained) or trained
+    def resolved(self, trained: Scaling) -> SweepEntry:
+        return self
+
+    def at(self, length: int, trained: Trained) -> Scaling:
+        scaling, factor = trained.scaling, self.factor
+        if factor == "auto":
+            factor = (getattr(scaling, "factor", None) or 1.0) * max(1.0, length / trained.window)
+        return scaling if factor is None else scaling.continued(factor)
+
+    def map_at(self, length: int, trained: Trained) -> PositionMap | None:
+        return super().map_at(length, trained) or trained.map
 
 
 def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -> Any:
     """Derive a model from a strategy; its extension factor, if it has one, may be "auto"."""
     if strategy.has_extension_factor():
         field = strategy.model_fields["factor"]
-        type_: Any = Literal["auto"] | Annotated[float, Field(ge=1, allow_inf_nan=False)]
-        if field.default is None:
-            type_ = type_ | None
-        type_ = Annotated[type_, single_error("should be auto or a number of at least 1")]
+        type_: Any = _AutoFactor if field.default is not None else _AutoFactor | None
+        type_ = Annotated[type_, _FactorError]
         description = f"{field.description}; auto: length / window, at least 1"
         fields["factor"] = (type_, Field(default=field.default, description=description))
     return create_model(name, __base__=(strategy, *bases), __doc__=strategy.__doc__, **fields)

@@ -21,7 +21,9 @@ def sections(*schemas: type[BaseModel]) -> dict[str, list[type[BaseModel]]]:
     for section in waiting:
         for model in by_key[section]:
             for name, field in model.model_fields.items():
-                if not (models := models_in(field.annotation)):
+                models = models_in(field.annotation)
+                # a trained scaling may be over a trained one, without end
+                if not models or (model in models and section.endswith(name)):
                     continue
                 key = f"{section}.{name}".lstrip(".")
                 if is_list(field.annotation):

@@ -312,7 +312,8 @@ class TrainingConfig(Frozen):
 
     def trained(self, stage: int) -> Trained:
         window = self.stages[stage].seq_len
-        return Trained(window, self.stage_scaling(stage), self.stage_map(stage))
+        scaling, map_ = self.stage_scaling(stage), self.stage_map(stage)
+        return Trained(window, scaling, map_, self.geometry.train_length)
 
     def trained_at(self, step: int) -> Trained:
         """Return how the checkpoint after global step `step` was trained."""

@@ -34,6 +34,7 @@ from rope_jax.positions.maps import PositionMap
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.protocols.base import Metric, Streams, Windows, make_streams
 from rope_jax.rope import Rotary, RotaryLayers, Scaling
+from rope_jax.rope.strategies import NoScaling
 from rope_jax.tasks import TokenizerView
 
 
@@ -76,6 +77,12 @@ def resolve_sweep(
         check_targets(targets, lengths)
         if any(PROTOCOLS[name].uses_stride for name in config.protocols):
             check_stride(stride, lengths)
+    scaled = next((x.scaling for x in checkpoints if x.scaling.type != "none"), NoScaling())
+    entries = tuple(entry.resolved(scaled) for entry in config.scalings)
+    labels = [entry.label for entry in entries]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise UserError(f"scalings: {twice[0]} is there twice; leave one out, or give it a name")
+    config = config.model_copy(update={"scalings": entries})
     for trained in checkpoints:
         check_entries(config.scalings, layers, trained, lengths[-1], takes_maps=takes_maps)
     readable = tuple(n for n in lengths if longest is None or n <= longest)
@@ -119,19 +126,19 @@ def check_entries(
     """
     fixed = all(layer.scaling is not None for layer in layers.pattern)
     for entry in (TrainedEntry(), *entries):
-        if fixed and entry.type != "trained":
+        if fixed and entry.type != "trained" and entry.layers == "global":
             advice = "; give type: trained beside the map" if entry.map else ""
             raise UserError(
                 f"scalings: {entry.label} changes nothing: every layer of this model has a "
                 f"scaling of its own{advice}"
             )
         with errors_in(f"scalings: {entry.label}: ", UserError):
-            scaling = entry.at(length, trained.window, trained.scaling)
+            scaling = entry.at(length, trained)
             layers.check(scaling, length)
             if not takes_maps and (entry.map is not None or trained.map is not None):
                 raise ValueError("map: this model cannot read with a position map")
             with errors_in("map."):
-                map_ = entry.map_at(length, trained.window, trained.map)
+                map_ = entry.map_at(length, trained)
                 if map_ is None and entry.map is not None:
                     raise ValueError(
                         f"type: {entry.map.type} with auto settings acts beyond the window of "
@@ -378,8 +385,7 @@ class SweepPlan:
         return Job(entry.label, scaling, map_, metric, length, windows, targets, batch)
 
     def _reads_with(self, entry: SweepEntry, length: int) -> tuple[Scaling, PositionMap | None]:
-        window, scaling, map_ = self.trained
-        return entry.at(length, window, scaling), entry.map_at(length, window, map_)
+        return entry.at(length, self.trained), entry.map_at(length, self.trained)
 
     def _rotary(self, entry: SweepEntry, length: int) -> Rotary:
         """Return a `Rotary` whose layer axis has the same size for all entries and lengths."""

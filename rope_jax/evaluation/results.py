@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rope_jax.config.entries import Trained
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import SweepTask
 from rope_jax.positions.maps import PositionMap, first_changed_distance
@@ -293,11 +294,12 @@ def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:
 
     An `auto` factor that happens to equal the trained one at some lengths does not count.
     """
-    trained, window = baseline.scaling, result.window
+    window = result.window
+    trained = Trained(window, baseline.scaling, baseline.map, train_length=window)
     # `trained` itself comes first
-    for entry in sorted(result.config.scalings, key=lambda entry: entry.type != "trained"):
-        is_same = entry.at(window, window, trained) == trained
-        has_same_map = entry.map_at(window, window, baseline.map) == baseline.map
+    for entry in sorted(result.config.scalings, key=lambda entry: not entry.is_baseline):
+        is_same = entry.at(window, trained) == trained.scaling
+        has_same_map = entry.map_at(window, trained) == trained.map
         if is_same and has_same_map and not entry.is_auto:
             return entry.label
     return None

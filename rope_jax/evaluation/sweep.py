@@ -66,8 +66,8 @@ def sweep(
         cheaper; `last` is static. Used where no other targets are scored.
     params: passed on to both (values they close over would be compiled in as constants).
     geometry: the model's rotary geometry, or its layers' geometries where they differ.
-    trained: the scaling the model was trained with (default: none). An entry replaces it in the
-        layers without a scaling of their own.
+    trained: the scaling the model was trained with (default: none), on whose frequencies entries
+        act, or which they replace (`over`), in the layers without a scaling of their own.
     window: the length the model was last trained at (default: the geometry's train_length).
     trained_map: the position map the model was trained with, without "auto" (default: none).
     takes_maps: whether nll_fn reads `rotary.bands` (see `rope_jax.positions.bands`); otherwise an
@@ -101,9 +101,8 @@ def sweep(
     raw = {"scalings": scalings, "lengths": lengths} | settings
     config = validate(SweepConfig, {k: v for k, v in raw.items() if v is not None}, "sweep")
     layers = geometry if isinstance(geometry, RotaryLayers) else RotaryLayers(geometry)
-    as_trained = Trained(
-        window or layers.geometry.train_length, trained or NoScaling(), trained_map
-    )
+    train_length = layers.geometry.train_length
+    as_trained = Trained(window or train_length, trained or NoScaling(), trained_map, train_length)
     resolved = resolve_sweep(config, layers, [as_trained], longest=longest, takes_maps=takes_maps)
     bos_ids = () if bos_id is None else np.atleast_1d(bos_id).tolist()
     plan = SweepPlan(

@@ -25,7 +25,7 @@ from rope_jax.positions.maps.rerope import FarFrequencies, LeakyReRoPE, ReRoPE
 from rope_jax.rope import Frequencies, Rotary, Scaling
 from rope_jax.rope.geometry import AnyArray
 from rope_jax.rope.query_scales import ConstantScale, LogN, PowerScale
-from rope_jax.rope.strategies import ExplicitScaling, NoScaling
+from rope_jax.rope.strategies import ExplicitScaling, NoScaling, OverScaling
 
 # Free parameters by name; all float32.
 Free = dict[str, Array]
@@ -190,7 +190,9 @@ class Parameters:
         has_scaling = any(layer.scaling is not None for layer in layers.pattern)
         has_query_scale = numbers.scale_s is not None
         differs_by_head = any(x.shape[1] > 1 for x in by_head)
-        if self.borders or has_query_scale or has_scaling or differs_by_head:
+        # whose L, over trained frequencies, is the window
+        is_over = isinstance(self.scaling, OverScaling) and self.scaling.query_scale is not None
+        if self.borders or has_query_scale or has_scaling or differs_by_head or is_over:
             return Strategy(scaling=self.scaling, map=self._map(numbers), made_by=made_by)
         unfitted = layers.frequencies(self.scaling)
         inv_freq, factor = numbers.near_inv_freq, numbers.attention_factor
@@ -218,10 +220,10 @@ def parameters_of(
 
     UserError: nothing in `learn` can change the start.
     """
-    window, trained, trained_map = training.trained(stage)
+    trained = training.trained(stage)
     with errors_in(f"start: {start.label}: ", UserError):
-        scaling = start.at(config.length[-1], window, trained)
-        map_ = start.map_at(config.length[-1], window, trained_map)
+        scaling = start.at(config.length[-1], trained)
+        map_ = start.map_at(config.length[-1], trained)
         _check_start(training, config, scaling, map_)
         numbers, borders = _numbers_at_start(training, config, scaling, map_)
         factors = _log_factors_at_start(training, config, numbers)
@@ -235,7 +237,8 @@ def default_start(training: TrainingConfig, stage: int) -> dict[str, Any]:
     window = max(1, training.stages[stage].seq_len // 2)
     scaling = training.stage_scaling(stage).model_dump(exclude_none=True)
     map_ = {"type": "rerope", "window": window}
-    return {"query_scale": {"type": "logn"}} | scaling | {"name": "rerope", "map": map_}
+    settings = {"query_scale": {"type": "logn"}} | scaling
+    return settings | {"name": "rerope", "map": map_, "over": "base"}
 
 
 def _check_start(
@@ -269,6 +272,11 @@ def _check_start(
         raise ValueError(
             f"learn: query_scale {scale.type} has another form than s·max(1, ln n / ln L)^p; start "
             "from logn, from power with s 1, from constant, or from none"
+        )
+    if "query_scale" in config.learn and isinstance(scaling, OverScaling) and scale is not None:
+        raise ValueError(
+            f"learn: query_scale counts from L, and {scale.type} over trained frequencies from the "
+            "window; start from an entry without one"
         )
     if "frequencies" in config.learn and layers.frequencies(scaling).inv_freq.max() == 0:
         raise ValueError("learn: frequencies: no pair rotates, and no λ changes a frequency of 0")

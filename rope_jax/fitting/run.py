@@ -103,6 +103,7 @@ def checked_start(training: TrainingConfig, config: FitConfig, stage: int) -> Sw
     start = config.start
     if start is None:
         start = _ENTRY.validate_python(default_start(training, stage))
+    start = start.resolved(trained.scaling)
     try:  # it is one that a sweep could read with
         check_encoding(training.model, (start,))
         check_entries((start,), training.rotary_layers, trained, config.length[-1])

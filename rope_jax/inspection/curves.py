@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rope_jax.config.entries import ENTRIES
+from rope_jax.config.entries import ENTRIES, Trained
 from rope_jax.config.inspection import ScalingConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import short_number
@@ -154,7 +154,9 @@ def _requests(
                 yield f"stage {number}: {scaling_label(scaling)}", scaling.type, scaling
         yield "trained", "trained", model.trained
         return
-    for entry in asked.scalings:
+    train_length = model.layers.geometry.train_length
+    trained = Trained(model.window, model.trained, None, train_length)
+    for entry in (each.resolved(model.trained) for each in asked.scalings):
         with errors_in(f"scalings: {entry.label}: ", UserError):  # auto's factor may not fit
-            scaling = entry.at(length, model.window, model.trained)
+            scaling = entry.at(length, trained)
         yield entry.label, entry.type, scaling

@@ -37,6 +37,7 @@ class RotaryGeometry:
     train_length: L in the formulas, in tokens; Hugging Face's `original_max_position_embeddings`.
                   Not the length that a checkpoint was last trained at, which is its *window*: the
                   two differ in an extended model.
+    trained:      θ_i [d/2] where they are not b^(−2i/d): of a model trained with a scaling.
 
     ValueError: a field has the wrong type or is out of range; the message begins with its name.
     """
@@ -44,6 +45,7 @@ class RotaryGeometry:
     rotary_dim: int
     base: float | int = 10000.0
     train_length: int = 4096
+    trained: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         for field in ("rotary_dim", "train_length"):
@@ -64,10 +66,14 @@ class RotaryGeometry:
     def inv_freq(self, base: float | int | None = None) -> np.ndarray:
         """Return θ_i = b^(−2i/d) for i = 0 … d/2−1 in radians per token, float64 [d/2].
 
-        RoFormer, arXiv 2104.09864, eq. 15. base: used instead of the geometry's, if given.
+        RoFormer, arXiv 2104.09864, eq. 15. base: b' in place of b; `trained` frequencies become
+        θ_i·(b'/b)^(−2i/d).
         """
         exponent = np.arange(0, self.rotary_dim, 2, dtype=np.float64) / self.rotary_dim
-        return float(self.base if base is None else base) ** -exponent
+        if self.trained is None:
+            return float(self.base if base is None else base) ** -exponent
+        ratio = 1.0 if base is None else base / self.base
+        return np.asarray(self.trained) * ratio**-exponent
 
 
 class Frequencies(NamedTuple):

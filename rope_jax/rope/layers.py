@@ -50,7 +50,8 @@ class RotaryLayers:
         geometry = self.geometry
         if override.base is not None:
             geometry = replace(geometry, base=override.base)
-        return geometry, (override.scaling or scaling).for_layer(layer, self.count)
+        applied = scaling.where_trained(override.scaling)
+        return geometry, applied.for_layer(layer, self.count)
 
     def per_layer(self, scaling: Scaling) -> list[tuple[RotaryGeometry, Scaling]]:
         """Return the geometry and scaling of all L layers, or a single one if all are alike."""

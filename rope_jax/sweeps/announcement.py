@@ -61,22 +61,16 @@ def _s(count: int) -> str:
 
 
 def _explain_trained(loaded: EvalModel, planned: PlannedSweep) -> None:
-    """Say what the entry `trained` is, and what `auto` factors do beside its scaling."""
-    session, training, config = loaded.session, loaded.training, planned.sweep.config
+    """Say what the entry `trained` is, and what the others do with its scaling."""
+    session, training = loaded.session, loaded.training
     trained = training.trained_at(max(planned.plans))
-    first, is_scaled = training.geometry.train_length, trained.scaling.type != "none"
-    autos = [entry.label for entry in config.scalings if entry.factor_is_auto]
-    if is_scaled and first < trained.window and autos:
-        session.warn(
-            "scalings: auto is length / window, and the window is "
-            f"{trained.window / first:g} times L = {first:,}: {', '.join(autos)} change nothing up "
-            "to the window; give factors of length / L"
-        )
     origin = "as it was trained" if training.imported is None else "as published"
-    if is_scaled:
-        factor = trained.scaling.extension_factor
-        scaling = f"{trained.scaling.type}{f', factor {factor:g}' if factor else ''}"
-        text = f"with its own {scaling} of L {first:,}, which every other entry replaces"
+    if (scaling := trained.scaling).type != "none":
+        factor = f" by {scaling.extension_factor:g}" if scaling.extension_factor else ""
+        text = (
+            f"with {scaling.type}{factor} of L {trained.train_length:,}; over-trained: acts on its "
+            f"frequencies and the window of {trained.window:,}; other entries replace them"
+        )
         print_wrapped(session.console, f"trained: the model {origin}, {text}", "dim")
     elif training.imported is not None:
         print_wrapped(session.console, f"trained: the model {origin}, without scaling", "dim")
@@ -130,9 +124,8 @@ def describe_entry(
     """Describe the scaling and the map with which an entry reads windows of a length."""
     if not training.model.position.is_rotary:
         return [f"{entry.label}: position {training.model.position.type}"]
-    window, trained, trained_map = training.trained(stage)
-    scaling = entry.at(length, window, trained)
-    map_ = entry.map_at(length, window, trained_map)
+    trained = training.trained(stage)
+    scaling, map_ = entry.at(length, trained), entry.map_at(length, trained)
     lines = describe_scaling(training.rotary_layers, scaling, length, entry.label)
     if map_ is not None:
         lines[-1] += f"; map {map_.type}: {map_.settings_text}"

@@ -150,7 +150,7 @@ def _read(
 ) -> list[list[NDArray[np.float32]]]:
     """Return each token's log-probability by document: with the whole window, and near context."""
     sizes, layers = [len(stream) for stream in streams], loaded.training.rotary_layers
-    window, scaling, map_ = loaded.training.trained_at(step)
+    window, scaling, map_, _ = loaded.training.trained_at(step)
     # more context than any target has of near context
     least = max(-(-window // 2), config.short + config.s)
     # windows, their length, and how many targets at their end count

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from rope_jax.config.entries import Trained
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.positions.maps.rerope import LeakyReRoPE
@@ -94,33 +95,50 @@ def test_every_extension_factor_may_be_automatic(entries):
         assert entry.label == f"{kind}-auto-power"
         for length, factor in [(32, 1.0), (128, 1.0), (192, 1.5), (4096, 32.0)]:
             wanted = parse_scaling(settings | {"factor": factor})
-            assert entry.at(length, 128, PIScaling(factor=3)) == wanted
+            assert entry.at(length, trained(PIScaling(factor=3))) == wanted
 
 
 # What an entry reads with
 
 ENTRIES = """\
 scalings:
-  - {type: trained, name: null, map: null}
-  - {type: pi, query_scale: null, factor: auto, name: null, map: null}
-  - {type: dynamic_ntk, query_scale: null, factor: 2.0, name: mine, map: null}
+  - {type: trained, name: null, map: null, over: null, layers: global, factor: null}
+  - {type: pi, query_scale: null, factor: auto, name: null, map: null, over: null, layers: global}
+  - type: dynamic_ntk
+    query_scale: null
+    factor: 2.0
+    name: mine
+    map: null
+    over: base
+    layers: global
   - type: resonance
     query_scale: null
     inner: {type: ntk, query_scale: null, factor: auto}
     name: null
     map: null
-  - {type: none, query_scale: null, name: null, map: {type: leaky_rerope, window: 96, k: auto}}
+    over: null
+    layers: global
+  - type: none
+    query_scale: null
+    name: null
+    map: {type: leaky_rerope, window: 96, k: auto}
+    over: null
+    layers: global
 """
+
+
+def trained(scaling, map_=None):
+    return Trained(128, scaling, map_, train_length=64)
 
 
 def test_an_entry_gives_a_scaling_and_is_dumped_as_it_was_given(read):
     config = read(ENTRIES, schema=SweepConfig)
     assert [entry.is_auto for entry in config.scalings] == [False, True, False, True, True]
-    trained = YaRNScaling(factor=3)
+    yarn = YaRNScaling(factor=3)
     for length in (32, 512):
         factor = max(1.0, length / 128)
-        assert [entry.at(length, 128, trained) for entry in config.scalings] == [
-            trained,  # the others are not multiplied with it
+        assert [entry.at(length, trained(yarn)) for entry in config.scalings] == [
+            yarn,  # the others are not multiplied with it
             parse_scaling({"type": "pi", "factor": factor}),
             parse_scaling({"type": "dynamic_ntk", "factor": 2.0}),
             parse_scaling({"type": "resonance", "inner": {"type": "ntk", "factor": factor}}),
@@ -129,21 +147,66 @@ def test_an_entry_gives_a_scaling_and_is_dumped_as_it_was_given(read):
     assert yaml.safe_load(dump(config))["scalings"] == yaml.safe_load(ENTRIES)["scalings"]
 
 
+LLAMA3 = parse_scaling({"type": "llama3", "factor": 8.0})
+RESOLVED = {  # on a model with a scaling of its own: the name of its curve, and whether it is over
+    "trained": ("trained", False),
+    "none": ("none", False),
+    "pi": ("pi-auto-over-trained", True),
+    "{type: yarn, factor: 8, over: base}": ("yarn-8-over-base", False),
+    "{type: none, map: {type: rerope}}": ("rerope-over-trained", True),
+    "{type: explicit, inv_freq: [0.1, 0.01]}": ("explicit", False),
+    "{type: trained, factor: 16}": ("trained-16", False),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), RESOLVED.items())
+def test_a_bare_name_acts_on_the_models_own_scaling_and_its_curve_says_so(entries, text, expected):
+    (entry,) = entries(f"[{text}]")
+    assert entry.resolved(NoScaling()) == entry
+    resolved = entry.resolved(LLAMA3)
+    assert (resolved.label, resolved.at(512, trained(LLAMA3)).type == "over") == expected
+
+
+def test_automatic_factors_count_from_the_window_and_over_the_base_from_l(entries):
+    made = entries("[pi, {type: pi, factor: auto, over: base}, {type: trained, factor: auto}]")
+    over, base, continued = (entry.resolved(LLAMA3).at(512, trained(LLAMA3)) for entry in made)
+    assert (over.inner.factor, over.window, over.trained) == (4.0, 128, LLAMA3)
+    assert base == PIScaling(factor=8.0)
+    assert continued == LLAMA3.continued(32.0)
+    at_window = made[2].at(128, trained(LLAMA3))
+    assert at_window == LLAMA3
+
+
+def test_far_frequencies_over_trained_are_over_trained_too(entries):
+    text = "{type: none, map: {type: far_frequencies, far: {type: pi, factor: 4}}}"
+    (entry,) = entries(f"[{text}]")
+    map_ = entry.resolved(LLAMA3).map_at(512, trained(LLAMA3))
+    assert (map_.far.type, map_.far.inner, map_.far.trained) == (
+        "over",
+        PIScaling(factor=4),
+        LLAMA3,
+    )
+
+
 def test_an_entry_gives_its_map_with_numbers(read):
     config, own = read(ENTRIES, schema=SweepConfig), LeakyReRoPE(window=64, k=2.0)
+    yarn = YaRNScaling(factor=3)
     # at the window, auto means no map; `trained` keeps the checkpoint's own
-    assert [entry.map_at(128, 128, own) for entry in config.scalings] == [own, *[None] * 4]
+    assert [entry.map_at(128, trained(yarn, own)) for entry in config.scalings] == [
+        own,
+        *[None] * 4,
+    ]
     # k = (n − 1 − w)/(L − 1 − w) = 415/31, rounded up
-    made = [entry.map_at(512, 128, own) for entry in config.scalings]
+    made = [entry.map_at(512, trained(yarn, own)) for entry in config.scalings]
     assert made == [own, None, None, None, LeakyReRoPE(window=96, k=13.39)]
 
 
 def test_a_maps_numbers_may_not_go_with_the_automatic_ones():
     settings = {"type": "none", "map": {"type": "dual_chunk", "local": 200}}
     entry = SweepConfig.model_validate({"scalings": [settings]}).scalings[0]
-    assert entry.map_at(128, 128, None) is None
+    assert entry.map_at(128, trained(NoScaling())) is None
     with pytest.raises(ValueError, match=r"^local: 200 leaves no chunk of 96; give at most 95 "):
-        entry.map_at(512, 128, None)
+        entry.map_at(512, trained(NoScaling()))
 
 
 def test_the_json_schema_offers_auto_a_name_and_bare_words_that_are_complete():
@@ -162,5 +225,5 @@ def test_the_json_schema_offers_auto_a_name_and_bare_words_that_are_complete():
 def test_an_entry_of_every_type_is_read_and_dumped(read):
     for kind in STRATEGIES:
         sweep = read("{}", f"scalings=[{json.dumps(settings_of(kind))}]", schema=SweepConfig)
-        assert sweep.scalings[0].at(512, 128, NoScaling()) == parse_scaling(settings_of(kind))
+        assert sweep.scalings[0].at(512, trained(NoScaling())) == parse_scaling(settings_of(kind))
         assert read(dump(sweep), schema=SweepConfig) == sweep

@@ -57,7 +57,7 @@ def jobs_of(task, start=(BOS,), **settings):
     """Return the jobs that concern key tokens, by length."""
     raw = {"tasks": [task], "lengths": LENGTHS, "scalings": ["trained"]} | settings
     config = SweepConfig.model_validate(raw)
-    layers, trained = RotaryLayers(GEOMETRY), Trained(16, NoScaling(), None)
+    layers, trained = RotaryLayers(GEOMETRY), Trained(16, NoScaling(), None, 16)
     sweep = resolve_sweep(config, layers, [trained])
     plan = SweepPlan(sweep, layers, trained, DOCUMENTS, start)
     return [job for job in plan.jobs() if job.metric.name == "longppl"]

@@ -51,18 +51,22 @@ def expected_sums(protocol, length, bos, **rotation):
 def test_every_measurement_is_what_numpy_computes(bos, settings):
     trained = YaRNScaling(factor=2)
     plain = GEOMETRY.base ** (-np.arange(0, 8, 2) / 8)
-    entries = ["trained", "none", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 4}]
-    entries += ["dynamic_ntk", LOGN]
+    base = {"over": "base"}
+    entries = ["trained", "none", {"type": "pi", "factor": "auto"}, LOGN]
+    entries += [{"type": "ntk", "factor": 4} | base, {"type": "dynamic_ntk"} | base]
     own, m = trained.scaled(GEOMETRY)
     dynamic = parse_scaling({"type": "dynamic_ntk"})
     at = {
         "trained": lambda n: {"inv_freq": own, "m": m},
         "none": lambda n: {"inv_freq": plain},
-        "pi-auto": lambda n: {"inv_freq": plain / max(1, n / 16)},
-        "ntk-4": lambda n: {"inv_freq": (100.0 * 4 ** (8 / 6)) ** (-np.arange(0, 8, 2) / 8)},
-        "dynamic_ntk": lambda n: {"inv_freq": dynamic.frequencies(GEOMETRY, n).inv_freq},
+        "pi-auto-over-trained": lambda n: {"inv_freq": own / max(1, n / 16), "m": m},
+        "ntk-4-over-base": lambda n: {
+            "inv_freq": (100.0 * 4 ** (8 / 6)) ** (-np.arange(0, 8, 2) / 8)
+        },
+        "dynamic_ntk-over-base": lambda n: {"inv_freq": dynamic.frequencies(GEOMETRY, n).inv_freq},
         "logn": lambda n: {
-            "inv_freq": plain,
+            "inv_freq": own,
+            "m": m,
             "query_scale": np.maximum(1, np.log(np.arange(n) + 1) / np.log(16)),
         },
     }
@@ -103,17 +107,20 @@ def test_the_window_is_among_the_lengths_where_it_lies_between_them(lengths, win
 
 def test_the_baseline_is_the_trained_scaling_at_the_window():
     settings = {"trained": PIScaling(factor=3), "window": 24}
-    result = run([{"type": "pi", "factor": "auto"}], [8, 64], **settings, programs={})
+    entry = {"type": "pi", "factor": "auto"}
+    result = run([entry], [8, 64], **settings, programs={})
     baseline = result.baseline
     wanted = figures(run(["trained"], [8, 64], **settings))["trained", "same_tokens", 24]
     np.testing.assert_array_equal(baseline.sums[:2], wanted.sums[:2])
     assert baseline.scaling == wanted.scaling == PIScaling(factor=3)
     assert baseline.targets == wanted.targets == result.measurements[0].targets
     # It is not a curve, and costs no compilation.
-    assert {m.entry for m in result.measurements} == {"pi-auto"}
+    assert {m.entry for m in result.measurements} == {"pi-auto-over-trained"}
     assert result.compilations == 3
     # the window is added to the lengths, and decides the factors
     assert {m.length: m.scaling.factor for m in result.measurements} == {8: 1, 24: 1, 64: 64 / 24}
+    over_base = run([entry | {"over": "base"}], [8, 64], **settings)  # L is 16
+    assert {m.length: m.scaling.factor for m in over_base.measurements} == {8: 1, 24: 1.5, 64: 4}
     assert run(lengths=[32, 64]).baseline is None
     assert run(protocols=["whole_window"]).baseline is None
     assert run(lengths=None, documents=[np.arange(300) % 90]).window == 16

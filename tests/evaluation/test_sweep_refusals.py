@@ -110,7 +110,7 @@ def test_a_scaling_that_changes_something_or_need_not_is_accepted(entry, setting
 def test_a_scaling_makes_the_known_window_longer(entry, window, length):
     # it puts the first token more than length − 2 tokens away, so all of the length must be known
     entry = entry | {"map": {"type": "leaky_rerope", "window": 10, "k": 1.01}}
-    trained = Trained(window, NoScaling(), None)
+    trained = Trained(window, NoScaling(), None, window)
     check_entries(parse_entries(entry), RotaryLayers(GEOMETRY), trained, length)
 
 

@@ -79,7 +79,7 @@ def test_a_model_that_sees_100_tokens_finds_what_lies_in_them(result):
 def test_samples_have_the_same_keys_and_nested_texts_at_every_length_and_depth():
     read = {}
     raw = {"tasks": [PASSKEY], "lengths": LENGTHS, "scalings": ["trained"]}
-    layers, trained = RotaryLayers(GEOMETRY), Trained(64, NoScaling(), None)
+    layers, trained = RotaryLayers(GEOMETRY), Trained(64, NoScaling(), None, 64)
     sweep = resolve_sweep(SweepConfig.model_validate(raw), layers, [trained])
     plan = SweepPlan(sweep, layers, trained, DOCUMENTS, (BOS,), words=WORDS)
     for job in plan.jobs():

@@ -99,11 +99,11 @@ def random_free(parameters: Parameters, size: float = 0.3) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "per"), [*((name, "head") for name in STARTS), ("far", "model")])
 def test_the_start_gives_the_same_losses_as_without_a_fit(name, per):
-    entry = parse_entry(STARTS[name])
-    map_ = entry.map_at(LENGTH, WINDOW, None)
+    entry, trained = parse_entry(STARTS[name]), training_config().trained(0)
+    map_ = entry.map_at(LENGTH, trained)
     parameters = made(STARTS[name], learn=OF_MAPS if map_ else OF_ALL, per=per)
     found = nll(parameters.rotary(parameters.initial(), POSITIONS, LENGTH))
-    scaling = entry.at(LENGTH, WINDOW, training_config().stage_scaling(0))
+    scaling = entry.at(LENGTH, trained)
     np.testing.assert_allclose(found, nll(as_swept(scaling, map_)), atol=2e-5)
 
 

@@ -32,6 +32,11 @@ SETTINGS = {
     "explicit": {"factors": 3.0},
     "resonance": {"inner": {"type": "yarn", "factor": 8.0}},
     "bucketed": {"factors": [1.0, 4.0, 16.0], "inner": {"type": "yarn"}},
+    "over": {
+        "inner": {"type": "ntk", "factor": 8.0},
+        "trained": {"type": "llama3", "factor": 8.0},
+        "window": 16384,
+    },
 }
 GEOMETRIES = [
     RotaryGeometry(64, 1e4, 2048),
@@ -79,7 +84,7 @@ def test_length_dependent_strategies_are_marked_as_such(name):
     strategy = STRATEGIES[name]
     has_formula_for_lengths = "scaled_at" in vars(strategy)
     assert has_formula_for_lengths == (strategy.follows_length != "no")
-    if name != "resonance":  # its example wraps a fixed strategy
+    if name not in ("resonance", "over"):  # their examples wrap a fixed strategy
         assert scaling(name, pairs=32).length_dependent == has_formula_for_lengths
 
 
@@ -120,6 +125,8 @@ def test_with_factor_changes_an_extension_factor_and_nothing_else(name):
     assert STRATEGIES[name].has_extension_factor() or name not in EXTENDING
     if not STRATEGIES[name].has_extension_factor():
         plain = parse_scaling("resonance") if name == "resonance" else scaling(name, pairs=2)
+        if name == "over":  # without a factor inside
+            plain = plain.model_copy(update={"inner": parse_scaling("none")})
         assert plain.extension_factor is None
         with pytest.raises(ValueError, match=r" has no extension factor$"):
             plain.with_factor(4.0)

@@ -23,7 +23,7 @@ def plan_of(count=30, length=1100):
     documents = [np.arange(length) % 250 for _ in range(count)]
 
     def plan(config):
-        trained = Trained(WINDOW, parse_scaling({"type": "none"}), None)
+        trained = Trained(WINDOW, parse_scaling({"type": "none"}), None, WINDOW)
         return SweepPlan(
             resolve_sweep(config, LAYERS, [trained]), LAYERS, trained, documents, (256,)
         )

@@ -8,12 +8,13 @@ from pydantic import Field
 from rope_jax.rope.settings import validated
 from rope_jax.rope.strategies.base import Scaling
 from rope_jax.rope.strategies.inner import BucketedScaling, ResonanceScaling
+from rope_jax.rope.strategies.over import OverScaling
 
 # Export every class, so that a new one needs to be named only in the registry.
 from rope_jax.rope.strategies.registry import *  # noqa: F403
 from rope_jax.rope.strategies.registry import PLAIN
 
-_ALL: tuple[type[Scaling], ...] = (*PLAIN, ResonanceScaling, BucketedScaling)
+_ALL: tuple[type[Scaling], ...] = (*PLAIN, ResonanceScaling, BucketedScaling, OverScaling)
 STRATEGIES = {strategy.model_fields["type"].default: strategy for strategy in _ALL}
 """The class of each strategy, by its `type`."""
 __all__ = [strategy.__name__ for strategy in _ALL]

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Float, Float32, Float64, Int, Int64
 from pydantic import Field
 
@@ -51,6 +52,11 @@ class Scaling(Settings):
         return self.follows_length != "no"
 
     @property
+    def replaces_frequencies(self) -> bool:
+        """Whether all frequencies are chosen anew, whatever a model was trained with."""
+        return False
+
+    @property
     def needs_whole_head(self) -> bool:
         """Whether the formula only holds where rotary_dim is the head's whole width."""
         return False
@@ -68,7 +74,7 @@ class Scaling(Settings):
         ValueError: a setting does not fit the geometry, or a length is needed but missing.
         """
         if not self.length_dependent or is_on_host(seq_len):
-            return self._on_host(geometry, seq_len)
+            return Frequencies.from_float64(*self.host_frequencies(geometry, seq_len))
         if seq_len is None:
             raise ValueError(f"seq_len: {self.type} depends on the text's length; give it")
         traced = jnp.asarray(seq_len)
@@ -78,13 +84,16 @@ class Scaling(Settings):
         m = jnp.broadcast_to(jnp.asarray(m, jnp.float32), inv_freq.shape[:-1])
         return Frequencies(inv_freq, jnp.zeros_like(inv_freq), m)
 
-    def _on_host(self, geometry: RotaryGeometry, seq_len: SeqLen) -> Frequencies:
+    def host_frequencies(
+        self, geometry: RotaryGeometry, seq_len: SeqLen = None
+    ) -> tuple[Float64[np.ndarray, "*batch pairs"], ArrayLike]:
+        """Return θ' in radians per token and m in float64; see `frequencies`."""
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
                 if not self.length_dependent:
-                    return Frequencies.from_float64(*self.scaled(geometry))
+                    return self.scaled(geometry)
                 inv_freq, m = self.scaled_at(geometry, _host_lengths(seq_len), np)
-                return Frequencies.from_float64(np.asarray(inv_freq), m)
+                return np.asarray(inv_freq), m
         except (OverflowError, FloatingPointError):
             raise ValueError(
                 f"type: {self.type} with these settings and base {geometry.base:g} exceeds "
@@ -163,9 +172,27 @@ class Scaling(Settings):
             raise ValueError(f"factor: {self.type} has no extension factor")
         return validated(type(self), self.model_dump() | {"factor": float(factor)})
 
+    def continued(self, factor: float) -> "Scaling":
+        """Return a trained strategy with a larger `factor`, all else as it was trained.
+
+        It is what a runtime computes if only the factor in the model's config is changed.
+
+        ValueError: there is no factor, or the new one is smaller or does not fit.
+        """
+        if "factor" not in type(self).model_fields:
+            raise ValueError(f"factor: the model's own scaling, {self.type}, has none to continue")
+        trained: float = self.factor  # type: ignore[attr-defined]
+        if factor < trained:
+            raise ValueError(f"factor: {factor:g} is below the {trained:g} of training")
+        return validated(type(self), self.model_dump() | {"factor": float(factor)})
+
     def for_layer(self, layer: int, layers: int) -> "Scaling":
         """Return the strategy of one of `layers`; ValueError: it is for another number of them."""
         return self
+
+    def where_trained(self, scaling: "Scaling | None") -> "Scaling":
+        """Return what a layer reads with that was trained with another scaling than the rest."""
+        return scaling or self
 
 
 class WithFactor(Scaling):

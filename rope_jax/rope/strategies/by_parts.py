@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.query_scales import ConstantScale
 from rope_jax.rope.settings import AttentionFactor, Factor, Positive
 from rope_jax.rope.strategies.base import (
     ByLength,
@@ -34,6 +35,8 @@ class ByParts(Scaling):
     `ramp: rotations` is the paper's (eq. 18). With r_i = L·θ_i/(2π) turns in L,
 
         ramp_i = 1 − clip((r_i − beta_slow)/(beta_fast − beta_slow), 0, 1)
+
+    Over trained frequencies, which have no base, it is always this one, with L the window.
 
     If beta_fast and beta_slow are equal (Kimi K2), there is no ramp but a step; an index ramp whose
     ends meet is 0.001 pairs wide. Positions are not also divided by s.
@@ -79,7 +82,7 @@ class ByParts(Scaling):
     def share_interpolated(self, geometry: RotaryGeometry) -> np.ndarray:
         """Return ramp_i, float64 [d/2]: 0 where a pair keeps θ, 1 where it gets θ/s."""
         turns = geometry.train_length * geometry.inv_freq() / (2 * math.pi)
-        if self.ramp == "rotations":
+        if self.ramp == "rotations" or geometry.trained is not None:
             return 1 - _ramp(turns, self.beta_slow, self.beta_fast)
         if geometry.base == 1:
             raise ValueError(
@@ -157,6 +160,18 @@ class YaRNScaling(ByParts, WithFactor):
         if self.mscale and self.mscale_all_dim:
             return (0.1 * self.mscale * log + 1) / (0.1 * self.mscale_all_dim * log + 1)
         return 0.1 * log + 1
+
+    @property
+    def softmax_scale(self) -> float:
+        """What DeepSeek's code multiplies logits by, beside m: (0.1·mscale_all_dim·ln s + 1)²."""
+        return (0.1 * (self.mscale_all_dim or 0) * math.log(self.factor) + 1) ** 2
+
+    def continued(self, factor: float) -> Scaling:
+        larger = super().continued(factor)
+        if self.query_scale == ConstantScale(s=self.softmax_scale):  # follows from the factor
+            assert isinstance(larger, YaRNScaling)
+            return larger.model_copy(update={"query_scale": ConstantScale(s=larger.softmax_scale)})
+        return larger
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
         return np.asarray(self._blend(geometry, np.array(self.factor))), self.m

@@ -39,6 +39,12 @@ class LongRoPEScaling(Scaling):
     def length_dependent(self) -> bool:
         return self.short_factor != self.long_factor
 
+    def continued(self, factor: float) -> "LongRoPEScaling":
+        raise ValueError(
+            "factor: longrope's λ were searched for one length, and no larger factor follows from "
+            "them; take another scaling, over: trained"
+        )
+
     def m(self, geometry: RotaryGeometry) -> float:
         """Return the attention factor."""
         if self.attention_factor is not None:
@@ -132,6 +138,10 @@ class ExplicitScaling(Scaling):
         if (self.inv_freq is None) == (self.factors is None):
             raise ValueError("inv_freq, factors: give one of the two")
         return self
+
+    @property
+    def replaces_frequencies(self) -> bool:
+        return self.inv_freq is not None
 
     def for_layer(self, layer: int, layers: int) -> "ExplicitScaling":
         """Return the strategy with the numbers of one layer, of as many as `layers`."""

@@ -56,6 +56,9 @@ class ResonanceScaling(Scaling):
         """Return a copy whose inner strategy has another extension factor; ValueError as there."""
         return self.model_copy(update={"inner": self.inner.with_factor(factor)})
 
+    def continued(self, factor: float) -> "ResonanceScaling":
+        return self.model_copy(update={"inner": self.inner.continued(factor)})
+
     @property
     def length_dependent(self) -> bool:
         return self.inner.length_dependent

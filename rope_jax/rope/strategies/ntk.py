@@ -114,6 +114,10 @@ class EVQCoshScaling(Scaling):
         None, ge=0, lt=1e6, description="τ; null: d/√L; 0: the geometric grid of midpoints"
     )
 
+    @property
+    def replaces_frequencies(self) -> bool:
+        return True
+
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
         d, tau = geometry.rotary_dim, self.tau
         if tau is None:

@@ -22,6 +22,10 @@ class NoScaling(Scaling):
     source: ClassVar[str] = "RoFormer, arXiv 2104.09864"
     type: Literal["none"] = "none"
 
+    @property
+    def replaces_frequencies(self) -> bool:
+        return self.query_scale is None
+
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
         return geometry.inv_freq(), 1.0
 
