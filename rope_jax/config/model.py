@@ -237,7 +237,8 @@ def check_encoding(model: ModelConfig, scalings: Iterable[SweepEntry]) -> None:
     """ValueError, naming the entry, if a model's positions cannot have one of the scalings."""
     position = model.position
     for entry in scalings:
-        if not position.is_rotary and entry.type not in ("trained", "none"):
+        is_scaled = entry.type not in ("trained", "none") or entry.over == "trained"
+        if not position.is_rotary and is_scaled:
             raise ValueError(
                 f"scalings: {entry.label}: the model's position {position.type} has no frequencies "
                 "to scale; sweep it with scalings=[trained]"

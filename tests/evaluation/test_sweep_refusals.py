@@ -7,7 +7,7 @@ import pytest
 from rope_jax.config.entries import Trained, parse_entries
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
-from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers
+from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers, parse_scaling
 from rope_jax.rope.strategies import NoScaling, PIScaling
 from tests.evaluation.toy_model import (
     GEOMETRY,
@@ -42,9 +42,13 @@ FAR = {"type": "far_frequencies", "far": {"type": "pi", "factor": 8.0}}
         ({"type": "p_rope", "p": 0.5}, {"geometry": RotaryLayers(GEOMETRY, 3, head_dim=16)},
          "works on whole heads; rotary_dim 8 is not head_dim 16"),
         ({"type": "ntk", "factor": 4}, OWN, "changes nothing: every layer of this model has a"),
+        ({"type": "pi", "factor": 4}, {"trained": parse_scaling("drope")},
+         "over: no pair of the trained drope rotates, so pi has no frequency to act on"),
+        ({"type": "trained", "factor": 4}, {}, "factor: the model's own scaling, none, has none"),
+        ({"type": "evq_cosh", "over": "trained"}, {}, "inner: evq_cosh chooses all frequencies"),
         ({"map": LEAKY}, {"takes_maps": False}, "map: this model cannot read with a position map"),
         ({"map": LEAKY | {"k": 4.0}}, {}, "map.window, k: 8, 4 put the first of 64 tokens at dist"
-         "ance 21.75, outside the window of 16 tokens; the defaults, window 12, k 17, would do"),
+         "ance 21.75, outside the window of 16 tokens; give others, or auto"),
         ({"type": "pi", "factor": 2, "map": {"type": "rerope", "window": 50}}, {},
          "map.window: 50 put the first of 64 tokens at distance 50, outside the window of 32 "),
         ({"map": {"type": "rerope", "window": 24}}, {"lengths": [8, 16]},

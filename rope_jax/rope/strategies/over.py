@@ -119,7 +119,13 @@ class OverScaling(Scaling):
         self, geometry: RotaryGeometry, seq_len: SeqLen = None, head_dim: int | None = None
     ) -> None:
         self.trained.check(geometry, self.window, head_dim)
-        self.inner.check(self.trained_geometry(geometry)[0], seq_len, head_dim)
+        trained, _ = self.trained_geometry(geometry)
+        if not trained.inv_freq().any() and self.inner.type != "drope":
+            raise ValueError(
+                f"over: no pair of the trained {self.trained.type} rotates, so {self.inner.type} "
+                "has no frequency to act on; over: base replaces it"
+            )
+        self.inner.check(trained, seq_len, head_dim)
 
     def query_scale_at(
         self, geometry: RotaryGeometry, positions: Positions
