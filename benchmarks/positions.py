@@ -66,7 +66,7 @@ def layer(
 
     def run(rotary: Rotary, parameters: Any, q: Any, k: Any, v: Any) -> Any:
         pairs = rotary.frequencies.inv_freq.shape[-1]
-        numbers = encoding.layer_params(parameters, positions, pairs)
+        numbers = encoding.layer_params(parameters, positions, pairs, HEADS)
         own = jax.tree.map(lambda leaf: leaf[0], (rotations(rotary, positions), numbers))
         scale, masks = jnp.ones((1, length), jnp.float32), band_masks(rotary)
         inputs = LayerInputs(own[0], scale, own[1], None, None, masks)

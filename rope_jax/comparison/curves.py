@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rope_jax import stopping
-from rope_jax.comparison.comparable import (
-    Mismatch,
-    truncation_key,
-    unit_notes,
-    write_notes,
-)
+from rope_jax.comparison.comparable import Mismatch, truncation_key, unit_notes, write_notes
 from rope_jax.comparison.groups import Group, Sweep, group_sweeps
 from rope_jax.config.presentation import CompareConfig, Presentation
 from rope_jax.errors import UserError, errors_in

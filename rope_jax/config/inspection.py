@@ -13,13 +13,7 @@ from rope_jax.config.inherit import training_config
 from rope_jax.config.load import dump, dump_yaml, read_raw, validate
 from rope_jax.config.model import Base
 from rope_jax.config.training import TrainingConfig
-from rope_jax.config.types import (
-    Frozen,
-    Length,
-    bare_names,
-    distinct,
-    from_text,
-)
+from rope_jax.config.types import Frozen, Length, bare_names, distinct, from_text
 from rope_jax.errors import UserError
 from rope_jax.positions.maps import MAPS, AnyMap
 from rope_jax.rope import RotaryGeometry

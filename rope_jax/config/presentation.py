@@ -5,13 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rope_jax.config.types import (
-    FolderName,
-    Frozen,
-    Resamples,
-    Seed,
-    Tolerance,
-)
+from rope_jax.config.types import FolderName, Frozen, Resamples, Seed, Tolerance
 from rope_jax.rope.settings import single_error
 
 Show = Literal["perplexity", "nats", "bits_per_byte", "above_truncation"]

@@ -302,7 +302,8 @@ class LanguageModel:
             ones = jnp.ones_like(rotary.frequencies.attention_factor)
             plain = rotary.frequencies._replace(attention_factor=ones)
             rotary = rotary._replace(frequencies=plain)
-        pairs, masks = rotary.frequencies.inv_freq.shape[-1], band_masks(rotary)
+        pairs, heads = rotary.frequencies.inv_freq.shape[-1], self.spec.num_attention_heads
+        masks = band_masks(rotary)
         rotary = of_tokens(rotary, lambda x: self.mesh.own_tokens(x, -1))
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
         rotated = rotations(rotary, self.mesh.own_tokens(positions, 1))
@@ -312,7 +313,7 @@ class LanguageModel:
         return LayerInputs(
             rotations=rotated,
             query_scale=query_scale,
-            encoding=self.encoding.layer_params(position, positions, pairs),
+            encoding=self.encoding.layer_params(position, positions, pairs, heads),
             segment_ids=None if segment_ids is None else segment_ids[None],
             bias=None if rotary.bias is None else jnp.asarray(rotary.bias),
             masks=masks,

@@ -12,12 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from rope_jax.config.model import differ_by_head
-from rope_jax.config.resolve import (
-    check_backend,
-    describe_precision,
-    resolve_run,
-    vocabulary_size,
-)
+from rope_jax.config.resolve import check_backend, describe_precision, resolve_run, vocabulary_size
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import LongPPL
 from rope_jax.config.tokenizer import BPETokenizerConfig
@@ -25,12 +20,7 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_overview, print_table, print_wrapped
 from rope_jax.data.tokenizers import open_tokenizer
 from rope_jax.devices.hardware import device_line, peak_flops, reached_flops
-from rope_jax.devices.memory import (
-    check_fits,
-    device_bytes,
-    is_host_memory,
-    program_bytes,
-)
+from rope_jax.devices.memory import check_fits, device_bytes, is_host_memory, program_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.window_memory import bytes_per_device, parameter_count
 from rope_jax.errors import UserError, shortage_as
@@ -43,12 +33,7 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.model import mesh_for, place_model, sweep_flops
 from rope_jax.sweeps.resolve import resolve_run_sweep
 from rope_jax.tasks import TokenizerView
-from rope_jax.training.memory import (
-    StageBytes,
-    check_stage,
-    compiled_bytes,
-    stage_bound,
-)
+from rope_jax.training.memory import StageBytes, check_stage, compiled_bytes, stage_bound
 from rope_jax.training.program import Program
 from rope_jax.training.run import flops_after
 

@@ -85,20 +85,7 @@ class BandMask:
     def by_document_position(
         self, query: Int[Array, "*batch T"], key: Int[Array, "*batch S"]
     ) -> Bool[Array, "*batch T #S"]:
-        """Return which pairs of document positions are visible; the axis of keys may have size 1.
-
-        Distances in the window may hide more; see `by_distance`.
-        """
-        query, key = query[..., :, None], key[..., None, :]
-        visible = query == query
-        if self.first is not None:
-            visible = visible & (key < self.first)
-        if self.chunk is not None:
-            back = query // self.chunk - key // self.chunk
-            least, most = self.chunks_back
-            visible = visible & (back >= least)
-            if most is not None:
-                visible = visible & (back <= most)
-        if self.own_chunk is not None:
-            visible = visible & (query // self.own_chunk == key // self.own_chunk)
-        return visible
+        """Return which pairs of document positions are visible; the keys may be a single one."""
+        first, last = self.interval(query[..., :, None])
+        key = key[..., None, :]
+        return (key >= first) & (key <= last)

@@ -8,11 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from rope_jax.comparison.comparable import (
-    find_mismatches,
-    refuse_mismatches,
-    truncation_key,
-)
+from rope_jax.comparison.comparable import find_mismatches, refuse_mismatches, truncation_key
 from rope_jax.comparison.curves import compare
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.presentation import CompareConfig

@@ -7,13 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rope_jax.plots.panels import add_legend, fold_text, label_powers, scale_lengths
-from rope_jax.plots.style import (
-    OKABE_ITO,
-    PALETTE,
-    assign_styles,
-    distinct_styles,
-    figure_style,
-)
+from rope_jax.plots.style import OKABE_ITO, PALETTE, assign_styles, distinct_styles, figure_style
 from rope_jax.positions.maps import MAPS
 from rope_jax.rope import STRATEGIES
 

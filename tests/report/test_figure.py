@@ -19,12 +19,7 @@ from rope_jax.evaluation.results import rows as result_rows
 from rope_jax.plots.panels import panel_columns
 from rope_jax.plots.saving import save_figure
 from rope_jax.plots.style import BACKGROUND, MARKERS, REFERENCE
-from rope_jax.report.figure import (
-    describe_group,
-    draw_checkpoints,
-    draw_comparison,
-    draw_result,
-)
+from rope_jax.report.figure import describe_group, draw_checkpoints, draw_comparison, draw_result
 from rope_jax.results.summary import CheckpointSummary
 from tests.comparison.conftest import compared
 from tests.evaluation.test_results import OFFSETS, ORIGIN, measurement, result_of

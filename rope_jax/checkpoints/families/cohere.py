@@ -1,12 +1,6 @@
 """Command R of Cohere."""
 
-from rope_jax.checkpoints.families.base import (
-    Family,
-    Key,
-    LocalWindows,
-    every,
-    layer_norm_keys,
-)
+from rope_jax.checkpoints.families.base import Family, Key, LocalWindows, every, layer_norm_keys
 
 _COHERE = {"norm": "layer_norm_no_bias", "norm_placement": "shared"}
 _COHERE_KEYS = (

@@ -98,7 +98,9 @@ class Encoding(Settings):
         """Return the embeddings with what the encoding adds at the tokens' positions."""
         return x
 
-    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
+    def layer_params(
+        self, parameters: Params, positions: Positions, pairs: int, heads: int
+    ) -> Params:
         """Return what every layer needs inside attention: float arrays [L|1, …]."""
         return {}
 

@@ -8,42 +8,36 @@ from typing import Annotated, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float32, Float64, Int32, Key
+from jaxtyping import Array, Float64, Int32, Key
 from pydantic import Field, model_validator
 
 from rope_jax.positions.encodings.base import Encoding, Positions, Sizes, bounded
-from rope_jax.positions.interaction import Block, Logits, Params, dot_product, plus_by_distance
+from rope_jax.positions.interaction import Params, plus_by_distance
 from rope_jax.rope.settings import Whole
 
 
-class ALiBiEncoding(Encoding):
+class BiasByDistance(Encoding):
+    """Encodings that add a table [L|1, N, C] of biases by head and distance to the logits.
+
+    `layer_params` makes the table, "by_distance"; all keys beyond have its last number.
+    """
+
+    uses_distances: ClassVar[bool] = True
+    scores = staticmethod(plus_by_distance)  # type: ignore[pydantic-field]
+
+
+class ALiBiEncoding(BiasByDistance):
     """ALiBi: logits q·k/√H − slope_n·(i − j), with a fixed slope per head n; no parameters."""
 
     source: ClassVar[str] = "Press et al., arXiv 2108.12409"
-    uses_distances: ClassVar[bool] = True
     type: Literal["alibi"] = "alibi"
 
-    @staticmethod
-    def scores(params: Params, block: Block) -> Logits:
-        """Add −slope·(t − j), with t the last of the queries, as more columns of queries and keys.
-
-        That differs from −slope·(i − j) by a constant per query, which softmax ignores, and costs
-        next to nothing on a CPU, where adding a bias to every score takes half as long as all the
-        rest. Parts of at most 8 bits make the products exact in bfloat16 and TF32, too.
-        """
-        q, k, index = block
-        slopes = _in_8_bits(alibi_slopes(k.shape[1] * q.shape[2]).astype(np.float32))
-        slopes = slopes.reshape(1, k.shape[1], q.shape[2], 1, -1)
-        behind = index.query[-1] - index.key
-        distances = jnp.stack([behind & 0xFF, behind & 0xFF00, behind & ~0xFFFF], axis=-1)
-        # every part of a slope meets every part of a distance
-        of_queries = jnp.repeat(-jnp.asarray(slopes, q.dtype), distances.shape[-1], axis=-1)
-        of_keys = jnp.tile(distances.astype(k.dtype)[None, None], slopes.shape[-1])
-        q = jnp.concatenate(
-            [q, jnp.broadcast_to(of_queries, (*q.shape[:-1], of_keys.shape[-1]))], -1
-        )
-        k = jnp.concatenate([k, jnp.broadcast_to(of_keys, (*k.shape[:-1], of_keys.shape[-1]))], -1)
-        return dot_product(params, Block(q, k, index))
+    def layer_params(
+        self, parameters: Params, positions: Positions, pairs: int, heads: int
+    ) -> Params:
+        slopes = jnp.asarray(alibi_slopes(heads), jnp.float32)[None, :, None]
+        distance = jnp.arange(positions.shape[-1], dtype=jnp.float32)[None, None]
+        return {"by_distance": -slopes * distance}
 
 
 def alibi_slopes(heads: int) -> Float64[np.ndarray, " {heads}"]:
@@ -59,25 +53,6 @@ def alibi_slopes(heads: int) -> Float64[np.ndarray, " {heads}"]:
         return 2.0 ** (-8.0 * np.arange(1, n + 1) / n)
 
     return np.concatenate([of_power(power), of_power(2 * power)[::2][: heads - power]])
-
-
-def _in_8_bits(x: Float32[np.ndarray, " N"]) -> Float32[np.ndarray, "N parts"]:
-    """Return numbers of at most 8 significant bits that sum to x."""
-    parts = []
-    while x.any():
-        parts.append(x.astype(jnp.bfloat16).astype(np.float32))
-        x = x - parts[-1]
-    return np.stack(parts, axis=-1)
-
-
-class BiasByDistance(Encoding):
-    """Encodings that add a table [L|1, N, C] of biases by head and distance to the logits.
-
-    `layer_params` makes the table, "by_distance"; all keys beyond have its last number.
-    """
-
-    uses_distances: ClassVar[bool] = True
-    scores = staticmethod(plus_by_distance)  # type: ignore[pydantic-field]
 
 
 class T5Encoding(BiasByDistance):
@@ -110,7 +85,9 @@ class T5Encoding(BiasByDistance):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"bias": (1, self.buckets, sizes.heads)}
 
-    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
+    def layer_params(
+        self, parameters: Params, positions: Positions, pairs: int, heads: int
+    ) -> Params:
         buckets = t5_buckets(self.buckets, self.max_distance)
         return {"by_distance": jnp.take(parameters["bias"], buckets, axis=1).swapaxes(1, 2)}
 
@@ -161,7 +138,9 @@ class KERPLEEncoding(BiasByDistance):
             "r2": jax.random.uniform(r2_key, shape),
         }
 
-    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
+    def layer_params(
+        self, parameters: Params, positions: Positions, pairs: int, heads: int
+    ) -> Params:
         r1, r2 = (bounded(parameters[name], _MIN_PARAMETER)[..., None] for name in ("r1", "r2"))
         distance = jnp.arange(positions.shape[-1], dtype=jnp.float32)[None, None]
         return {"by_distance": -r1 * jnp.log1p(r2 * distance)}

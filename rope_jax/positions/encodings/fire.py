@@ -70,7 +70,9 @@ class FIREEncoding(Encoding):
         ones = jnp.ones(shapes["c"], jnp.float32)
         return {"c": _INITIAL_C * ones, "multiplier": ones} | drawn
 
-    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
+    def layer_params(
+        self, parameters: Params, positions: Positions, pairs: int, heads: int
+    ) -> Params:
         if self.threshold is None:
             raise ValueError("threshold: is not known yet; give it, or call `resolved` first")
         threshold = jnp.abs(parameters["multiplier"] * self.threshold)

@@ -70,7 +70,9 @@ class XPosEncoding(Encoding):
         512.0, description="tokens after which pair i has decayed by ζ_i"
     )
 
-    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
+    def layer_params(
+        self, parameters: Params, positions: Positions, pairs: int, heads: int
+    ) -> Params:
         dim = 2 * pairs
         zeta = (np.arange(0, dim, 2) + _GAMMA * dim) / ((1 + _GAMMA) * dim)
         return {"decay": jnp.asarray(-np.log(zeta) / self.scale_base, jnp.float32)[None]}
@@ -152,7 +154,9 @@ class PoPEEncoding(Encoding):
             return {"delta": jnp.zeros(shape, jnp.float32)}
         return {"delta": jax.random.uniform(key, shape, minval=-2 * math.pi, maxval=0.0)}
 
-    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
+    def layer_params(
+        self, parameters: Params, positions: Positions, pairs: int, heads: int
+    ) -> Params:
         delta = bounded(parameters["delta"], -2 * math.pi, 0.0)
         return {"cos_delta": jnp.cos(delta), "sin_delta": jnp.sin(delta)}
 

@@ -38,7 +38,9 @@ class ShawEncoding(Encoding):
         shape = (sizes.layers, self.max_distance + 1, sizes.head_dim)
         return {"keys": shape, "values": shape}
 
-    def layer_params(self, parameters: Params, positions: Positions, pairs: int) -> Params:
+    def layer_params(
+        self, parameters: Params, positions: Positions, pairs: int, heads: int
+    ) -> Params:
         return parameters
 
     @staticmethod

@@ -73,7 +73,7 @@ class Rotation(NamedTuple):
 def layer_logits(encoding, parameters, q, k, positions, rotation=Rotation()):  # noqa: B008
     """Return logits [B, K, G, S, S] before the causal mask."""
     cos, sin = rotation.cos_sin(encoding, q.shape[-1], positions)
-    params = encoding.layer_params(parameters, positions, cos.shape[-1])
+    params = encoding.layer_params(parameters, positions, cos.shape[-1], q.shape[2])
     params = {name: x[0] for name, x in params.items()}
     q, k, groups = jnp.asarray(q), jnp.asarray(k), k.shape[2]
     q = encoding.rotate_queries(params, q, cos, sin, rotation.layout)
@@ -87,7 +87,7 @@ def layer_logits(encoding, parameters, q, k, positions, rotation=Rotation()):  #
 def attend(encoding, parameters, q, k, v, backend):
     """Return a layer's attention [B, S, N, H] at POSITIONS; blockwise in 4 blocks."""
     cos, sin = Rotation().cos_sin(encoding, q.shape[-1], POSITIONS)
-    params = encoding.layer_params(parameters, POSITIONS, cos.shape[-1])
+    params = encoding.layer_params(parameters, POSITIONS, cos.shape[-1], q.shape[2])
     params = {name: jnp.asarray(x[0]) for name, x in params.items()}
     rotation = bands.Rotation(cos, sin, cos, sin)
     inputs = LayerInputs((rotation,), jnp.ones((1, S), jnp.float32), params, None, None)

@@ -38,7 +38,7 @@ def test_bfloat16_stays_bfloat16_and_logits_are_float32(name):
     q, k, _ = (jnp.bfloat16(x) for x in random_qkv(S))
 
     def dtypes(parameters, q, k):
-        params = {n: x[0] for n, x in encoding.layer_params(parameters, POSITIONS, 8).items()}
+        params = {n: x[0] for n, x in encoding.layer_params(parameters, POSITIONS, 8, 4).items()}
         cos = jnp.ones((1, S, 1, encoding.rotary_dim(8) // 2))
         turned = [f(params, x, cos, cos, "half") for f, x in
                   ((encoding.rotate_queries, q), (encoding.rotate_keys, k))]  # fmt: skip
