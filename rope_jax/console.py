@@ -168,7 +168,7 @@ def print_table(
 
 def print_overview(console: Console, title: str, facts: Mapping[str, str | Sequence[str]]) -> None:
     """Print a titled list of named facts; one of several lines may stand below its name."""
-    console.print(Text(printable(title), style="bold"), soft_wrap=True)
+    print_wrapped(console, title, "bold")
     short = [cell_len(printable(name)) for name, fact in facts.items() if isinstance(fact, str)]
     margin = 4 + max(short, default=0)
     for name, fact in facts.items():

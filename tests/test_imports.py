@@ -39,6 +39,7 @@ LAYERS = (
     ("training",),
     ("sweeps", "inspection"),
     ("fitting", "checkpoints", "planning"),
+    ("runtimes",),
     ("grids",),
     ("cli",),
     ("commands",),

@@ -66,13 +66,8 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     (step,), checkpoints = chosen_checkpoints(run, chosen, abstract_params, warn)
     if config.step == 0 and step:  # only an imported run has a checkpoint of step 0
         raise UserError(f"{run.checkpoints}: has no step 0; its newest is {step}")
-    sources = [(run, training)]  # and the runs that its weights come from, as far as they are here
-    while (origin := sources[-1][1].init_from) is not None:
-        source = RunDirectory(Path(origin.run))
-        if not source.config_file.is_file():
-            break
-        sources.append((source, source.load_config()))
-    original = next((_original(r.huggingface) for r, made in sources if made.imported), {})
+    sources = run_sources(run, training)
+    original = original_files(sources)
     at = training.stage_at(step)
     scaling, lost, fitted = _positions(training, config, at)
     trained = [stage.length for stage in training.stages[: at + 1]]
@@ -106,6 +101,20 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         write_weights(new, family.rows(training.model), params)
         _write_texts(new, keys, training, tokenizer, length, original)
     print_message(console, f"exported: {out}")
+
+
+Sources = Sequence[tuple[RunDirectory, TrainingConfig]]
+
+
+def run_sources(run: RunDirectory, training: TrainingConfig) -> Sources:
+    """Return a run, and the runs that its weights come from, as far as they are here."""
+    sources = [(run, training)]
+    while (origin := sources[-1][1].init_from) is not None:
+        source = RunDirectory(Path(origin.run))
+        if not source.config_file.is_file():
+            break
+        sources.append((source, source.load_config()))
+    return sources
 
 
 def _positions(
@@ -165,9 +174,13 @@ def _write_texts(
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _original(folder: Path) -> dict[str, Any]:
-    """Return what came with an imported checkpoint, by file: JSON objects, other files as text."""
-    paths = [path for name in ACCOMPANYING if (path := folder / name).is_file()]
+def original_files(sources: Sources) -> dict[str, Any]:
+    """Return what came with the checkpoint that a run's weights were imported from, {} if none was.
+
+    By file: JSON objects, other files as text.
+    """
+    folder = next((run.huggingface for run, made in sources if made.imported), None)
+    paths = [path for name in ACCOMPANYING if folder and (path := folder / name).is_file()]
     return {
         path.name: text_part(read_json(path)) if path.suffix == ".json" else path.read_text("utf-8")
         for path in paths
@@ -357,6 +370,8 @@ def _rope_keys(
         # proportional has it among its own settings
         share = written.get("partial_rotary_factor", 1.0)
         in_either["partial_rotary_factor"] = rope.get("partial_rotary_factor", share)
+    if family.local and rope.get("truncate") is False:  # read outside of the layer type, if at all
+        raise ValueError("no YaRN without truncate")
     if "llama_4_scaling_beta" in rope and family.model_type not in QUERIES_SCALED:
         raise ValueError("no Ministral's query scale")
     keys["rope_parameters"] = rope | in_either

@@ -62,8 +62,12 @@ def sweep(argv: list[str]) -> None:
     from rope_jax.extras import install_line, is_installed
     from rope_jax.sweeps.run import sweep_run
 
-    sweep_run(run, training, config, console, again=arguments.again)
+    config, tables = sweep_run(run, training, config, console, again=arguments.again)
     if processes.is_first():
+        from rope_jax.runtimes.writing import write_sweep_settings
+
+        if training.model.position.is_rotary:
+            write_sweep_settings(run, training, config, tables, console)
         tensorboard = f"tensorboard --logdir {shlex.quote(str(run.path))}"
         if not is_installed("tensorboard"):
             tensorboard = f"{install_line('tensorboard')} && {tensorboard}"
@@ -151,6 +155,9 @@ def fit(argv: list[str]) -> None:
     from rope_jax.fitting.run import STRATEGY, fit_run
 
     folder = fit_run(run, training, config, console)
+    from rope_jax.runtimes.writing import write_fit_settings
+
+    write_fit_settings(run, training, folder, console)
     entries = flow_yaml(["trained", str(folder / STRATEGY)])
     words = f"name=fit-{config.name}", f"scalings={entries}"
     cli.print_next(cli.command_line("sweep", str(run.path), *words))

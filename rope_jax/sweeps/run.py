@@ -52,8 +52,11 @@ def sweep_run(
     config: SweepConfig,
     console: Console,
     again: bool = False,
-) -> None:
-    """Sweep a run's checkpoints and write RUN/evals/<name>/. again: repeat earlier measurements."""
+) -> tuple[SweepConfig, SweepTables]:
+    """Sweep a run's checkpoints and write RUN/evals/<name>/. again: repeat earlier measurements.
+
+    Return the sweep's config with what its run decides, and what was measured.
+    """
     opened = open_run(
         run,
         training,
@@ -78,7 +81,9 @@ def sweep_run(
             whole_heads=differ_by_head(entry.map for entry in resolved.config.scalings),
         )
         planned, results = _measure(loaded, resolved, steps)
-        _finish(loaded, planned.sweep.config, sweep_tables(results))
+        config, tables = planned.sweep.config, sweep_tables(results)
+        _finish(loaded, config, tables)
+    return config, tables
 
 
 def _measure(

@@ -1,0 +1,1 @@
+"""What to set in transformers, vLLM and llama.cpp, after a sweep or a fit."""

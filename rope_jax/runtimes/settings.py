@@ -1,0 +1,237 @@
+"""The settings with which transformers, vLLM and llama.cpp read a model with a scaling.
+
+Read from transformers 5.24, vLLM 0.25 (get_rope) and llama.cpp of November 2026 (llama_context).
+"""
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rope_jax.checkpoints.exporting import describe
+from rope_jax.checkpoints.families import Family
+from rope_jax.checkpoints.gguf.rope import express
+from rope_jax.config.entries import Trained
+from rope_jax.config.strategy import Strategy
+from rope_jax.config.training import TrainingConfig
+from rope_jax.errors import UserError
+from rope_jax.rope import RotaryGeometry, Scaling
+from rope_jax.rope.hf.model_types import SOFTMAX_SCALED
+from rope_jax.rope.hf.read import LENGTH
+from rope_jax.rope.strategies.explicit import ExplicitScaling
+
+_KEYS = "rope_parameters", "max_position_embeddings", LENGTH
+_TENSORS = {"llama3": "rope_freqs.weight", "longrope": "rope_factors_long.weight"}
+"""What divides frequencies in a GGUF file of a model that was trained with a rope type."""
+_FLAGS = {
+    "rope.scaling.type": "--rope-scaling",
+    "rope.scaling.factor": "--rope-scale",
+    "rope.freq_base": "--rope-freq-base",
+    "rope.scaling.attn_factor": "--yarn-attn-factor",
+    "rope.scaling.original_context_length": "--yarn-orig-ctx",
+    "rope.scaling.yarn_beta_fast": "--yarn-beta-fast",
+    "rope.scaling.yarn_beta_slow": "--yarn-beta-slow",
+}
+"""The flag in place of each key of a GGUF file."""
+_OWN_BASE = {
+    *("gemma2", "gemma3_text", "olmo3", "cohere2", "exaone4", "llama4_text", "gpt_oss"),
+}
+"""Types whose sliding layers have keys of their own in a GGUF file, which no flag replaces."""
+_REL = 1e-6  # of frequencies in float32
+
+
+class Runtime(NamedTuple):
+    """What to set in one runtime.
+
+    settings: of transformers, keys of config.json; of the others, options of their commands. Empty
+              if it cannot read with the scaling.
+    note:     why it cannot, or what else to know of it: a sentence whose subject is the name.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    note: str = ""
+
+    @property
+    def pasted(self) -> str:
+        """What to paste: keys of config.json, or a line of shell."""
+        if self.name == "transformers":
+            return json.dumps(self.settings, indent=2)
+        command = "vllm serve MODEL" if self.name == "vLLM" else "llama-server -m MODEL.gguf"
+        texts = (
+            f"{x:.9g}" if isinstance(x, float) else x if isinstance(x, str) else json.dumps(x)
+            for x in self.settings.values()
+        )
+        words = zip(self.settings, map(shlex.quote, texts), strict=True)
+        return " ".join([command, *(word for both in words for word in both)])
+
+
+Rotation = tuple[RotaryGeometry, Scaling]
+
+
+class _Layer(NamedTuple):
+    """How a layer rotates, as wanted and as trained; slides: it has a window."""
+
+    wanted: Rotation
+    own: Rotation
+    slides: bool
+
+    @property
+    def rotates(self) -> bool:
+        return self.wanted[1].type != "drope"
+
+
+def runtime_settings(
+    training: TrainingConfig,
+    strategy: Strategy,
+    trained: Trained,
+    length: int,
+    model_type: str | None = None,
+) -> list[Runtime]:
+    """Return what to set in transformers, vLLM and llama.cpp to read texts up to a length.
+
+    trained: how the checkpoint was trained, as its config.json and its GGUF file say.
+    model_type: of the model's family; None: the first that can express it.
+    """
+    layers, own_type, lacks = _layers(training, strategy.scaling, trained.scaling), "", ""
+    try:
+        _, own_keys = describe(training, trained.scaling, length, 1, model_type)
+        own_type = _full(own_keys)["rope_type"]
+    except UserError as error:  # the model itself may be in no family
+        lacks = f"cannot express it ({error})"
+    try:
+        family, keys = describe(training, strategy.scaling, length, 1, model_type)
+        lacks = ""
+    except UserError as error:
+        lacks = lacks or next(_lacks(layers), f"cannot express it ({error})")
+    if strategy.map is not None:
+        lacks = f"has no position maps ({strategy.map.type})"
+    if lacks:
+        return [Runtime(name, {}, lacks) for name in ("transformers", "vLLM", "llama.cpp")]
+    note = "reads these in place of rope_scaling and rope_theta, the keys of version 4"
+    if family.multimodal:
+        note += ", and inside of text_config if the file has one"
+    return [
+        Runtime("transformers", {name: keys[name] for name in _KEYS if name in keys}, note),
+        _vllm(layers, keys, length, family),
+        _llama_cpp(layers, keys, length, family, own_type),
+    ]
+
+
+def _layers(training: TrainingConfig, wanted: Scaling, own: Scaling) -> list[_Layer]:
+    rotary, layers = training.rotary_layers, []
+    for i in range(rotary.count):
+        element = training.pattern[i % len(training.pattern)]
+        slides = bool(element.sliding_window or element.attention_chunk)
+        layers.append(_Layer(rotary.for_layer(i, wanted), rotary.for_layer(i, own), slides))
+    return layers
+
+
+def _lacks(layers: Sequence[_Layer]) -> Iterator[str]:
+    """Yield what a scaling needs and no runtime has, or only for models of another family."""
+    kinds = dict.fromkeys(layer.wanted for layer in layers)
+    for geometry, scaling in kinds:
+        if scaling.query_scale is not None:
+            yield f"has no such scale on queries ({scaling.query_scale.type})"
+        if scaling.length_dependent:
+            yield f"has no frequencies that follow the length as those of {scaling.type}"
+        elif not scaling.frequencies(geometry).exact.all():
+            yield f"has no form for pairs that do not rotate ({scaling.type}), but in a GGUF file"
+    if len(kinds) > 1:
+        yield "has no form for such differences between layers"
+
+
+def _by_type(keys: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return rope_parameters by layer type, {"": …} where all layers share them."""
+    rope = keys["rope_parameters"]
+    return {name: dict(x) for name, x in ({"": rope} if "rope_type" in rope else rope).items()}
+
+
+def _full(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rope_parameters of layers that see the whole text, if any do."""
+    parts = _by_type(keys)
+    return parts.get("full_attention", next(iter(parts.values())))
+
+
+def _vllm(
+    layers: Sequence[_Layer], keys: Mapping[str, Any], length: int, family: Family
+) -> Runtime:
+    """Return vLLM's options: --hf-overrides replaces a mapping as a whole, with rope_theta."""
+    geometry, scaling = min((x for x in layers if x.rotates), key=lambda x: x.slides).wanted
+    m = float(scaling.frequencies(geometry, length).attention_factor)
+    parts, longest = _by_type(keys), length
+    for part in parts.values():
+        kind, factor, lacks = part["rope_type"], part.get("factor", 1.0), ""
+        if kind == "dynamic":
+            lacks = "computes the frequencies of dynamic scaling once, for its longest text"
+        elif kind == "proportional":
+            lacks = "has proportional frequencies for Gemma 4 alone"
+        elif kind == "longrope" and family.layout == "interleaved":
+            lacks = "has longrope for pairs of dimensions i and i + d/2 alone"
+        elif kind == "yarn" and (most := factor * part[LENGTH]) < length:
+            lacks = f"reads at most {most:,.0f} tokens with this YaRN, its factor × L"
+        if lacks:
+            return Runtime("vLLM", {}, lacks)
+        if kind == "yarn":
+            scales = part.get("mscale", 1.0), part.get("mscale_all_dim", 0.0)
+            if family.model_type not in SOFTMAX_SCALED:
+                scales = 1.0, 0.0
+            usual, divisor = (0.1 * scale * math.log(factor) + 1 for scale in scales)
+            if not math.isclose(m, usual / divisor, rel_tol=_REL):
+                # some versions read attention_factor, the others multiply by attn_factor
+                part |= {"attention_factor": m, "attn_factor": m * divisor / usual}
+        if kind == "longrope":  # in place of attention_factor
+            part |= dict.fromkeys(("short_mscale", "long_mscale"), part["attention_factor"])
+        if kind == "linear" and len(parts) == 1:
+            longest = math.ceil(length / factor)  # which vLLM multiplies by the factor
+    overrides = {"rope_parameters": parts.get("", parts), "max_position_embeddings": longest}
+    note = "takes long_factor for all texts if --max-model-len is above the original length"
+    settings = {"--hf-overrides": overrides, "--max-model-len": length}
+    return Runtime("vLLM", settings, note if scaling.length_dependent else "")
+
+
+def _llama_cpp(
+    layers: Sequence[_Layer], keys: Mapping[str, Any], length: int, family: Family, own_type: str
+) -> Runtime:
+    """Return llama.cpp's flags for a GGUF file of the model as it was trained."""
+    reached = [not (x.slides and family.model_type in _OWN_BASE) for x in layers]
+    kinds = {(x.wanted, x.own) for x, is_reached in zip(layers, reached, strict=True) if is_reached}
+    kinds = {(wanted, own) for wanted, own in kinds if wanted[1].type != "drope"}
+    flags, lacks, note = {}, "", ""
+    changes = [x.wanted != x.own for x in layers]
+    if _full(keys)["rope_type"] == "dynamic":
+        lacks = "has no frequencies that follow the length"
+    elif any(a and not b for a, b in zip(changes, reached, strict=True)):
+        lacks = "has no flag that changes sliding layers, which these settings would change"
+    elif len(kinds) != 1:
+        lacks = "has no flags for only some of the layers that see the whole text"
+    elif any(changes) or own_type == "yarn":  # of which a file holds neither betas nor m
+        ((wanted, own),) = kinds
+        if held := _TENSORS.get(own_type):
+            note = f"applies these on top of the file's {held} ({own_type}), which no flag removes"
+        flags = _flags(wanted, own if held else None, length)
+        if not flags or ("--yarn-attn-factor" in flags and not all(reached)):  # m: of all layers
+            lacks = "has no flags for these numbers; a GGUF file can hold them (rope-jax export)"
+    return Runtime("llama.cpp", {} if lacks else {"-c": length} | flags, lacks or note)
+
+
+def _flags(wanted: Rotation, held: Rotation | None, length: int) -> dict[str, float | str]:
+    """Return the flags that give a rotation, on top of what a file holds, if anything; or {}."""
+    geometry, scaling = wanted
+    if held is not None:
+        made, own = (each.frequencies(on, length) for on, each in (wanted, held))
+        scaling = ExplicitScaling(
+            inv_freq=tuple(geometry.inv_freq() * made.exact / own.exact),
+            attention_factor=float(made.attention_factor / own.attention_factor),
+        )
+    try:
+        keys, _ = express(geometry, scaling, ["yarn_betas"])
+    except ValueError:
+        return {}
+    if keys["rope.freq_base"] == geometry.base:
+        del keys["rope.freq_base"]
+    flags = {flag: value for key, flag in _FLAGS.items() if (value := keys.get(key)) is not None}
+    if flags["--rope-scaling"] == "yarn" and "--yarn-attn-factor" in flags:
+        return {}  # llama.cpp ignores it
+    return flags

@@ -1,0 +1,268 @@
+"""settings.md, settings.json and strategy.json: what to set after a sweep or a fit."""
+
+import csv
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rope_jax.checkpoints.exporting import original_files, run_sources
+from rope_jax.checkpoints.files import CONFIG
+from rope_jax.config.entries import SweepEntry, Trained
+from rope_jax.config.strategy import Strategy, read_strategy, write_strategy
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import TrainingConfig
+from rope_jax.console import print_overview, signed_text
+from rope_jax.protocols import BASELINE, PROTOCOLS
+from rope_jax.report.measured import units_text
+from rope_jax.report.table import escape_markdown
+from rope_jax.results.files import SweepTables
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import Estimate
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.runs.logs import finite
+from rope_jax.runtimes.settings import Runtime, runtime_settings
+from rope_jax.sealed import write_text
+
+STRATEGY = "strategy.json"
+
+
+@dataclass
+class Measured:
+    """A scaling at a length, with its settings; losses in nats per token.
+
+    above: the loss above truncation, that is, above nll_at_window; None: it is not known.
+    about: how the losses were measured. notes: sentences.
+    """
+
+    entry: str
+    strategy: Strategy
+    trained: Trained
+    length: int
+    nll: float
+    nll_at_window: float | None
+    above: Estimate | None
+    about: str
+    runtimes: Sequence[Runtime]
+    notes: Sequence[str] = ()
+
+    @property
+    def can_be_used(self) -> bool:
+        return any(runtime.settings for runtime in self.runtimes)
+
+    @property
+    def title(self) -> str:
+        return f"{self.entry}, up to {self.length:,} tokens"
+
+    @property
+    def loss(self) -> str:
+        """The loss, and how far it is above truncation, with the interval of that."""
+        text = f"{self.nll:.3f} nats per token"
+        if self.above is None or self.length <= self.trained.window:
+            return text
+        ends = f" [{', '.join(map(signed_text, self.above[1:]))}]"
+        is_known = math.isfinite(self.above.low)
+        return f"{text}, {signed_text(self.above.value)}{ends * is_known} above truncation"
+
+    @property
+    def verdict(self) -> str:
+        """Whether to read a whole text with these settings, or only its end without them."""
+        window = self.trained.window
+        if not self.can_be_used:
+            return "no runtime can express these; settings.json has their frequencies"
+        if self.above is None or self.nll_at_window is None:
+            return f"not compared with truncation, as the window, {window:,}, was not measured"
+        if self.length <= window:
+            return f"nothing was measured past the window, {window:,} tokens"
+        truncation = f"the last {window:,} tokens alone, {self.nll_at_window:.3f}"
+        if self.above.at_most < 0:
+            return f"better than {truncation}"
+        if self.above.value < 0:
+            return f"not known to be better than {truncation}"
+        return f"nothing that a runtime can express is below truncation: rather keep {truncation}"
+
+
+def write_sweep_settings(
+    run: RunDirectory,
+    training: TrainingConfig,
+    config: SweepConfig,
+    tables: SweepTables,
+    console: Console,
+) -> None:
+    """Write and print the settings of a sweep's best entry that a runtime can express.
+
+    That has the lowest NLL at the longest length, of the newest checkpoint.
+    """
+    entries = {entry.label: entry for entry in config.scalings}
+    protocol = BASELINE if BASELINE in config.protocols else config.protocols[0]
+    wanted = tables.checkpoints[0].step, max(row.length for row in tables.rows), protocol
+    rows = [row for row in tables.rows if (row.step, row.length, row.protocol) == wanted]
+    model_type, better = _model_type(run, training), []
+    rows.sort(key=lambda row: row.nll)
+    for row in rows:
+        measured = _of_sweep(row, entries[row.name], training, tables, model_type)
+        if measured.can_be_used:
+            break
+        better.append(row.name)
+    else:  # the best is described
+        measured = _of_sweep(rows[0], entries[rows[0].name], training, tables, model_type)
+        better = []
+    if better:
+        measured.notes = [*measured.notes, f"Better, but in no runtime: {', '.join(better)}."]
+    folder = run.evals / config.name
+    write_strategy(measured.strategy, folder / STRATEGY)
+    _write(folder, run, training, measured, console)
+
+
+def _of_sweep(
+    row: Row,
+    entry: SweepEntry,
+    training: TrainingConfig,
+    tables: SweepTables,
+    model_type: str | None,
+) -> Measured:
+    newest, length, trained = tables.checkpoints[0], row.length, training.trained_at(row.step)
+    made_by = {"run": row.run, "step": row.step, "entry": row.name, "length": [length]}
+    strategy = Strategy(
+        scaling=entry.at(length, trained),
+        map=entry.map_at(length, trained),
+        made_by=made_by,
+    )
+    how, curve, notes = PROTOCOLS[row.protocol], newest.curves.get(row.name), []
+    if row.auto:
+        notes.append(
+            f"The factor is fixed at that of {length:,} tokens, {row.factor:g}, for which shorter "
+            "texts pay: the sweep's `auto` follows each length, so its losses at shorter lengths "
+            "are not those of these settings."
+        )
+    caption = ", ".join(filter(None, (how.caption.format(stride=row.stride), how.scored)))
+    return Measured(
+        entry=row.name,
+        strategy=strategy,
+        trained=trained,
+        length=length,
+        nll=row.nll,
+        nll_at_window=newest.nll_at_window,
+        above=None if curve is None else curve.above_truncation.get(length),
+        about=f"{row.protocol}, by {caption}; {row.split} split, {row.tokens:,} tokens in "
+        f"{units_text(row.units, row.documents)}",
+        runtimes=runtime_settings(training, strategy, trained, length, model_type),
+        notes=notes,
+    )
+
+
+def write_fit_settings(
+    run: RunDirectory, training: TrainingConfig, folder: Path, console: Console
+) -> None:
+    """Write and print the settings of a finished fit, at its longest length."""
+    strategy = read_strategy(str(folder / STRATEGY))
+    trained = training.trained_at(strategy.made_by["step"])
+    with (folder / "results.csv").open(encoding="utf-8") as file:
+        truncation, *_, row = csv.DictReader(file)  # the last is of what was fitted
+    length, model_type = int(row["length"]), _model_type(run, training)
+    measured = Measured(
+        entry=f"fit {folder.name}",
+        strategy=strategy,
+        trained=trained,
+        length=length,
+        nll=float(row["nll"]),
+        nll_at_window=float(truncation["nll"]),
+        above=Estimate(*(float(row[key]) for key in ("above_truncation", "ci_low", "ci_high"))),
+        about=f"{BASELINE}; validation split, {int(row['tokens']):,} tokens in "
+        f"{int(row['documents']):,} documents",
+        runtimes=runtime_settings(training, strategy, trained, length, model_type),
+    )
+    _write(folder, run, training, measured, console)
+
+
+def _model_type(run: RunDirectory, training: TrainingConfig) -> str | None:
+    """Return the family that a run was imported from, None if it was not."""
+    config = original_files(run_sources(run, training)).get(CONFIG, {})
+    return config.get("model_type")
+
+
+def _write(
+    folder: Path,
+    run: RunDirectory,
+    training: TrainingConfig,
+    measured: Measured,
+    console: Console,
+) -> None:
+    text, verdict, runtimes = folder / "settings.md", measured.verdict, measured.runtimes
+    export = ["rope-jax", "export", str(run.path), "MODEL", f"strategy={folder / STRATEGY}"]
+    source = f"`{shlex.join(export)}` writes it, with the settings of transformers"
+    if training.imported is not None:
+        source += f"; or what the run was imported from, `{training.imported.model}`"
+    sections = [
+        f"# Settings of {escape_markdown(f'{training.name}: {measured.title}')}",
+        f"**{verdict[:1].upper()}{verdict[1:]}.**",
+        f"{measured.loss} ({measured.about}).",
+        *measured.notes,
+        *(part for runtime in runtimes for part in _section(runtime)),
+    ]
+    if measured.can_be_used:
+        sections += ["## MODEL", f"{source}."]
+    write_text(text, "\n\n".join(sections) + "\n")
+    content = json.dumps(finite(_content(training, measured)), indent=1)
+    write_text(folder / "settings.json", content + "\n")
+    facts = {"entry": f"{measured.title}: {measured.loss}"}
+    if measured.can_be_used:
+        facts |= {runtime.name: _in_short(runtime) for runtime in runtimes}
+    else:  # for the same reason
+        facts["runtimes"] = f"each {runtimes[0].note}"
+    print_overview(console, f"settings: {verdict}", facts | {"more": str(text)})
+
+
+def _section(runtime: Runtime) -> Iterator[str]:
+    yield f"## {runtime.name}"
+    if runtime.settings:
+        yield f"```{'json' if runtime.name == 'transformers' else 'sh'}\n{runtime.pasted}\n```"
+    if runtime.note:
+        yield f"{runtime.name} {runtime.note}."
+
+
+def _in_short(runtime: Runtime) -> str:
+    """Return what a terminal shows: what is set, or why nothing can be."""
+    if not runtime.settings:
+        return f"none: it {runtime.note}"
+    if runtime.name == "transformers":  # lists of numbers are counted
+        text = json.dumps(runtime.settings["rope_parameters"])
+        return re.sub(r"\[[^][]*\]", lambda x: f"[{x[0].count(',') + 1} numbers]", text)
+    if runtime.name == "vLLM":
+        return f"--hf-overrides with these, --max-model-len {runtime.settings['--max-model-len']}"
+    return runtime.pasted.partition(".gguf ")[2]
+
+
+def _content(training: TrainingConfig, measured: Measured) -> dict[str, Any]:
+    """Return the content of settings.json; frequencies in radians per token."""
+    rotary, kinds = training.rotary_layers, dict[Any, list[int]]()
+    for layer in range(rotary.count):
+        kinds.setdefault(rotary.for_layer(layer, measured.strategy.scaling), []).append(layer)
+    frequencies = []
+    for (geometry, scaling), layers in kinds.items():
+        made = scaling.frequencies(geometry, measured.length)
+        numbers = {
+            "inv_freq": made.exact.tolist(),
+            "attention_factor": float(made.attention_factor),
+        }
+        frequencies.append({"layers": layers, **vars(geometry), **numbers})
+    return {
+        "verdict": measured.verdict,
+        "entry": measured.entry,
+        "length": measured.length,
+        "window": measured.trained.window,
+        "nll": measured.nll,
+        "nll_at_window": measured.nll_at_window,
+        "above_truncation": measured.above and measured.above._asdict(),
+        "measured": measured.about,
+        "notes": list(measured.notes),
+        "strategy": measured.strategy.model_dump(mode="json", exclude_none=True),
+        "frequencies": frequencies,
+        "runtimes": {x.name: {"settings": x.settings, "note": x.note} for x in measured.runtimes},
+    }
