@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+from rich.console import Console, JustifyMethod
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.segment import Segment
 from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
@@ -16,23 +15,9 @@ from rich.text import Text
 from rope_jax.errors import printable
 
 
-class _PlainConsole(Console):
-    """A console that escapes what a terminal would obey, whatever is printed."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
-                yield segment
-            else:
-                text = "\n".join(map(printable, segment.text.split("\n")))
-                yield Segment(text, segment.style)
-
-
 def plain_console(**options: Any) -> Console:
     """Return Rich's console without markup, emoji codes and highlighting: `[red]` may be a name."""
-    return _PlainConsole(markup=False, emoji=False, highlight=False, **options)
+    return Console(markup=False, emoji=False, highlight=False, **options)
 
 
 def print_warning(console: Console, message: str) -> None:

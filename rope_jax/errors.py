@@ -62,11 +62,8 @@ def file_errors(path: Path | str, done: str = "read", advice: str = "") -> Itera
 
 
 @contextlib.contextmanager
-def shortage_as(message: str, *, quote: bool = False) -> Iterator[None]:
-    """Turn an error that says there is too little memory into a UserError with this message.
-
-    quote: whether to add the error's first line, in which compilers say how much they would need.
-    """
+def shortage_as(message: str) -> Iterator[None]:
+    """Turn an error that says there is too little memory into a UserError with this message."""
     try:
         yield
     except UserError:  # it says what was being done
@@ -74,8 +71,6 @@ def shortage_as(message: str, *, quote: bool = False) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, MemoryError) and not any(s in str(error) for s in _SHORTAGES):
             raise
-        if quote:
-            message += f" ({str(error).splitlines()[0][:300]})"
         raise UserError(message) from error
 
 

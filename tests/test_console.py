@@ -3,7 +3,7 @@
 import io
 import re
 
-from rich.progress import MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import MofNCompleteColumn, TaskProgressColumn
 
 from rope_jax.console import (
     describe_duration,
@@ -104,17 +104,6 @@ def test_markup_is_no_markup_wherever_text_is_printed():
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
     assert plain.count(name) >= 11
     assert not re.search(r"\x1b\[([0-9]+;)*31m", stream.getvalue())  # red
-
-
-def test_progress_in_a_terminal_is_escaped_and_keeps_its_own_controls():
-    stream = io.StringIO()
-    console = plain_console(file=stream, width=100, force_terminal=True)
-    with Progress(TextColumn("{task.fields[now]}"), console=console) as bar:
-        bar.add_task("", total=1, now="a\x1b]0;b\x07")
-    said = stream.getvalue()
-    assert r"a\x1b" in said
-    assert "\x1b]0;" not in said
-    assert "\x1b[?25l" in said  # Rich hides the cursor
 
 
 def test_durations_are_rounded_to_what_an_estimate_can_say():

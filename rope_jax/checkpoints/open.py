@@ -102,5 +102,4 @@ def is_checkpoint(model: str) -> bool:
 
 
 def _gguf_in(folder: str) -> list[str]:
-    """Return the GGUF files in a folder, if it is one."""
     return sorted(glob.glob(os.path.join(glob.escape(folder), f"*{GGUF}")))

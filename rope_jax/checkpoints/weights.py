@@ -29,7 +29,6 @@ MAX_SHARD_BYTES = 2**31  # bytes of the largest file; a larger tensor gets a fil
 
 
 def shapes_of(params: Params) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of parameters by path."""
     return {path: leaf.shape for path, leaf in flatten_dict(params, sep="/").items()}
 
 

@@ -137,7 +137,6 @@ class Comparison:
 
     @property
     def sweeps(self) -> list[Sweep]:
-        """The sweeps of all groups."""
         return [sweep for group in self.groups for sweep in group.sweeps]
 
     @property

@@ -34,7 +34,6 @@ def read_strategy(path: str) -> Strategy:
 
 
 def write_strategy(strategy: Strategy, path: Path) -> None:
-    """Write a strategy file."""
     settings = strategy.model_dump(mode="json", exclude_none=True)
     path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 

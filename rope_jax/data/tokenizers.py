@@ -61,7 +61,6 @@ class ByteTokenizer:
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.uint16)
 
     def encode_batch(self, texts: Sequence[str], control: bool = False) -> list[Tokens]:
-        """See `JsonTokenizer.encode_batch`."""
         if not control:
             return [self.encode(text) for text in texts]
         start = np.array(self.bos_ids, np.uint16)
@@ -70,13 +69,11 @@ class ByteTokenizer:
         return [np.concatenate(of_text[1:]) for of_text in parts]
 
     def token_id(self, text: str, key: str) -> int:
-        """See `JsonTokenizer.token_id`."""
         if text != START_TOKEN:
             raise UserError(f"{key}: bytes have no token {text!r}, only {START_TOKEN!r}")
         return 256
 
     def size_for(self, data: DataConfig) -> int:
-        """See `JsonTokenizer.size_for`."""
         return self.vocab_size
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
@@ -287,7 +284,6 @@ def read_tokenizer(
 
 
 def read_content(path: Path) -> str:
-    """Return the content of a tokenizer.json."""
     try:
         with errors_in("tokenizer.path: ", UserError, UserError), file_errors(path):
             return path.read_bytes().decode("utf-8")

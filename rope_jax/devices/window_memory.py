@@ -27,7 +27,6 @@ _BATCH_ARRAYS = 5  # tokens, targets, segments, positions, weights: 4 bytes each
 
 
 def parameter_count(model: LanguageModel) -> int:
-    """Return the number of parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(model.abstract_params()))
 
 
@@ -167,19 +166,17 @@ class MemoryEstimate:
         window, context = shared.window(lengths[-1]), shared.placement.config.context
         among = f" on each of {context} devices" if context > 1 else ""
         reading = f"a window of {lengths[-1]:,} tokens with attention {self.model.attention}"
-        less = "attention=blockwise takes less" if self.model.backend.quadratic_memory else ""
+        longest = max((n for n in lengths if self.sharing(n).fits(n)), default=None)
+        advice = f"the longest that may fit is {longest:,}" if longest else "give shorter ones"
+        if self.model.backend.quadratic_memory:
+            advice += "; attention=blockwise takes less"
         if self.memory_gib is not None:
-            advice = less or "give shorter lengths"
             allowed = self.memory_gib * 2**30
             check_fits(f"memory_gib: {reading} takes{among}", window, allowed, advice)
-        fitting = [length for length in lengths if self.sharing(length).fits(length)]
-        shorter = f"give lengths shorter than {lengths[0]:,}"
-        if fitting:
-            shorter = f"the longest of the lengths that may fit is {fitting[-1]:,}"
         check_fits(
             f"lengths: {reading}, beside {in_gib(shared.weights)} GiB of weights, takes{among}",
             *(window / LARGEST_OVERESTIMATE, self.available - shared.weights),
-            less or shorter,
+            advice,
         )
 
     def describe(self, length: int) -> str:

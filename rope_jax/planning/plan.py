@@ -107,7 +107,7 @@ def plan_stage(program: Program, number: int, *, validates: bool) -> StageCost:
     needed = refusal = None
     try:
         check_stage(program, number, bound, available)
-        with shortage_as(f"stages[{number}]: does not fit", quote=True):
+        with shortage_as(f"stages[{number}]: does not fit"):
             needed = compiled_bytes(program, number, validates=validates)
         check_stage(program, number, needed, available)
     except UserError as error:
@@ -254,7 +254,7 @@ def plan_readings(
             jobs[0].batch.rotary,
         )
         began = time.perf_counter()
-        with shortage_as(f"{reading} do not fit; {advice}", quote=True):
+        with shortage_as(f"{reading} do not fit; {advice}"):
             compiled = reader.compile(rows, length, last, rotary)
         seconds = time.perf_counter() - began
         used = program_bytes(compiled, device=placement.device)

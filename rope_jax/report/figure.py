@@ -71,7 +71,6 @@ class FigureLayout:
         return self.comparison.how.show == "above_truncation"
 
     def curves_in(self, title: str) -> list[Curve]:
-        """Return the curves of a panel."""
         return [curve for curve, panel in self.panel_of.items() if panel == title]
 
     @property
@@ -217,7 +216,6 @@ def _title(comparison: Comparison) -> str:
 
 
 def _draw(layout: FigureLayout, title: str) -> Figure:
-    """Draw curves in panels."""
     how = layout.comparison.how
     width = how.figure_width
     points = [point for curve in layout.panel_of for point in curve.points]

@@ -74,7 +74,6 @@ class Table:
 
     @property
     def heading(self) -> tuple[str, ...]:
-        """The headings of all columns."""
         return self.labels + self.columns
 
     @property

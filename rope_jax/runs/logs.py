@@ -43,7 +43,6 @@ class JsonLinesWriter:
             write_text(path, "".join(x for x in _complete_lines(path) if _step(x) <= resume_step))
 
     def scalars(self, step: int, values: Scalars) -> None:
-        """Record values at a step."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite({"step": step, **values})) + "\n")
 
@@ -67,7 +66,6 @@ class TensorBoardWriter:
             self._write(resume_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, step: int, values: Scalars) -> None:
-        """Record values at a step."""
         for name, value in values.items():
             self.add(step, summary.scalar(_grouped(name), value))
 

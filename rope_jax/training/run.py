@@ -4,7 +4,6 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +127,6 @@ def _record_environment(
 
 
 def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> None:
-    """Print an overview of the run after step `done`."""
     config, model = session.config, session.config.model
     peak, source = peak_flops()
     seconds = flops_after(done, config, program.vocab_size) / reached_flops(peak)
@@ -152,7 +150,6 @@ def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> 
     if done:
         rows["resumes"] = f"after step {done:,} of {config.last_step:,}"
     print_overview(session.console, f"training {config.name}", rows)
-    warn_of_length(config, session.warn)
 
 
 def describe_training(config: TrainingConfig) -> dict[str, str | list[str]]:
@@ -185,24 +182,6 @@ def describe_training(config: TrainingConfig) -> dict[str, str | list[str]]:
             lines.append(f"documents: mask {documents.mask}, positions {documents.positions}")
         rows["training" if len(config.stages) == 1 else f"stage {number}"] = lines
     return rows
-
-
-def warn_of_length(config: TrainingConfig, warn: Callable[[str], None]) -> None:
-    """Warn of windows without a scaling that are longer than an L that was not given."""
-    if not config.model.position.is_rotary or config.rope.train_length is not None:
-        return
-    plain = [
-        stage.seq_len
-        for number, stage in enumerate(config.stages)
-        if config.stage_scaling(number).type == "none" and config.stage_map(number) is None
-    ]
-    first, longest = config.geometry.train_length, max(plain, default=0)
-    if longest > first:
-        warn(
-            f"rope.train_length: L is {first:,}, the first stage's seq_len, and windows of "
-            f"{longest:,} tokens are trained without scaling too; yarn, logn and others count "
-            f"from L: give rope.train_length={longest} if they should count from there"
-        )
 
 
 def _check_config(config: TrainingConfig) -> None:

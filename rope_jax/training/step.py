@@ -205,7 +205,6 @@ def distance_scalars(pairs: Int[np.ndarray, " counts"], length: int) -> Scalars:
 
 
 def validation_scalars(sums: LossSums, seq_len: int) -> Scalars:
-    """Return the scalars of a validation."""
     losses = sums.nll / np.maximum(sums.tokens, 1)
     by_position = _by_bucket("validation_loss_at", bucket_edges(seq_len), losses, seq_len)
     return {"validation/loss": float(sums.mean()), **by_position}

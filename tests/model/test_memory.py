@@ -94,14 +94,13 @@ REFUSED = [  # the model, its attention, GiB of a device, lengths, and what the 
     (
         *(LLAMA_8B | IN_BFLOAT16, "xla", 80, [8192, 32_768]),
         "beside 15.0 GiB of weights, takes at least 92.2 GiB per device, but there are only 65.0; "
-        "attention=blockwise takes less",
+        "the longest that may fit is 8,192; attention=blockwise takes less",
     ),
     (
         *(LLAMA_8B | IN_BFLOAT16, "blockwise", 16, [8192, 32_768]),
-        "takes at least 2.0 GiB per device, but there are only 1.0; the longest of the lengths "
-        "that may fit is 8,192",
+        "takes at least 2.0 GiB per device, but there are only 1.0; the longest that may fit is "
+        "8,192",
     ),
-    (LLAMA_8B | IN_BFLOAT16, "blockwise", 16, [32_768], "; give lengths shorter than 32,768"),
 ]
 
 

@@ -16,7 +16,7 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.training import run as training_run
 from rope_jax.training.loop import Trainer
-from rope_jax.training.run import describe_training, flops_after, train, warn_of_length
+from rope_jax.training.run import describe_training, flops_after, train
 from tests.training.conftest import Run, quiet
 
 
@@ -144,20 +144,6 @@ def test_the_estimate_counts_the_steps_that_are_left() -> None:
     first, second = (64 * flops_per_token(config.model.spec(), 257, n) for n in (16, 32))
     left = [flops_after(done, config, 257) for done in (0, 4, 6, 8)]
     assert left == [5 * first + 3 * second, first + 3 * second, 2 * second, 0]
-
-
-def test_windows_that_outgrow_l_without_scaling_are_warned_of() -> None:
-    def warned(*stages: dict, **sections: object) -> list[str]:
-        said: list[str] = []
-        warn_of_length(of_stages(*stages, **sections), said.append)
-        return said
-
-    longer, pi = {"seq_len": 32}, {"scaling": {"type": "pi", "factor": 2.0}}
-    (line,) = warned({}, longer)
-    assert "L is 16, the first stage's seq_len, and windows of 32 tokens" in line
-    assert warned({}) == warned({}, longer | pi) == []
-    assert warned({}, longer, rope={"train_length": 32}) == []
-    assert warned({}, longer, model={"position": {"type": "alibi"}}) == []
 
 
 def test_windows_are_described_as_far_as_they_are_not_plain() -> None:
