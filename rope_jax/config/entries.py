@@ -15,6 +15,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PrivateAttr,
     TypeAdapter,
     create_model,
     model_validator,
@@ -58,6 +59,9 @@ class SweepEntry(Frozen):
     layers: Literal["global", "all"] = Field(
         "global", description="all: over trained, local layers are scaled as well"
     )
+
+    _difference: str = PrivateAttr("")
+    """Settings in which it differs from other entries of a sweep, as part of its name."""
 
     @model_validator(mode="after")
     def _trained_is_reserved(self) -> "SweepEntry":
@@ -115,7 +119,7 @@ class SweepEntry(Frozen):
         parts = (getattr(self, key, None) for key in ("inner", "map", "query_scale"))
         inner, *others = (getattr(part, "type", "") for part in parts)
         over = f"over-{self.over}" if self.over else ""
-        words = (scaling, inner, self.factor_label, *others, over)
+        words = (scaling, inner, self.factor_label, *others, over, self._difference)
         return self.name or "-".join(filter(None, words))
 
     def at(self, length: int, trained: Trained) -> Scaling:
@@ -255,7 +259,8 @@ def _with_own_labels(entries: tuple[SweepEntry, ...]) -> tuple[SweepEntry, ...]:
         differs = [(key, x) for key, x in _settings(entry).items() if (key, x) not in common]
         if differs and entry.name is None:
             suffixes = [f"{key.rpartition('.')[2]}={x}" for key, x in differs]
-            entry = entry.model_copy(update={"name": "-".join([entry.label, *suffixes])})
+            entry = entry.model_copy()
+            entry._difference = "-".join(suffixes)
         named.append(entry)
     return tuple(named)
 

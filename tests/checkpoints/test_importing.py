@@ -258,8 +258,11 @@ def test_a_sweep_of_a_checkpoint_imports_it_once(
     sweep_run(run, training, config, plain_console(file=printed, width=1000))
     assert (run.evals / "sweep" / "results.csv").is_file()
     shown = printed.getvalue()
-    assert "trained: the model as published, with its own yarn, factor 4 of L 8, which" in shown
-    assert "scalings: auto is length / window, and the window is 4 times L = 8: pi-auto," in shown
+    assert (
+        "trained: the model as published, with yarn by 4 of L 8; over-trained: acts on its "
+        "frequencies and the window of 32; other entries replace them"
+    ) in shown
+    assert "pi-auto-over-trained" in shown
 
 
 def with_tokenizer(folder: Path, template: str | None, **settings: Any) -> Path:

@@ -102,6 +102,38 @@ def test_frequencies_are_the_formula_on_the_trained_ones_and_the_window(name, tr
     assert made_m == pytest.approx(m * trained_m, rel=1e-12)
 
 
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize(
+    ("trained", "geometry"),
+    [
+        ({"type": "abf", "base": 1e4}, RotaryGeometry(64, 1e4, 512)),  # another base
+        ({"type": "pi", "factor": 8.0}, RotaryGeometry(64, 5e5, 64)),  # turns in 512/8 tokens
+    ],
+)
+def test_an_index_ramp_counts_turns_in_the_window_where_the_trained_ones_are_geometric(
+    trained, geometry, truncate
+):
+    yarn = scaling("yarn", {"factor": 4.0, "beta_fast": 8.0, "truncate": truncate})
+    made, _ = over(yarn, parse_scaling(trained), 512).scaled(RotaryGeometry(64, 5e5, 64))
+    plain, _ = yarn.scaled(geometry)
+    slower = trained.get("factor", 1.0)
+    np.testing.assert_allclose(made, plain / slower, rtol=1e-9)
+
+
+def test_an_index_ramp_is_interpolated_between_the_trained_pairs():
+    """By hand for llama3: the turns of each pair, and where 16 and 2 lie between them."""
+    theta, _ = trained_by_hand("llama3")
+    logs = np.log(WINDOW * theta / (2 * np.pi))  # of the turns, falling
+    ends = []
+    for turns in (16, 2):
+        i = np.flatnonzero(logs > np.log(turns))[-1]
+        ends.append(i + (logs[i] - np.log(turns)) / (logs[i] - logs[i + 1]))
+    ramp = np.clip((I - ends[0]) / (ends[1] - ends[0]), 0, 1)
+    yarn = {"factor": 4.0, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False}
+    made, _ = over(scaling("yarn", yarn), scaling("llama3", {"factor": 8.0}), 512).scaled(GEOMETRY)
+    np.testing.assert_allclose(made, theta * (1 - ramp) + theta / 4 * ramp, rtol=1e-12)
+
+
 def test_the_slowest_pair_of_an_extended_llama_turns_as_slowly_as_trained_and_not_faster():
     geometry = RotaryGeometry(32, 500000.0, 64)
     llama3 = scaling("llama3", {"factor": 8.0})
@@ -120,7 +152,8 @@ def test_over_no_scaling_and_a_window_of_l_nothing_changes_by_a_bit(name):
 
 
 def test_dynamic_forms_grow_from_the_window_on_host_and_device():
-    made = over(parse_scaling("dynamic_yarn"), scaling("yarn", TRAINED["yarn"]), WINDOW)
+    dynamic = scaling("dynamic_yarn", {"ramp": "rotations"})
+    made = over(dynamic, scaling("yarn", TRAINED["yarn"]), WINDOW)
     theta, trained_m = trained_by_hand("yarn")
     for n, s in [(100, 1.0), (512, 1.0), (2048, 4.0)]:
         inv_freq, m = formula("yarn", theta, s)

@@ -36,7 +36,8 @@ class ByParts(Scaling):
 
         ramp_i = 1 − clip((r_i − beta_slow)/(beta_fast − beta_slow), 0, 1)
 
-    Over trained frequencies, which have no base, it is always this one, with L the window.
+    Over trained θ_i, which have no base, dim(r) is interpolated between pairs: in −ln θ_i, it is a
+    straight line through those of b^(−2i/d).
 
     If beta_fast and beta_slow are equal (Kimi K2), there is no ramp but a step; an index ramp whose
     ends meet is 0.001 pairs wide. Positions are not also divided by s.
@@ -72,7 +73,14 @@ class ByParts(Scaling):
             length_per_radian = geometry.train_length / (2 * math.pi * turns)
             if not 0 < length_per_radian < math.inf:
                 raise OverflowError
-            return geometry.rotary_dim * math.log(length_per_radian) / (2 * math.log(geometry.base))
+            log = math.log(length_per_radian)
+            if geometry.trained is None:
+                return geometry.rotary_dim * log / (2 * math.log(geometry.base))
+            theta = np.asarray([theta for theta in geometry.trained if theta > 0])
+            logs = np.maximum.accumulate(-np.log(theta))
+            beyond = max(0, log - logs[-1]) + min(0, log - logs[0])
+            beyond *= geometry.rotary_dim / (2 * math.log(geometry.base))
+            return float(np.interp(log, logs, np.arange(len(logs))) + beyond)
 
         low, high = pair_turning(self.beta_fast), pair_turning(self.beta_slow)
         if self.truncate:
@@ -82,7 +90,7 @@ class ByParts(Scaling):
     def share_interpolated(self, geometry: RotaryGeometry) -> np.ndarray:
         """Return ramp_i, float64 [d/2]: 0 where a pair keeps θ, 1 where it gets θ/s."""
         turns = geometry.train_length * geometry.inv_freq() / (2 * math.pi)
-        if self.ramp == "rotations" or geometry.trained is not None:
+        if self.ramp == "rotations":
             return 1 - _ramp(turns, self.beta_slow, self.beta_fast)
         if geometry.base == 1:
             raise ValueError(

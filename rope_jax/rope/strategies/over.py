@@ -28,9 +28,8 @@ class OverScaling(Scaling):
 
     The inner strategy's formula with θ_i = θ_i(trained) for a text as long as the window, and L the
     window: PI gives θ_i/s, NTK-aware θ_i·s^(−2i/(d−2)), another base b' θ_i·(b'/b)^(−2i/d). By
-    parts and YaRN take the ramp over turns (`ramp: rotations`), because an index tells how often a
-    pair turns only where θ_i = b^(−2i/d). m is the inner strategy's times the trained one. A
-    trained query scale stays.
+    parts and YaRN count the turns of θ_i in the window. m is the inner strategy's times the trained
+    one. A trained query scale stays.
 
     Over no scaling and a window of L tokens it is the inner strategy, to the last digit.
     """
