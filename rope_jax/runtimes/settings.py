@@ -3,6 +3,7 @@
 Read from transformers 5.24, vLLM 0.25 (get_rope) and llama.cpp of November 2026 (llama_context).
 """
 
+import itertools
 import json
 import math
 import shlex
@@ -77,10 +78,6 @@ class _Layer(NamedTuple):
     own: Rotation
     slides: bool
 
-    @property
-    def rotates(self) -> bool:
-        return self.wanted[1].type != "drope"
-
 
 def runtime_settings(
     training: TrainingConfig,
@@ -94,17 +91,26 @@ def runtime_settings(
     trained: how the checkpoint was trained, as its config.json and its GGUF file say.
     model_type: of the model's family; None: the first that can express it.
     """
-    layers, own_type, lacks = _layers(training, strategy.scaling, trained.scaling), "", ""
+    rotary, elements, lacks = training.rotary_layers, training.pattern, ""
+    own_rope: dict[str, Any] = {}
+    layers = [
+        _Layer(
+            wanted=rotary.for_layer(i, strategy.scaling),
+            own=rotary.for_layer(i, trained.scaling),
+            slides=bool(element.sliding_window or element.attention_chunk),
+        )
+        for i, element in zip(range(rotary.count), itertools.cycle(elements), strict=False)
+    ]
     try:
         _, own_keys = describe(training, trained.scaling, length, 1, model_type)
-        own_type = _full(own_keys)["rope_type"]
+        own_rope = _full(own_keys)
     except UserError as error:  # the model itself may be in no family
-        lacks = f"cannot express it ({error})"
+        lacks = _reason(error)
     try:
         family, keys = describe(training, strategy.scaling, length, 1, model_type)
         lacks = ""
     except UserError as error:
-        lacks = lacks or next(_lacks(layers), f"cannot express it ({error})")
+        lacks = lacks or next(_lacks(layers), _reason(error))
     if strategy.map is not None:
         lacks = f"has no position maps ({strategy.map.type})"
     if lacks:
@@ -115,31 +121,25 @@ def runtime_settings(
     return [
         Runtime("transformers", {name: keys[name] for name in _KEYS if name in keys}, note),
         _vllm(layers, keys, length, family),
-        _llama_cpp(layers, keys, length, family, own_type),
+        _llama_cpp(layers, keys, length, family, own_rope),
     ]
-
-
-def _layers(training: TrainingConfig, wanted: Scaling, own: Scaling) -> list[_Layer]:
-    rotary, layers = training.rotary_layers, []
-    for i in range(rotary.count):
-        element = training.pattern[i % len(training.pattern)]
-        slides = bool(element.sliding_window or element.attention_chunk)
-        layers.append(_Layer(rotary.for_layer(i, wanted), rotary.for_layer(i, own), slides))
-    return layers
 
 
 def _lacks(layers: Sequence[_Layer]) -> Iterator[str]:
     """Yield what a scaling needs and no runtime has, or only for models of another family."""
-    kinds = dict.fromkeys(layer.wanted for layer in layers)
-    for geometry, scaling in kinds:
+    for geometry, scaling in dict.fromkeys(layer.wanted for layer in layers):
         if scaling.query_scale is not None:
             yield f"has no such scale on queries ({scaling.query_scale.type})"
         if scaling.length_dependent:
             yield f"has no frequencies that follow the length as those of {scaling.type}"
         elif not scaling.frequencies(geometry).exact.all():
             yield f"has no form for pairs that do not rotate ({scaling.type}), but in a GGUF file"
-    if len(kinds) > 1:
-        yield "has no form for such differences between layers"
+
+
+def _reason(error: UserError) -> str:
+    """Return why `describe` finds no family, without what to do about it."""
+    why = str(error).partition("(")[2].rpartition(")")[0] or str(error)
+    return f"cannot express it: {why}"
 
 
 def _by_type(keys: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -158,7 +158,8 @@ def _vllm(
     layers: Sequence[_Layer], keys: Mapping[str, Any], length: int, family: Family
 ) -> Runtime:
     """Return vLLM's options: --hf-overrides replaces a mapping as a whole, with rope_theta."""
-    geometry, scaling = min((x for x in layers if x.rotates), key=lambda x: x.slides).wanted
+    rotating = [x for x in layers if x.wanted[1].type != "drope"]
+    geometry, scaling = min(rotating, key=lambda x: x.slides).wanted
     m = float(scaling.frequencies(geometry, length).attention_factor)
     parts, longest = _by_type(keys), length
     for part in parts.values():
@@ -192,26 +193,30 @@ def _vllm(
 
 
 def _llama_cpp(
-    layers: Sequence[_Layer], keys: Mapping[str, Any], length: int, family: Family, own_type: str
+    layers: Sequence[_Layer],
+    keys: Mapping[str, Any],
+    length: int,
+    family: Family,
+    own_rope: Mapping[str, Any],
 ) -> Runtime:
-    """Return llama.cpp's flags for a GGUF file of the model as it was trained."""
-    reached = [not (x.slides and family.model_type in _OWN_BASE) for x in layers]
-    kinds = {(x.wanted, x.own) for x, is_reached in zip(layers, reached, strict=True) if is_reached}
-    kinds = {(wanted, own) for wanted, own in kinds if wanted[1].type != "drope"}
-    flags, lacks, note = {}, "", ""
-    changes = [x.wanted != x.own for x in layers]
+    """Return llama.cpp's flags for a GGUF file of the model with its own rope_parameters."""
+    fixed = [x for x in layers if x.slides and family.model_type in _OWN_BASE]
+    kinds = {(x.wanted, x.own) for x in layers if x not in fixed and x.wanted[1].type != "drope"}
+    own_type, flags, lacks, note = own_rope.get("rope_type", ""), {}, "", ""
     if _full(keys)["rope_type"] == "dynamic":
         lacks = "has no frequencies that follow the length"
-    elif any(a and not b for a, b in zip(changes, reached, strict=True)):
+    elif any(x.wanted != x.own for x in fixed):
         lacks = "has no flag that changes sliding layers, which these settings would change"
     elif len(kinds) != 1:
         lacks = "has no flags for only some of the layers that see the whole text"
-    elif any(changes) or own_type == "yarn":  # of which a file holds neither betas nor m
+    elif any(x.wanted != x.own for x in layers) or own_type == "yarn":  # files may lack β and m
         ((wanted, own),) = kinds
         if held := _TENSORS.get(own_type):
             note = f"applies these on top of the file's {held} ({own_type}), which no flag removes"
         flags = _flags(wanted, own if held else None, length)
-        if not flags or ("--yarn-attn-factor" in flags and not all(reached)):  # m: of all layers
+        if flags.get("--rope-freq-base") == own_rope.get("rope_theta"):
+            flags.pop("--rope-freq-base", None)
+        if not flags or ("--yarn-attn-factor" in flags and fixed):  # m is of all
             lacks = "has no flags for these numbers; a GGUF file can hold them (rope-jax export)"
     return Runtime("llama.cpp", {} if lacks else {"-c": length} | flags, lacks or note)
 
@@ -219,19 +224,17 @@ def _llama_cpp(
 def _flags(wanted: Rotation, held: Rotation | None, length: int) -> dict[str, float | str]:
     """Return the flags that give a rotation, on top of what a file holds, if anything; or {}."""
     geometry, scaling = wanted
-    if held is not None:
-        made, own = (each.frequencies(on, length) for on, each in (wanted, held))
-        scaling = ExplicitScaling(
-            inv_freq=tuple(geometry.inv_freq() * made.exact / own.exact),
-            attention_factor=float(made.attention_factor / own.attention_factor),
-        )
     try:
+        if held is not None:
+            made, own = (each.frequencies(on, length) for on, each in (wanted, held))
+            scaling = ExplicitScaling(
+                inv_freq=tuple(geometry.inv_freq() * made.exact / own.exact),
+                attention_factor=float(made.attention_factor / own.attention_factor),
+            )
         keys, _ = express(geometry, scaling, ["yarn_betas"])
-    except ValueError:
+    except ValueError:  # a vector of another form
         return {}
-    if keys["rope.freq_base"] == geometry.base:
-        del keys["rope.freq_base"]
     flags = {flag: value for key, flag in _FLAGS.items() if (value := keys.get(key)) is not None}
-    if flags["--rope-scaling"] == "yarn" and "--yarn-attn-factor" in flags:
-        return {}  # llama.cpp ignores it
-    return flags
+    # with YaRN, llama.cpp ignores it
+    is_lost = flags["--rope-scaling"] == "yarn" and "--yarn-attn-factor" in flags
+    return {} if is_lost else flags

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from rope_jax.checkpoints.exporting import original_files, run_sources
 from rope_jax.checkpoints.files import CONFIG
-from rope_jax.config.entries import SweepEntry, Trained
+from rope_jax.config.entries import SweepEntry
 from rope_jax.config.strategy import Strategy, read_strategy, write_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
@@ -25,6 +25,7 @@ from rope_jax.report.table import escape_markdown
 from rope_jax.results.files import SweepTables
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import Estimate
+from rope_jax.results.summary import CheckpointSummary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import finite
 from rope_jax.runtimes.settings import Runtime, runtime_settings
@@ -35,20 +36,19 @@ STRATEGY = "strategy.json"
 
 @dataclass
 class Measured:
-    """A scaling at a length, with its settings; losses in nats per token.
+    """A scaling at a length, and what to set for it; losses in nats per token.
 
-    above: the loss above truncation, that is, above nll_at_window; None: it is not known.
-    about: how the losses were measured. notes: sentences.
+    above_truncation: the loss minus nll_at_window, on the same tokens; None: it is not known.
     """
 
     entry: str
     strategy: Strategy
-    trained: Trained
     length: int
+    window: int
     nll: float
     nll_at_window: float | None
-    above: Estimate | None
-    about: str
+    above_truncation: Estimate | None
+    protocol: str
     runtimes: Sequence[Runtime]
     notes: Sequence[str] = ()
 
@@ -63,27 +63,26 @@ class Measured:
     @property
     def loss(self) -> str:
         """The loss, and how far it is above truncation, with the interval of that."""
-        text = f"{self.nll:.3f} nats per token"
-        if self.above is None or self.length <= self.trained.window:
+        text, above = f"{self.nll:.3f} nats per token", self.above_truncation
+        if above is None or self.length <= self.window:
             return text
-        ends = f" [{', '.join(map(signed_text, self.above[1:]))}]"
-        is_known = math.isfinite(self.above.low)
-        return f"{text}, {signed_text(self.above.value)}{ends * is_known} above truncation"
+        ends = f" [{', '.join(map(signed_text, above[1:]))}]" if math.isfinite(above.low) else ""
+        return f"{text}, {signed_text(above.value)}{ends} above truncation"
 
     @property
     def verdict(self) -> str:
         """Whether to read a whole text with these settings, or only its end without them."""
-        window = self.trained.window
+        above, window = self.above_truncation, f"{self.window:,} tokens"
         if not self.can_be_used:
             return "no runtime can express these; settings.json has their frequencies"
-        if self.above is None or self.nll_at_window is None:
-            return f"not compared with truncation, as the window, {window:,}, was not measured"
-        if self.length <= window:
-            return f"nothing was measured past the window, {window:,} tokens"
-        truncation = f"the last {window:,} tokens alone, {self.nll_at_window:.3f}"
-        if self.above.at_most < 0:
+        if above is None or self.nll_at_window is None:
+            return f"not compared with truncation, as the window, {window}, was not measured"
+        if self.length <= self.window:
+            return f"nothing was measured past the window, {window}"
+        truncation = f"the last {window} alone, {self.nll_at_window:.3f}"
+        if above.at_most < 0:
             return f"better than {truncation}"
-        if self.above.value < 0:
+        if above.value < 0:
             return f"not known to be better than {truncation}"
         return f"nothing that a runtime can express is below truncation: rather keep {truncation}"
 
@@ -103,57 +102,51 @@ def write_sweep_settings(
     protocol = BASELINE if BASELINE in config.protocols else config.protocols[0]
     wanted = tables.checkpoints[0].step, max(row.length for row in tables.rows), protocol
     rows = [row for row in tables.rows if (row.step, row.length, row.protocol) == wanted]
-    model_type, better = _model_type(run, training), []
-    rows.sort(key=lambda row: row.nll)
-    for row in rows:
-        measured = _of_sweep(row, entries[row.name], training, tables, model_type)
-        if measured.can_be_used:
-            break
-        better.append(row.name)
-    else:  # the best is described
-        measured = _of_sweep(rows[0], entries[rows[0].name], training, tables, model_type)
-        better = []
-    if better:
-        measured.notes = [*measured.notes, f"Better, but in no runtime: {', '.join(better)}."]
+    model_type = _model_type(run, training)
+    made = [
+        _of_sweep(row, entries[row.name], training, tables.checkpoints[0], model_type)
+        for row in sorted(rows, key=lambda row: row.nll)
+    ]
+    best = next((each for each in made if each.can_be_used), made[0])
+    if better := [each.entry for each in made[: made.index(best)]]:
+        best.notes = [*best.notes, f"Better, but in no runtime: {', '.join(better)}."]
     folder = run.evals / config.name
-    write_strategy(measured.strategy, folder / STRATEGY)
-    _write(folder, run, training, measured, console)
+    write_strategy(best.strategy, folder / STRATEGY)
+    _write(folder, run, training, best, console)
 
 
 def _of_sweep(
     row: Row,
     entry: SweepEntry,
     training: TrainingConfig,
-    tables: SweepTables,
+    newest: CheckpointSummary,
     model_type: str | None,
 ) -> Measured:
-    newest, length, trained = tables.checkpoints[0], row.length, training.trained_at(row.step)
-    made_by = {"run": row.run, "step": row.step, "entry": row.name, "length": [length]}
+    length, trained, curve = row.length, training.trained_at(row.step), newest.curves.get(row.name)
     strategy = Strategy(
         scaling=entry.at(length, trained),
         map=entry.map_at(length, trained),
-        made_by=made_by,
+        made_by={"run": row.run, "step": row.step, "entry": row.name, "length": [length]},
     )
-    how, curve, notes = PROTOCOLS[row.protocol], newest.curves.get(row.name), []
-    if row.auto:
-        notes.append(
-            f"The factor is fixed at that of {length:,} tokens, {row.factor:g}, for which shorter "
-            "texts pay: the sweep's `auto` follows each length, so its losses at shorter lengths "
-            "are not those of these settings."
-        )
+    fixed = (
+        f"The factor is fixed at that of {length:,} tokens, {row.factor}, for which shorter texts "
+        "pay: the sweep's `auto` follows each length, so its losses at shorter lengths are not "
+        "those of these settings."
+    )
+    how = PROTOCOLS[row.protocol]
     caption = ", ".join(filter(None, (how.caption.format(stride=row.stride), how.scored)))
+    sample = f"{row.tokens:,} tokens in {units_text(row.units, row.documents)}"
     return Measured(
         entry=row.name,
         strategy=strategy,
-        trained=trained,
         length=length,
+        window=trained.window,
         nll=row.nll,
         nll_at_window=newest.nll_at_window,
-        above=None if curve is None else curve.above_truncation.get(length),
-        about=f"{row.protocol}, by {caption}; {row.split} split, {row.tokens:,} tokens in "
-        f"{units_text(row.units, row.documents)}",
+        above_truncation=None if curve is None else curve.above_truncation.get(length),
+        protocol=f"{row.protocol}, by {caption}; {row.split} split, {sample}",
         runtimes=runtime_settings(training, strategy, trained, length, model_type),
-        notes=notes,
+        notes=[fixed] if row.auto else [],
     )
 
 
@@ -166,16 +159,18 @@ def write_fit_settings(
     with (folder / "results.csv").open(encoding="utf-8") as file:
         truncation, *_, row = csv.DictReader(file)  # the last is of what was fitted
     length, model_type = int(row["length"]), _model_type(run, training)
+    sample = f"{int(row['tokens']):,} tokens in {units_text(0, int(row['documents']))}"
     measured = Measured(
         entry=f"fit {folder.name}",
         strategy=strategy,
-        trained=trained,
         length=length,
+        window=trained.window,
         nll=float(row["nll"]),
         nll_at_window=float(truncation["nll"]),
-        above=Estimate(*(float(row[key]) for key in ("above_truncation", "ci_low", "ci_high"))),
-        about=f"{BASELINE}; validation split, {int(row['tokens']):,} tokens in "
-        f"{int(row['documents']):,} documents",
+        above_truncation=Estimate(
+            float(row["above_truncation"]), float(row["ci_low"]), float(row["ci_high"])
+        ),
+        protocol=f"{BASELINE}; validation split, {sample}",
         runtimes=runtime_settings(training, strategy, trained, length, model_type),
     )
     _write(folder, run, training, measured, console)
@@ -195,27 +190,26 @@ def _write(
     console: Console,
 ) -> None:
     text, verdict, runtimes = folder / "settings.md", measured.verdict, measured.runtimes
-    export = ["rope-jax", "export", str(run.path), "MODEL", f"strategy={folder / STRATEGY}"]
-    source = f"`{shlex.join(export)}` writes it, with the settings of transformers"
-    if training.imported is not None:
-        source += f"; or what the run was imported from, `{training.imported.model}`"
     sections = [
         f"# Settings of {escape_markdown(f'{training.name}: {measured.title}')}",
         f"**{verdict[:1].upper()}{verdict[1:]}.**",
-        f"{measured.loss} ({measured.about}).",
+        f"{measured.loss} ({measured.protocol}).",
         *measured.notes,
         *(part for runtime in runtimes for part in _section(runtime)),
     ]
-    if measured.can_be_used:
-        sections += ["## MODEL", f"{source}."]
-    write_text(text, "\n\n".join(sections) + "\n")
-    content = json.dumps(finite(_content(training, measured)), indent=1)
-    write_text(folder / "settings.json", content + "\n")
     facts = {"entry": f"{measured.title}: {measured.loss}"}
     if measured.can_be_used:
+        words = ["rope-jax", "export", str(run.path), "MODEL", f"strategy={folder / STRATEGY}"]
+        source = f"`{shlex.join(words)}` writes it, with the settings of transformers"
+        if training.imported is not None:
+            source += f"; or what the run was imported from, `{training.imported.model}`"
+        sections += ["## MODEL", f"{source}."]
         facts |= {runtime.name: _in_short(runtime) for runtime in runtimes}
     else:  # for the same reason
         facts["runtimes"] = f"each {runtimes[0].note}"
+    write_text(text, "\n\n".join(sections) + "\n")
+    content = json.dumps(finite(_content(training, measured)), indent=1)
+    write_text(folder / "settings.json", content + "\n")
     print_overview(console, f"settings: {verdict}", facts | {"more": str(text)})
 
 
@@ -252,17 +246,11 @@ def _content(training: TrainingConfig, measured: Measured) -> dict[str, Any]:
             "attention_factor": float(made.attention_factor),
         }
         frequencies.append({"layers": layers, **vars(geometry), **numbers})
-    return {
+    above = measured.above_truncation
+    return vars(measured) | {
         "verdict": measured.verdict,
-        "entry": measured.entry,
-        "length": measured.length,
-        "window": measured.trained.window,
-        "nll": measured.nll,
-        "nll_at_window": measured.nll_at_window,
-        "above_truncation": measured.above and measured.above._asdict(),
-        "measured": measured.about,
-        "notes": list(measured.notes),
         "strategy": measured.strategy.model_dump(mode="json", exclude_none=True),
+        "above_truncation": above and above._asdict(),
         "frequencies": frequencies,
         "runtimes": {x.name: {"settings": x.settings, "note": x.note} for x in measured.runtimes},
     }

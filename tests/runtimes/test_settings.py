@@ -4,12 +4,14 @@ import copy
 import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rope_jax.checkpoints.reading import read_description
+from rope_jax.config.load import validate
 from rope_jax.config.strategy import Strategy
 from rope_jax.config.training import TrainingConfig
 from rope_jax.rope import RotaryLayers, Scaling, parse_scaling
@@ -18,6 +20,7 @@ from rope_jax.rope.hf.read import LENGTH
 from rope_jax.rope.strategies.over import over
 from rope_jax.runtimes.settings import _OWN_BASE, runtime_settings
 from tests.checkpoints.folders import config_of, golden_case
+from tests.training.conftest import tiny
 
 ENTRIES: dict[str, dict[str, Any]] = {
     "none": {"type": "none"},
@@ -95,6 +98,54 @@ def test_settings_give_the_frequencies(family: str, case: str) -> None:
         if flags := made["llama.cpp"].settings:
             assert flags["-c"] == length
             assert_same(llama_cpp(config, given["model_type"], flags), wanted)
+
+
+def test_flags_replace_the_base_that_a_file_holds(tmp_path: Path) -> None:
+    raw = tiny(tmp_path).model_dump(mode="json")
+    raw["rope"]["scaling"] = {"type": "abf", "base": 5e5}
+    config = validate(TrainingConfig, raw | {"stages": raw["stages"][:1]}, "test")
+    flags = settings(config, parse_scaling({"type": "pi", "factor": 2.0}), 32)["llama.cpp"].settings
+    wanted = {"--rope-scaling": "linear", "--rope-scale": 2.0, "--rope-freq-base": 10000.0}
+    assert flags == {"-c": 32} | wanted
+    assert settings(config, config.rope.scaling, 32)["llama.cpp"].settings == {"-c": 32}
+
+
+@pytest.mark.parametrize(
+    ("family", "case", "raw", "lacks"),
+    [
+        ("llama", "default", {"type": "cope"}, "has no form for pairs that do not rot"),
+        (
+            "llama",
+            "default",
+            {"type": "dynamic_pi"},
+            "has no frequencies that follow the length as tho",
+        ),
+        (
+            "llama",
+            "default",
+            {"type": "none", "query_scale": {"type": "logn"}},
+            "has no such scale on queries (logn)",
+        ),
+        ("cohere", "default", {"type": "evq_cosh"}, "has longrope for pairs of dimensions i and"),
+        (
+            "gemma2",
+            "default",
+            {"type": "pi", "factor": 2.0},
+            "has no flag that changes sliding layers",
+        ),
+        (
+            "gemma3_text",
+            "default",
+            {"type": "yarn", "factor": 4.0, "truncate": False},
+            "cannot express it: no YaRN without trunc",
+        ),
+    ],
+)
+def test_what_runtimes_lack(family: str, case: str, raw: dict[str, Any], lacks: str) -> None:
+    given = json.loads(golden_case(family, case).config)
+    config = config_of(read_description(given, "config.json"))
+    made = settings(config, parse_scaling(raw), 64, family)
+    assert any(lacks in each.note for each in made.values() if not each.settings)
 
 
 def vllm(

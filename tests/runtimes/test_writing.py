@@ -77,7 +77,7 @@ def test_the_best_entry_of_a_sweep_that_a_runtime_can_express(
     assert "**Nothing that a runtime can express is below truncation: " in text
     assert "2.500 nats per token, +0.500 [+0.400, +0.600] above truncation (same_tokens, " in text
     assert "test split, 640 tokens in 10 documents)." in text
-    assert "The factor is fixed at that of 64 tokens, 4, for which shorter texts pay" in text
+    assert "The factor is fixed at that of 64 tokens, 4.0, for which shorter texts pay" in text
     assert "Better, but in no runtime: streaming." in text
     overrides = '{"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}'
     vllm = f"vllm serve MODEL --hf-overrides '{overrides}, \"max_position_embeddings\": 16}}'"
@@ -121,7 +121,7 @@ def test_a_model_that_is_in_no_family(training: TrainingConfig, tmp_path: Path) 
     raw["model"] |= {"mlp_bias": True, "o_bias": True, "qk_norm": True}
     odd = validate(TrainingConfig, raw, "test")
     _, printed, _ = swept(odd, tmp_path / "run", {'"pi"': 1.9})
-    assert "runtimes each cannot express it (family: none can express this model (" in printed
+    assert "runtimes each cannot express it: " in printed
 
 
 def test_the_settings_of_a_fit(training: TrainingConfig, tmp_path: Path) -> None:
