@@ -10,6 +10,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from jaxtyping import Float64
+
 from rope_jax.checkpoints.exporting import describe
 from rope_jax.checkpoints.families import Family
 from rope_jax.checkpoints.gguf.rope import express
@@ -58,7 +61,8 @@ class Runtime(NamedTuple):
     def pasted(self) -> str:
         """What to paste: keys of config.json, or a line of shell."""
         if self.name == "transformers":
-            return json.dumps(self.settings, indent=2)
+            lines = (f"  {json.dumps(k)}: {json.dumps(x)}" for k, x in self.settings.items())
+            return "{\n" + ",\n".join(lines) + "\n}"
         command = "vllm serve MODEL" if self.name == "vLLM" else "llama-server -m MODEL.gguf"
         texts = (
             f"{x:.9g}" if isinstance(x, float) else x if isinstance(x, str) else json.dumps(x)
@@ -69,6 +73,13 @@ class Runtime(NamedTuple):
 
 
 Rotation = tuple[RotaryGeometry, Scaling]
+
+
+def frequencies(rotation: Rotation, length: int) -> tuple[Float64[np.ndarray, " pairs"], float]:
+    """Return θ' in radians per token and m, for a text of this length."""
+    geometry, scaling = rotation
+    inv_freq, m = scaling.host_frequencies(geometry, length)
+    return inv_freq, float(np.asarray(m))
 
 
 class _Layer(NamedTuple):
@@ -132,7 +143,7 @@ def _lacks(layers: Sequence[_Layer]) -> Iterator[str]:
             yield f"has no such scale on queries ({scaling.query_scale.type})"
         if scaling.length_dependent:
             yield f"has no frequencies that follow the length as those of {scaling.type}"
-        elif not scaling.frequencies(geometry).exact.all():
+        elif not scaling.host_frequencies(geometry)[0].all():
             yield f"has no form for pairs that do not rotate ({scaling.type}), but in a GGUF file"
 
 
@@ -159,8 +170,8 @@ def _vllm(
 ) -> Runtime:
     """Return vLLM's options: --hf-overrides replaces a mapping as a whole, with rope_theta."""
     rotating = [x for x in layers if x.wanted[1].type != "drope"]
-    geometry, scaling = min(rotating, key=lambda x: x.slides).wanted
-    m = float(scaling.frequencies(geometry, length).attention_factor)
+    shown = min(rotating, key=lambda x: x.slides).wanted
+    _, m = frequencies(shown, length)
     parts, longest = _by_type(keys), length
     for part in parts.values():
         kind, factor, lacks = part["rope_type"], part.get("factor", 1.0), ""
@@ -189,7 +200,7 @@ def _vllm(
     overrides = {"rope_parameters": parts.get("", parts), "max_position_embeddings": longest}
     note = "takes long_factor for all texts if --max-model-len is above the original length"
     settings = {"--hf-overrides": overrides, "--max-model-len": length}
-    return Runtime("vLLM", settings, note if scaling.length_dependent else "")
+    return Runtime("vLLM", settings, note if shown[1].length_dependent else "")
 
 
 def _llama_cpp(
@@ -226,11 +237,9 @@ def _flags(wanted: Rotation, held: Rotation | None, length: int) -> dict[str, fl
     geometry, scaling = wanted
     try:
         if held is not None:
-            made, own = (each.frequencies(on, length) for on, each in (wanted, held))
-            scaling = ExplicitScaling(
-                inv_freq=tuple(geometry.inv_freq() * made.exact / own.exact),
-                attention_factor=float(made.attention_factor / own.attention_factor),
-            )
+            (theta, m), (own_theta, own_m) = (frequencies(x, length) for x in (wanted, held))
+            rest = tuple(geometry.inv_freq() * theta / own_theta)
+            scaling = ExplicitScaling(inv_freq=rest, attention_factor=m / own_m)
         keys, _ = express(geometry, scaling, ["yarn_betas"])
     except ValueError:  # a vector of another form
         return {}

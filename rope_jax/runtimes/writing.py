@@ -28,7 +28,7 @@ from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import finite
-from rope_jax.runtimes.settings import Runtime, runtime_settings
+from rope_jax.runtimes.settings import Runtime, frequencies, runtime_settings
 from rope_jax.sealed import write_text
 
 STRATEGY = "strategy.json"
@@ -235,22 +235,18 @@ def _in_short(runtime: Runtime) -> str:
 
 def _content(training: TrainingConfig, measured: Measured) -> dict[str, Any]:
     """Return the content of settings.json; frequencies in radians per token."""
-    rotary, kinds = training.rotary_layers, dict[Any, list[int]]()
+    rotary, kinds, made = training.rotary_layers, dict[Any, list[int]](), []
     for layer in range(rotary.count):
         kinds.setdefault(rotary.for_layer(layer, measured.strategy.scaling), []).append(layer)
-    frequencies = []
-    for (geometry, scaling), layers in kinds.items():
-        made = scaling.frequencies(geometry, measured.length)
-        numbers = {
-            "inv_freq": made.exact.tolist(),
-            "attention_factor": float(made.attention_factor),
-        }
-        frequencies.append({"layers": layers, **vars(geometry), **numbers})
+    for rotation, layers in kinds.items():
+        inv_freq, m = frequencies(rotation, measured.length)
+        numbers = {"inv_freq": inv_freq.tolist(), "attention_factor": m}
+        made.append({"layers": layers, **vars(rotation[0]), **numbers})
     above = measured.above_truncation
     return vars(measured) | {
         "verdict": measured.verdict,
         "strategy": measured.strategy.model_dump(mode="json", exclude_none=True),
         "above_truncation": above and above._asdict(),
-        "frequencies": frequencies,
+        "frequencies": made,
         "runtimes": {x.name: {"settings": x.settings, "note": x.note} for x in measured.runtimes},
     }
