@@ -199,7 +199,7 @@ def test_a_sweep_of_all_checkpoints_equals_a_sweep_of_each(staged, monkeypatch):
     monkeypatch.setattr(
         jax.stages.Lowered, "compile", lambda *a, **k: (compiled.append(a), lower(*a, **k))[1]
     )
-    entries = ["trained", {"type": "ntk", "factor": "auto"}]
+    entries = ["trained", {"type": "ntk", "factor": "auto", "over": "trained"}]
     asked = {"scalings": entries, "lengths": [4, 16, 64]}
     together, said = swept(staged, name="all", steps="all", **asked)
     # one per length, the first stage's window included
