@@ -18,9 +18,9 @@ from rope_jax.config.entries import SweepEntry
 from rope_jax.config.strategy import Strategy, read_strategy, write_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
-from rope_jax.console import print_overview, signed_text
+from rope_jax.console import print_overview
 from rope_jax.protocols import BASELINE, PROTOCOLS
-from rope_jax.report.measured import units_text
+from rope_jax.report.measured import difference_cell, units_text
 from rope_jax.report.table import escape_markdown
 from rope_jax.results.files import SweepTables
 from rope_jax.results.rows import Row
@@ -66,8 +66,8 @@ class Measured:
         text, above = f"{self.nll:.3f} nats per token", self.above_truncation
         if above is None or self.length <= self.window:
             return text
-        ends = f" [{', '.join(map(signed_text, above[1:]))}]" if math.isfinite(above.low) else ""
-        return f"{text}, {signed_text(above.value)}{ends} above truncation"
+        cell = difference_cell(above)
+        return f"{text}, {cell.value} {cell.interval} above truncation".replace("  ", " ")
 
     @property
     def verdict(self) -> str:
@@ -105,7 +105,7 @@ def write_sweep_settings(
     model_type = _model_type(run, training)
     made = [
         _of_sweep(row, entries[row.name], training, tables.checkpoints[0], model_type)
-        for row in sorted(rows, key=lambda row: row.nll)
+        for row in sorted(rows, key=lambda row: (math.isnan(row.nll), row.nll))
     ]
     best = next((each for each in made if each.can_be_used), made[0])
     if better := [each.entry for each in made[: made.index(best)]]:
