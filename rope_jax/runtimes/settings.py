@@ -181,8 +181,8 @@ def _vllm(
             lacks = "has proportional frequencies for Gemma 4 alone"
         elif kind == "longrope" and family.layout == "interleaved":
             lacks = "has longrope for pairs of dimensions i and i + d/2 alone"
-        elif kind == "yarn" and (most := factor * part[LENGTH]) < length:
-            lacks = f"reads at most {most:,.0f} tokens with this YaRN, its factor × L"
+        elif kind == "yarn" and (most := math.ceil(factor * part[LENGTH])) < length:
+            lacks = f"reads at most {most:,} tokens with this YaRN, its factor × L"
         if lacks:
             return Runtime("vLLM", {}, lacks)
         if kind == "yarn":
