@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from rope_jax.checkpoints.exporting import describe, export_run
+from rope_jax.checkpoints.describing import describe
+from rope_jax.checkpoints.exporting import export_run
 from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.checkpoints.reading import read_description

@@ -25,9 +25,10 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 GGUF = ".gguf"
 GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
 ACCOMPANYING = (
     *(CONFIG, GENERATION, TOKENIZER_CONFIG, "special_tokens_map.json"),
-    *("chat_template.jinja", "chat_template.json"),
+    *(TEMPLATE, "chat_template.json"),
 )
 """Small files that an import keeps, for an export to give back."""
 

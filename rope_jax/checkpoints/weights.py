@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from huggingface_hub import split_state_dict_into_shards_factory
 from jaxtyping import Array, Int
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from rope_jax import stopping
@@ -108,6 +110,11 @@ def _put_into(sharding: jax.sharding.Sharding) -> Callable[..., Array]:
     return jax.jit(put, donate_argnums=0, out_shardings=sharding)
 
 
+def joined(tensor: Tensor, leaves: Mapping[str, Array]) -> NDArray[Any]:
+    """Return a tensor, given the parameters by path."""
+    return tensor.join([jax.device_get(leaves[path][tensor.at]) for path in tensor.paths])
+
+
 def write_weights(
     folder: Path, rows: Sequence[Row], params: Params, max_bytes: int = MAX_SHARD_BYTES
 ) -> None:
@@ -122,11 +129,7 @@ def write_weights(
     )
     for file, names in plan.filename_to_tensors.items():
         stopping.check()
-        arrays = {}
-        for name in names:
-            tensor = tensors[name]
-            parts = [jax.device_get(leaves[path][tensor.at]) for path in tensor.paths]
-            arrays[name] = tensor.join(parts)
+        arrays = {name: joined(tensors[name], leaves) for name in names}
         # older readers refuse a file that does not say from which library its layout is
         save_file(arrays, folder / file, metadata={"format": "pt"})
         # the library makes it private; like the folder, it follows the umask instead

@@ -334,11 +334,14 @@ def import_(argv: list[str]) -> None:
 
 
 def export(argv: list[str]) -> None:
-    """Export a run as a folder that transformers loads."""
+    """Export a run as a folder that transformers loads, or as a GGUF file."""
     from rope_jax.config.checkpoints import ExportConfig
     from rope_jax.devices.malloc import return_freed_memory
 
-    about = {"run": "a run directory", "out": "a folder that does not exist yet"}
+    about = {
+        "run": "a run directory",
+        "out": "a folder that does not exist yet, or a file named *.gguf",
+    }
     parser = cli.parser("RUN OUT", export.__doc__, ExportConfig, **about)
     arguments, config = cli.read_config(parser, argv)
     return_freed_memory()

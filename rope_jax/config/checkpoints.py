@@ -1,5 +1,7 @@
 """Schemas of Hugging Face checkpoints in and out."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from rope_jax.attention.backends import AttentionName
@@ -41,9 +43,12 @@ class ImportConfig(Frozen):
 
 
 class ExportConfig(Frozen):
-    """How a run becomes a directory that transformers loads."""
+    """How a run becomes a directory that transformers loads, or a GGUF file."""
 
     step: NonNegativeInt | None = Field(None, description="training step; null: the newest")
     strategy: str | None = Field(None, description="rope-jax fit's file; null: as trained")
     family: str | None = Field(None, description="model_type; null: the import's, or what fits")
-    lossy: bool = Field(False, description="leave out what transformers lacks: map, query scale")
+    outtype: Literal["f32", "f16", "bf16", "q8_0"] | None = Field(
+        None, description="of a GGUF file; null: a copy of the one imported, or as the run has it"
+    )
+    lossy: bool = Field(False, description="leave out what the runtime lacks: map, query scale")

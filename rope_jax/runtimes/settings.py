@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from rope_jax.checkpoints.exporting import describe
+from rope_jax.checkpoints.describing import describe
 from rope_jax.checkpoints.families import Family
 from rope_jax.checkpoints.gguf.rope import express
 from rope_jax.config.entries import Trained

@@ -12,7 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from rope_jax.checkpoints import exporting
-from rope_jax.checkpoints.exporting import describe, export_run
+from rope_jax.checkpoints.describing import describe
+from rope_jax.checkpoints.exporting import export_run
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.load import dump, validate

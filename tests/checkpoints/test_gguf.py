@@ -184,9 +184,9 @@ def byte_level(pre: str = "smollm") -> dict[str, Any]:
     }
 
 
-def with_vocabulary(size: int) -> Case:
+def with_vocabulary(size: int, name: str = "default") -> Case:
     """Return a golden model of so many tokens."""
-    case = golden_case("llama")
+    case = golden_case("llama", name)
     config = json.dumps(json.loads(case.config) | {"vocab_size": size})
     shapes = {n: (size, *s[1:]) if s[0] == 64 and "mlp" not in n else s
               for n, s in case.tensors.items()}  # fmt: skip
@@ -272,7 +272,6 @@ def test_pieces_with_scores_are_split_like_sentencepiece(tmp_path: Path, prefix:
     defined = [] if prefix else ["▁▁", "▁▁▁", "<pad>", "\n\n"]  # Gemma's layout
     trained(
         tmp_path,
-        "bpe",
         user_defined_symbols=defined,
         add_dummy_prefix=prefix,
         normalization_rule_name="identity",

@@ -10,7 +10,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from rope_jax.checkpoints.exporting import describe
+from rope_jax.checkpoints.describing import describe
 from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import OTHER_PARTS, CheckpointFiles
 from rope_jax.checkpoints.opening import without_prefix

@@ -9,12 +9,15 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gguf
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 
 from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.checkpoints.families.base import FULL, SLIDING
+from rope_jax.checkpoints.gguf.header import Value
+from rope_jax.checkpoints.gguf.rope import Reads
 from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, parse_scaling
@@ -40,7 +43,9 @@ class Architecture(NamedTuple):
     rope:       rope parameters of models with YaRN that the files leave to llama.cpp's code.
     scaling:    metadata that are such parameters.
     log_unit:   of rope.scaling.yarn_log_multiplier.
-    variants:   what is for files in which a key of metadata has a value instead; True: any but 0.
+    windows:    llama.cpp's code has the sliding windows of this family.
+    reads:      what that reads about rotation besides the keys that it reads for all.
+    variants:   what is otherwise in files in which a key of metadata has a value; True: any but 0.
     num_layers_of_largest: of the one model whose query_pre_attn_scalar is hidden_size /
                 num_attention_heads, not head_dim (Gemma); None: no such setting.
     """
@@ -55,13 +60,15 @@ class Architecture(NamedTuple):
     rope: Mapping[str, Any] = {}
     scaling: Mapping[str, str] = {}
     log_unit: float = 1.0
+    windows: bool = False
+    reads: Collection[Reads] = ()
     num_layers_of_largest: int | None = None
     variants: Mapping[tuple[str, Any], "Architecture"] = {}
 
 
 def _architecture(raw: dict[str, Any]) -> Architecture:
     variants = {
-        (variant.pop("key"), variant.pop("value")): Architecture(**variant)
+        (variant.pop("key"), variant.pop("value")): Architecture(**raw | variant)
         for variant in raw.pop("variants", ())
     }
     return Architecture(**raw, variants=variants)
@@ -72,6 +79,8 @@ _FIELDS: dict[str, str] = _TABLE["fields"]
 ARCHITECTURES: dict[str, Architecture] = {
     name: _architecture(raw) for name, raw in _TABLE["architectures"].items()
 }
+_KNOWN = {key for part in vars(gguf.Keys).values() if isinstance(part, type)
+          for key in vars(part).values()}  # fmt: skip
 _YARN_M = "rope.scaling.yarn_attn_factor"
 
 
@@ -92,6 +101,36 @@ def architecture_of(metadata: Mapping[str, Any], file: str) -> tuple[str, Archit
         if stored == value or (stored and value is True):
             architecture = variant
     return name, architecture, FAMILIES[architecture.model_type]
+
+
+def _names(
+    architecture: Architecture, family: Family
+) -> tuple[dict[str, str], dict[str, str | None]]:
+    """Return the keys of config.json by field of the model, and by metadata."""
+    by_field = {key.fields[0]: key.name for key in reversed(family.keys) if key.fields}
+    names: dict[str, str | None] = {key.name: key.name for key in family.keys}
+    names |= {key: by_field[field] for key, field in _FIELDS.items() if field in by_field}
+    return by_field, names | {**_TABLE["positions"], **architecture.names}
+
+
+def metadata_of(
+    name: str, architecture: Architecture, config: Mapping[str, Any], rotary_dim: int
+) -> dict[str, Value]:
+    """Return the metadata that describe a model but for its rotation: the inverse of `config_of`.
+
+    config: its config.json. Of that, a file lacks what llama.cpp's code does anyway, or cannot do.
+    """
+    _, names = _names(architecture, FAMILIES[architecture.model_type])
+    given = {key: config.get(theirs) for key, theirs in names.items() if theirs is not None}
+    given |= {**architecture.usual, "rope.dimension_count": rotary_dim}
+    given["attention.value_length"] = given.get("attention.key_length")
+    window = config.get("sliding_window", config.get("attention_chunk_size"))
+    if architecture.windows and window:
+        given["attention.sliding_window"] = window
+        types = config.get("layer_types", ())
+        given["attention.sliding_window_pattern"] = [kind != FULL for kind in types]
+    known = {f"{name}.{key}": value for key, value in given.items() if f"{{arch}}.{key}" in _KNOWN}
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def config_of(
@@ -118,11 +157,8 @@ def config_of(
             raise UserError(
                 f"{file}: {name}.{key}: is {wrong}; it should be a whole number of at least 1"
             )
-    by_field = {key.fields[0]: key.name for key in reversed(family.keys) if key.fields}
+    by_field, names = _names(architecture, family)
     config: dict[str, Any] = {"model_type": family.model_type, **architecture.config}
-    names: dict[str, str | None] = {key.name: key.name for key in family.keys}
-    names |= {key: by_field[field] for key, field in _FIELDS.items() if field in by_field}
-    names |= {**_TABLE["positions"], **architecture.names}
     for key, theirs in names.items():
         if key in given:
             value = given.pop(key)
@@ -210,8 +246,13 @@ def _rope(
     attention = given.get("rope.scaling.attn_factor", 1.0)
     long, short = (factors.get(f"rope_factors_{x}.weight") for x in ("long", "short"))
     both = factors.get("rope_freqs.weight")
-    if both is not None and (settings := _llama3(both, rope["rope_theta"], rotary)):
-        return rope | settings | {"rope_type": "llama3"}
+    is_3 = both is not None and attention == 1 and _llama3(both, rope["rope_theta"], rotary)
+    if is_3:
+        given.pop("rope.scaling.type", None)
+        return rope | is_3 | {"rope_type": "llama3"}
+    if both is long is None and attention != 1 and scaling_type in ("none", "linear"):
+        factor = given.pop("rope.scaling.factor")
+        both = np.full(rotary // 2, factor if scaling_type == "linear" else 1.0)
     if both is not None or long is not None:
         for key in ("rope.scaling.type", "rope.scaling.attn_factor"):
             given.pop(key, None)

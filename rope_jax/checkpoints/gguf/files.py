@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,12 @@ from rope_jax.checkpoints.files import (
     CheckpointFiles,
     TensorInfo,
 )
-from rope_jax.checkpoints.gguf.architectures import ROPE_FACTORS, architecture_of, config_of
+from rope_jax.checkpoints.gguf.architectures import (
+    ROPE_FACTORS,
+    Architecture,
+    architecture_of,
+    config_of,
+)
 from rope_jax.checkpoints.gguf.header import Stored, read_header
 from rope_jax.checkpoints.gguf.tokenizer import special_tokens, tokenizer_json, warnings_of
 from rope_jax.checkpoints.tensors import Row
@@ -49,7 +54,7 @@ class GgufFiles(CheckpointFiles):
     def __init__(self, path: Path) -> None:
         self.folder = self.config_file = path
         self.adapter = None
-        header = read_header(path)
+        header = self.header = read_header(path)
         self._metadata, self._shards = header.metadata, list(header.files)
         self._name, self._architecture, _ = architecture_of(header.metadata, str(path))
         self._stored = {
@@ -115,30 +120,8 @@ class GgufFiles(CheckpointFiles):
         return {name: json.dumps(content).encode() for name, content in contents.items()}
 
     def named(self, rows: Sequence[Row]) -> tuple[Row, ...]:
-        """Return a family's rows with llama.cpp's names.
-
-        It orders the outputs of fused tensors by parameter, so there are no groups, and stores each
-        matrix of all experts of a layer as one tensor.
-        """
-        names = gguf.get_tensor_name_map(_ARCHITECTURES[self._name], 1)
-        leaves = {"kernel": "weight", "bias": "bias"}
-        renamed = []
-        for row in rows:
-            experts = [match for path in row.paths if (match := _EXPERTS.fullmatch(path))]
-            renamed += [
-                Row(f"blk.{{}}.ffn_{match[1]}_exps.{leaves[match[2]]}", (match[0],))
-                for match in experts
-            ]
-            if experts:
-                continue
-            spelled = row.name
-            for theirs, here in _SPELLINGS.items():
-                spelled = spelled.replace(theirs, here)
-            module, _, leaf = spelled.format(0).rpartition(".")
-            name = names.get_name(module)
-            known = None if name is None else f"{name}.{leaf}".replace("blk.0.", "blk.{}.")
-            renamed.append(Row(known or row.name, row.paths))
-        return tuple(renamed)
+        """Return a family's rows with llama.cpp's names."""
+        return named_rows(self._name, rows)
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield tensors by name, as transformers has them."""
@@ -156,6 +139,47 @@ class GgufFiles(CheckpointFiles):
                     array = _unpermuted(array, self.config[heads])
             is_norm = name.endswith("norm.weight")
             yield name, array - 1 if is_norm and self._architecture.plus_one else array
+
+
+def named_rows(architecture: str, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Return a family's rows with the names that llama.cpp's tensors have in an architecture.
+
+    It orders the outputs of fused tensors by parameter, so there are no groups, and stores each
+    matrix of all experts of a layer as one tensor.
+    """
+    names = gguf.get_tensor_name_map(_ARCHITECTURES[architecture], 1)
+    leaves = {"kernel": "weight", "bias": "bias"}
+    renamed = []
+    for row in rows:
+        experts = [match for path in row.paths if (match := _EXPERTS.fullmatch(path))]
+        renamed += [
+            Row(f"blk.{{}}.ffn_{match[1]}_exps.{leaves[match[2]]}", (match[0],))
+            for match in experts
+        ]
+        if experts:
+            continue
+        spelled = row.name
+        for theirs, here in _SPELLINGS.items():
+            spelled = spelled.replace(theirs, here)
+        module, _, leaf = spelled.format(0).rpartition(".")
+        name = names.get_name(module)
+        known = None if name is None else f"{name}.{leaf}".replace("blk.0.", "blk.{}.")
+        renamed.append(Row(known or row.name, row.paths))
+    return tuple(renamed)
+
+
+def stored_as(
+    name: str, array: NDArray[Any], architecture: Architecture, config: Mapping[str, Any]
+) -> NDArray[Any]:
+    """Return one of transformers' tensors as llama.cpp's converter stores it.
+
+    name: llama.cpp's. config: of config.json.
+    """
+    for part, heads in _QUERIES_AND_KEYS.items() if architecture.permuted else ():
+        if part in name:
+            halves = array.reshape(config[heads], 2, -1, *array.shape[1:])
+            array = halves.swapaxes(1, 2).reshape(array.shape)
+    return array + 1 if architecture.plus_one and name.endswith("norm.weight") else array
 
 
 def _unpermuted(array: NDArray[Any], heads: int) -> NDArray[Any]:

@@ -1,27 +1,35 @@
-"""The tokenizer in a GGUF file's metadata, as a tokenizer.json.
+"""The tokenizer in a GGUF file's metadata, from and to a tokenizer.json.
 
 Two kinds: byte-level BPE ("gpt2"), of which the file has the merges and the name of the rule that
 cuts a text into words; and SentencePiece's BPE ("llama"), of which it has scores.
 """
 
+import json
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from rope_jax.checkpoints.gguf.header import Value
 from rope_jax.checkpoints.sentence_pieces import Piece, add_pieces, add_prefix, score_bpe
 from rope_jax.errors import UserError, errors_in
 
 _KEY = "tokenizer.ggml."
-_NORMAL, _BYTE = 1, 6
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _IDS = {
     "bos": "bos_token_id",
     "eos": "eos_token_id",
     "unk": "unknown_token_id",
     "pad": "padding_token_id",
 }
+# What a text is cut into shows in it: contractions, digits, scripts, spaces, marks, lines.
+_SAMPLE = (
+    "We'll cut THEY'RE 1234567 tokens.\n\n  Größe, e\u0301a\t日本語のテキスト, "
+    "مرحبا x=y*(z+1)!!\r\n\n   ▁ 🙂\n"
+)
 _TURN = "eot_token_id"  # ends what a model says in a chat
 _OF_LLAMA = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}  # if a file is silent
 _WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
@@ -117,3 +125,81 @@ def _byte_level(tokens: list[str], merges: list[str], name: str) -> Any:
     if name in _WORDS["composed"]:
         library.normalizer = normalizers.NFC()
     return library
+
+
+def tokenizer_metadata(
+    content: str, size: int, ids: Mapping[str, Any], starts: bool, template: str | None, file: str
+) -> dict[str, Value]:
+    """Return the metadata of a tokenizer.json, the inverse of `tokenizer_json`.
+
+    size: of the model's vocabulary. ids: of special tokens, as in config.json. starts: whether
+    the first of them is put before a text. template: a chat's.
+
+    UserError: llama.cpp has no such tokenizer, or cuts texts otherwise.
+    """
+    parsed = json.loads(content)
+    model, steps = parsed["model"], json.dumps([parsed["normalizer"], parsed["pre_tokenizer"]])
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", ())]
+    tokens, types = [f"[PAD{i}]" for i in range(size)], [_UNUSED] * size
+    for token, number in model["vocab"].items() if model["type"] == "BPE" else ():
+        is_byte = model.get("byte_fallback") and re.fullmatch("<0x..>", token)
+        kind = _UNKNOWN if token == model.get("unk_token") else _BYTE if is_byte else _NORMAL
+        tokens[number], types[number] = token, kind
+    for token in parsed["added_tokens"]:
+        if (number := token["id"]) < size and types[number] in (_NORMAL, _UNUSED):
+            tokens[number] = token["content"]
+            types[number] = _CONTROL if token["special"] else _USER_DEFINED
+    if '"ByteLevel"' in steps:
+        rule = _rule(parsed) if merges else "gpt-2"  # bytes are never merged, however they are cut
+        of_kind: dict[str, Value] = {"model": "gpt2", "pre": rule, "merges": merges}
+    else:
+        ranks: dict[str, int] = {}
+        for rank, merge in enumerate(merges):
+            ranks.setdefault(merge.replace(" ", ""), rank)
+        tokens = [  # those are found in texts, in which spaces are spaces
+            token.replace("▁", " ") if kind == _USER_DEFINED else token
+            for token, kind in zip(tokens, types, strict=True)
+        ]
+        scores = [-float(ranks.get(token, len(merges))) for token in tokens]
+        begins = '"Prepend"' in steps or '"first"' in steps or '"always"' in steps
+        of_kind = {"model": "llama", "pre": "default", "scores": scores, "add_space_prefix": begins}
+    begin, ends = ids.get("bos_token_id"), ids.get("eos_token_id")
+    end, *turn = ends if isinstance(ends, list) else [begin if ends is None else ends]
+    numbers = {"bos": begin, "eos": end, "pad": ids.get("pad_token_id")}
+    numbers["unk"] = types.index(_UNKNOWN) if _UNKNOWN in types else None
+    special = {_IDS[name]: number for name, number in numbers.items()}
+    special |= {_TURN: turn[0]} if turn else {}
+    given = {**of_kind, "tokens": tokens, "token_type": types, "add_bos_token": starts}
+    given |= {key: number for key, number in special.items() if number is not None}
+    metadata = {f"{_KEY}{key}": value for key, value in given.items()}
+    metadata |= {"tokenizer.chat_template": template} if template else {}
+    again = Tokenizer.from_str(tokenizer_json(metadata, file))
+    before = Tokenizer.from_str(content)
+    a, b = (each.encode(_SAMPLE, add_special_tokens=False).ids for each in (again, before))
+    if a != b:
+        raise UserError(f"{file}: llama.cpp has no tokenizer that cuts texts like this run's")
+    return metadata
+
+
+def _rule(parsed: Mapping[str, Any]) -> str:
+    """Return the name of the rule by which a byte-level tokenizer cuts a text into words."""
+    patterns = [*_cuts(parsed["pre_tokenizer"])]
+    kept = bool(parsed["model"].get("ignore_merges")), '"NFC"' in json.dumps(parsed["normalizer"])
+    for name, known in _PATTERNS.items():
+        if known == patterns and kept == (
+            name in _WORDS["whole_words"],
+            name in _WORDS["composed"],
+        ):
+            return name
+    return "default"
+
+
+def _cuts(step: Mapping[str, Any]) -> Iterator[str]:
+    for each in step.get("pretokenizers", ()):
+        yield from _cuts(each)
+    if step["type"] == "Split":
+        yield step["pattern"].get("Regex") or re.escape(step["pattern"]["String"])
+    if step["type"] == "Digits":
+        yield r"\p{N}"
+    if step["type"] == "ByteLevel" and step["use_regex"]:
+        yield from _PATTERNS["gpt-2"]
