@@ -65,7 +65,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def finish_replacing(folder: Path) -> None:
-    """Complete what a process killed in `replacing_folder` began; call it before reading `folder`.
+    """Complete what a process killed in `replacing_folder` began; call it before writing `folder`.
 
     Several processes may call this at once. If it raises OSError, nothing is lost.
     """
@@ -77,11 +77,6 @@ def finish_replacing(folder: Path) -> None:
             new.rename(folder)
     if os.path.lexists(folder):
         remove(old)
-
-
-def unfinished_replacements(parent: Path) -> list[Path]:
-    """Return the folders in `parent` that may need `finish_replacing`."""
-    return sorted(parent / old.stem[1:] for old in parent.glob(f".*{_OLD}"))
 
 
 def _siblings(folder: Path) -> tuple[Path, Path]:

@@ -1,20 +1,16 @@
 """Our folder in the user's cache directory, and the compiled programs in it."""
 
 import contextlib
-import glob
 import hashlib
 import os
 import re
 import warnings
 from pathlib import Path
-from typing import Any
 
 import jax
 
 _MAX_BYTES = 2**30
 _MIN_SECONDS = 0.3  # to compile: faster programs are not worth a file
-# JAX's warning, with the name of the program, which its entries' file names begin with.
-_UNUSABLE = re.compile(r"Error (?:read|writ)ing persistent compilation cache entry for '([^']+)'")
 
 
 def user_cache() -> Path:
@@ -36,36 +32,12 @@ def keep_compiled_programs() -> None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
         if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
             jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_SECONDS)
-        _delete_unusable_programs(folder)
-
-
-def _delete_unusable_programs(folder: Path) -> None:
-    """Delete damaged programs when JAX reads them, instead of showing its warning.
-
-    A process killed while writing an entry, or a full disk, leaves half of it. JAX compiles such a
-    program again, but never writes over a file, so it would warn about it at every start.
-    """
-    show = warnings.showwarning
-
-    def show_others(message: Warning | str, *arguments: Any, **settings: Any) -> None:
-        unusable = _UNUSABLE.match(str(message))
-        if unusable is None:
-            show(message, *arguments, **settings)
-            return
-        # The warning does not say which of the entries of that name it was: delete them all.
-        for path in folder.glob(f"{glob.escape(unusable[1])}-*"):
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-    warnings.filterwarnings("always", _UNUSABLE.pattern)  # also the second time
-    warnings.showwarning = show_others
+        # JAX compiles again what it cannot read, such as half an entry of a process that was killed
+        warnings.filterwarnings("ignore", "Error (read|writ)ing persistent compilation cache entry")
 
 
 def _prune(folder: Path) -> None:
-    """Delete the least recently used programs beyond 1 GiB.
-
-    With JAX_COMPILATION_CACHE_MAX_SIZE, JAX would warn about half-written entries at every start.
-    """
+    """Delete the least recently used programs beyond 1 GiB."""
     with contextlib.suppress(FileNotFoundError):  # another process deleted one first
         kept, files = 0, [path for path in folder.iterdir() if path.is_file()]
         for path in sorted(files, key=lambda path: -path.stat().st_atime):

@@ -143,7 +143,7 @@ def test_a_read_only_sweep_is_not_replaced(tmp_path, monkeypatch):
     run = RunDirectory(tmp_path)
     (run.evals / "mine").mkdir(parents=True)
     monkeypatch.setattr("os.access", lambda path, mode: path != run.evals / "mine")
-    refused = pytest.raises(UserError, match="evals/mine: is read-only; choose another name")
+    refused = pytest.raises(UserError, match="evals/mine: cannot be written; choose another name")
     with refused, run.lock_sweep("mine"):
         pytest.fail("it was locked")
 

@@ -78,16 +78,11 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
 
     base: in place of the one that its config names.
 
-    UserError: it is not plain LoRA, or the folder holds a model as well.
+    UserError: it is not plain LoRA.
     """
     path = folder / CONFIG
     if not path.is_file():
         return None
-    if models := sorted(folder.glob("model*.safetensors")):
-        raise UserError(
-            f"{folder}: holds an adapter ({CONFIG}) and a model ({models[0].name}); move one of "
-            "them to another folder"
-        )
     config = read_json(path)
     for key, value in config.items():
         is_plain = not value or value in ADAPTER["plain"].get(key, ())

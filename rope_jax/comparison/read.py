@@ -9,7 +9,6 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from rope_jax import sealed
 from rope_jax.comparison.groups import Sweep, without_seed
 from rope_jax.config.entries import SweepEntry, entry_settings
 from rope_jax.config.fit import FitConfig
@@ -49,9 +48,6 @@ def find_sweeps(paths: Sequence[Path], name: str | None) -> list[Path]:
 
 
 def _sweeps_of(path: Path, name: str | None) -> list[Path]:
-    absolute = Path(os.path.abspath(path))
-    if absolute.parent.name == "evals":
-        _finish(absolute)
     if not os.path.exists(path):
         raise UserError(f"{path}: no such folder")
     if _is_sweep(path):
@@ -61,8 +57,6 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
     evals = path / "evals"
     if not os.path.isdir(evals):
         raise UserError(f"{path}: is neither a run that was swept nor the folder of a sweep")
-    for folder in sealed.unfinished_replacements(evals):
-        _finish(folder)
     # A leading dot marks a folder being written or left by a killed process.
     there = sorted(p for p in evals.iterdir() if _is_sweep(p) and not p.name.startswith("."))
     if not there:
@@ -74,13 +68,6 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
         known = ", ".join(folder.name for folder in there)
         raise UserError(f"sweep: {path} has no sweep {name}; it has {known}")
     return chosen
-
-
-def _finish(folder: Path) -> None:
-    """Put a sweep's folder in place if the process that was replacing it was killed."""
-    advice = "a killed sweep left it under a temporary name; run this where it can be written"
-    with file_errors(folder, "put in place", advice):
-        sealed.finish_replacing(folder)
 
 
 def _is_sweep(folder: Path) -> bool:

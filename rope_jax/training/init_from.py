@@ -5,13 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
-import numpy as np
-from jaxtyping import Float
 
 from rope_jax.config.inherit import Source, find_source
 from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.sections import InitFrom
-from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.errors import UserError
@@ -101,7 +98,6 @@ def _check(
             f"init_from: the tokenizer of {source.run} is another one; leave the section tokenizer "
             "out, so that it is inherited"
         )
-    warn_of_weaker(program.config, warn, source)
     trained_on = None
     if (record := recorded_provenance(source.checkpoint)) is not None:
         check_config(record, source.config, source.step, f"init_from: {source.run / 'config.yaml'}")
@@ -112,39 +108,3 @@ def _check(
             f"init_from: {source.run} {trained}: what it has read may hold this run's test split, "
             "so that perplexities on it come out too low"
         )
-
-
-def warn_of_weaker(
-    config: TrainingConfig, warn: Callable[[str], None], source: Source | None = None
-) -> None:
-    """Warn of the first stage whose slowest pair is faster than one that was trained before.
-
-    That is by the source or an earlier stage. Pairs that do not rotate at all are left aside.
-    """
-    if not config.model.position.is_rotary:
-        return
-    stages = [(f"stages.{number}", config, number) for number in range(len(config.stages))]
-    if source is not None:
-        stages.insert(0, (str(source.run), source.config, source.config.stage_at(source.step)))
-    strongest, slowest, previous = "", np.zeros(1), None
-    for name, trained, number in stages:
-        scaling, wavelengths = trained.stage_scaling(number), _slowest_wavelengths(trained, number)
-        turns, wanted = np.broadcast_arrays(wavelengths, slowest)
-        if not (is_weaker := turns < 0.999 * wanted).any():
-            strongest, slowest = f"{scaling.type} of {name}", wavelengths
-        elif number == 0 or scaling != previous:
-            layer = int(is_weaker.argmax())
-            warn(
-                f"{name}: scaling {scaling.type} is weaker than {strongest}: the slowest pair "
-                f"turns once in {turns[layer]:,.0f} instead of {wanted[layer]:,.0f} tokens; leave "
-                "scaling out to keep that one, or give a larger factor"
-            )
-            return
-        previous = scaling
-
-
-def _slowest_wavelengths(config: TrainingConfig, stage: int) -> Float[np.ndarray, " L"]:
-    """Return each layer's longest wavelength 2π/θ in tokens, 0 if no pair rotates; L may be 1."""
-    scaling, length = config.stage_scaling(stage), config.stages[stage].length
-    inv_freq = config.rotary_layers.frequencies(scaling, length).inv_freq[:, 0]
-    return np.max(2 * np.pi / np.where(inv_freq > 0, inv_freq, np.inf), axis=-1)

@@ -30,7 +30,7 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import Log
 from rope_jax.session import Session, open_run
 from rope_jax.training.checkpoints import Checkpoints, newest_step
-from rope_jax.training.init_from import Start, start_from, warn_of_weaker
+from rope_jax.training.init_from import Start, start_from
 from rope_jax.training.loop import Trainer, TrainingProgress
 from rope_jax.training.memory import check_size, compile_stages
 from rope_jax.training.program import Program
@@ -73,8 +73,6 @@ def _train(session: Session) -> None:
     start = None
     if config.init_from is not None and not newest:
         start = start_from(config.init_from, program, corpus, session.warn)
-    elif not newest:
-        processes.on_first(lambda: warn_of_weaker(config, session.warn))
     _compile_after(newest, program, corpus, session)
     with contextlib.ExitStack() as stack:
         # last: a failure above writes nothing

@@ -1,6 +1,5 @@
 """The sweeps that a path stands for, and their results, which are read completely or refused."""
 
-import errno
 import re
 import shutil
 from pathlib import Path
@@ -42,29 +41,6 @@ def test_without_a_name_only_sweeps_that_all_runs_have_are_used(sweep_of):
     assert find_sweeps([one, two], None) == [one / "evals/a", two / "evals/a"]
     sweep_of("two", name="b", seed=1)
     assert len(find_sweeps([one, two], None)) == 4
-
-
-def test_a_sweep_whose_replacement_was_interrupted_is_put_in_place(sweep_of, monkeypatch):
-    run = sweep_of("one")
-    evals = run / "evals"
-    for path in (run, evals / "demo"):
-        (evals / "demo").rename(evals / ".demo.old")
-        shutil.copytree(evals / ".demo.old", evals / ".demo.new")
-        (evals / ".demo.new/new").touch()
-        assert find_sweeps([path], None) == [evals / "demo"]
-        assert (evals / "demo/new").exists()
-        assert [entry.name for entry in evals.iterdir()] == ["demo"]
-        (evals / "demo/new").unlink()
-    # which is reported if it cannot be done
-    (evals / "demo").rename(evals / ".demo.old")
-
-    def read_only(*_):
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(Path, "rename", read_only)
-    with pytest.raises(UserError, match=r"Read-only file system\); a killed sweep left it"):
-        find_sweeps([evals.parent], None)
-    assert (evals / ".demo.old/results.csv").exists()
 
 
 def test_written_results_are_read_back(sweep_of):

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.inherit import find_source, load_training, training_config
+from rope_jax.config.inherit import load_training, training_config
 from rope_jax.config.load import dump
 from rope_jax.config.resolve import resolve_run
 from rope_jax.config.tokenizer import FileTokenizerConfig
@@ -24,7 +24,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
-from rope_jax.training.init_from import Start, start_from, warn_of_weaker
+from rope_jax.training.init_from import Start, start_from
 from rope_jax.training.program import Program
 from rope_jax.training.run import train
 from rope_jax.training.step import TrainState
@@ -187,40 +187,6 @@ def test_other_texts_than_the_sources_are_warned_of(source: RunDirectory, tmp_pa
     said: list[str] = []
     begun(extended(source, data=data), said.append)
     assert said[0].startswith(f"init_from: {source.path} was trained on another corpus: what it")
-
-
-def test_a_weaker_scaling_than_before_is_warned_of(source: RunDirectory) -> None:
-    """The source has PI by 2, four pairs and base 10,000: the slowest turns in 2π · 1000 · 2."""
-
-    def warned(*scalings: Any, start: bool = False, lengths: tuple[int, ...] = ()) -> list[str]:
-        stages = [
-            {"steps": 1, "batch_size": 1, "seq_len": length, "scaling": scaling}
-            for scaling, length in zip(scalings, lengths or [64] * len(scalings), strict=True)
-        ]
-        made = training_config({"name": "run", "stages": stages}, "C.yaml")
-        said: list[str] = []
-        if start:
-            made = extended(source, stages=stages)
-            warn_of_weaker(made, said.append, find_source(made.init_from))  # type: ignore[arg-type]
-        else:
-            warn_of_weaker(made, said.append)
-        return said
-
-    pi, none = {"type": "pi", "factor": 4}, {"type": "none"}
-    (line,) = warned(pi | {"factor": 1.5}, start=True)
-    assert line.startswith(f"stages.0: scaling pi is weaker than pi of {source.path}: the slowest")
-    assert "the slowest pair turns once in 9,425 instead of 12,566 tokens" in line
-    (line,) = warned(none, start=True)
-    assert "6,283 instead of 12,566" in line
-    # at 64 tokens, four times L, dynamic_ntk scales by four
-    for strong in (pi | {"factor": 2}, {"type": "ntk", "factor": 4}, {"type": "dynamic_ntk"}):
-        assert warned(strong, start=True) == []
-    (line,) = warned(none, pi, None, none)
-    assert line.startswith("stages.3: scaling none is weaker than pi of stages.2: the slowest pair")
-    assert line.endswith("; leave scaling out to keep that one, or give a larger factor")
-    # windows of several lengths with one scaling, even one that depends on the length
-    for scaling in (none, {"type": "dynamic_ntk"}):
-        assert warned(scaling, None, None, lengths=(64, 256, 32)) == []
 
 
 def test_seeds_of_an_extension_are_one_experiment(source: RunDirectory) -> None:
