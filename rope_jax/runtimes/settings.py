@@ -42,6 +42,8 @@ _OWN_BASE = {
     *("gemma2", "gemma3_text", "olmo3", "cohere2", "exaone4", "llama4_text", "gpt_oss"),
 }
 """Types whose sliding layers have keys of their own in a GGUF file, which no flag replaces."""
+_M_IN_FILE = {*SOFTMAX_SCALED, "ministral3"}
+"""Types whose GGUF file says what m of YaRN is divided by."""
 _REL = 1e-6  # of frequencies in float32
 
 
@@ -220,7 +222,9 @@ def _llama_cpp(
         lacks = "has no flag that changes sliding layers, which these settings would change"
     elif len(kinds) != 1:
         lacks = "has no flags for only some of the layers that see the whole text"
-    elif any(x.wanted != x.own for x in layers) or own_type == "yarn":  # files may lack β and m
+    elif any(x.wanted != x.own for x in layers) or (
+        own_type == "yarn" and family.model_type not in _M_IN_FILE  # whose file may lack β and m
+    ):
         ((wanted, own),) = kinds
         if held := _TENSORS.get(own_type):
             note = f"applies these on top of the file's {held} ({own_type}), which no flag removes"
