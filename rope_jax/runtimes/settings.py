@@ -3,6 +3,7 @@
 Read from transformers 5.24, vLLM 0.25 (get_rope) and llama.cpp of November 2026 (llama_context).
 """
 
+import contextlib
 import itertools
 import json
 import math
@@ -38,6 +39,10 @@ _FLAGS = {
     "rope.scaling.yarn_beta_slow": "--yarn-beta-slow",
 }
 """The flag in place of each key of a GGUF file."""
+READ_DIVISORS = {
+    *("llama", "mistral", "granite", "granitemoe", "arcee", "exaone", "exaone4", "llama4_text"),
+}
+"""Types for which llama.cpp reads rope_freqs.weight."""
 _OWN_BASE = {
     *("gemma2", "gemma3_text", "olmo3", "cohere2", "exaone4", "llama4_text", "gpt_oss"),
 }
@@ -232,8 +237,16 @@ def _llama_cpp(
         if flags.get("--rope-freq-base") == own_rope.get("rope_theta"):
             flags.pop("--rope-freq-base", None)
         if not flags or ("--yarn-attn-factor" in flags and fixed):  # m is of all
-            lacks = "has no flags for these numbers; a GGUF file can hold them (rope-jax export)"
+            lacks = f"has no flags for these numbers, and {_in_file(wanted, family.model_type)}"
     return Runtime("llama.cpp", {} if lacks else {"-c": length} | flags, lacks or note)
+
+
+def _in_file(wanted: Rotation, model_type: str) -> str:
+    """Return whether a GGUF file can hold a rotation, in words."""
+    with contextlib.suppress(ValueError):
+        express(*wanted, ["rope_freqs"] if model_type in READ_DIVISORS else [])
+        return "needs a GGUF file that rope-jax export writes"
+    return f"reads none from a file of {model_type}"
 
 
 def _flags(wanted: Rotation, held: Rotation | None, length: int) -> dict[str, float | str]:

@@ -199,11 +199,14 @@ def _write(
     ]
     facts = {"entry": f"{measured.title}: {measured.loss}"}
     if measured.can_be_used:
-        words = ["rope-jax", "export", str(run.path), "MODEL", f"strategy={folder / STRATEGY}"]
-        source = f"`{shlex.join(words)}` writes it, with the settings of transformers"
-        if training.imported is not None:
-            source += f"; or what the run was imported from, `{training.imported.model}`"
-        sections += ["## MODEL", f"{source}."]
+        command = shlex.join(["rope-jax", "export", str(run.path)])
+        strategy = shlex.quote(f"strategy={folder / STRATEGY}")
+        sections += [
+            "## Weights",
+            f"`{command} MODEL {strategy}` writes a folder with the settings of transformers, "
+            f"`{command} NEW.gguf {strategy}` a GGUF file for which llama.cpp needs only `-c`. "
+            "The flags above are for a file of the model as it was trained.",
+        ]
         facts |= {runtime.name: _in_short(runtime) for runtime in runtimes}
     else:  # for the same reason
         facts["runtimes"] = f"each {runtimes[0].note}"

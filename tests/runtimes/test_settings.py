@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.config.load import validate
 from rope_jax.config.strategy import Strategy
@@ -18,7 +19,7 @@ from rope_jax.rope import RotaryLayers, Scaling, parse_scaling
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.hf.read import LENGTH
 from rope_jax.rope.strategies.over import over
-from rope_jax.runtimes.settings import _OWN_BASE, runtime_settings
+from rope_jax.runtimes.settings import _OWN_BASE, READ_DIVISORS, runtime_settings
 from tests.checkpoints.folders import config_of, golden_case
 from tests.training.conftest import tiny
 
@@ -146,6 +147,11 @@ def test_what_runtimes_lack(family: str, case: str, raw: dict[str, Any], lacks: 
     config = config_of(read_description(given, "config.json"))
     made = settings(config, parse_scaling(raw), 64, family)
     assert any(lacks in each.note for each in made.values() if not each.settings)
+
+
+def test_the_types_that_read_divisors() -> None:
+    reading = (each.model_type for each in ARCHITECTURES.values() if "rope_freqs" in each.reads)
+    assert {*reading} == READ_DIVISORS
 
 
 def vllm(

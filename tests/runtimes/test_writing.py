@@ -139,6 +139,10 @@ def test_the_settings_of_a_fit(training: TrainingConfig, tmp_path: Path) -> None
     printed = " ".join(said.file.getvalue().split())
     assert "entry fit mine, up to 64 tokens: 1.900 nats per token, −0.100 above trunc" in printed
     assert '"rope_type": "longrope", "short_factor": [4 numbers], "long_factor": [4' in printed
-    assert "llama.cpp none: it has no flags for these numbers; a GGUF file can hold them" in printed
+    assert "llama.cpp none: it has no flags for these numbers, and needs a GGUF file" in printed
+    assert (
+        f"strategy={folder / 'strategy.json'}` writes a folder"
+        in (folder / "settings.md").read_text()
+    )
     keys = json.loads((folder / "settings.json").read_text())["runtimes"]["vLLM"]["settings"]
     assert keys["--hf-overrides"]["rope_parameters"]["long_mscale"] == 1.0
