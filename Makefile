@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo extend tasks test test-all test-processors accelerator aot lint format generate schema docs tensorboard lock clean FORCE
+.PHONY: help setup demo copying tasks test test-all test-processors accelerator aot lint format generate schema docs tensorboard lock clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
@@ -32,7 +32,7 @@ demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores
 	$(BIN)/rope-jax sweep runs/demo --sweep configs/sweeps/demo.yaml
 	@echo 'Figure: runs/demo/evals/demo/curve.png. Training curves: make tensorboard RUNS=runs/demo'
 
-extend: $(VENV)/.runtime ## extend a model to which far text is worth something, in three ways (5 to 14 minutes)
+copying: $(VENV)/.runtime ## extend a model to which far text is worth something, in three ways (5 to 14 minutes)
 	$(BIN)/rope-jax grid configs/grids/copying.yaml
 	@echo 'Figure: comparisons/copying/comparison.png'
 

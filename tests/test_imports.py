@@ -40,6 +40,7 @@ LAYERS = (
     ("sweeps", "inspection"),
     ("fitting", "checkpoints", "planning"),
     ("runtimes",),
+    ("extending",),
     ("grids",),
     ("cli",),
     ("commands",),

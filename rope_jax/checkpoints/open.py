@@ -24,7 +24,7 @@ _PATTERNS = (
     *(*ACCOMPANYING, TOKENIZER, SENTENCEPIECE, INDEX, "model*.safetensors"),
     *(adapter.CONFIG, adapter.WEIGHTS),
 )
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
 def open_checkpoint(model: str, revision: str | None, base: str | None = None) -> CheckpointFiles:
@@ -64,7 +64,7 @@ def find_folder(model: str, revision: str | None) -> Path:
         if not os.path.isfile(os.path.join(folder, CONFIG)) and (found := _gguf_in(folder)):
             raise UserError(f"{model}: is a folder; name the file in it, such as {found[0]}")
         return Path(folder)
-    if os.path.exists(folder) or not _HUB_ID.fullmatch(model):
+    if os.path.exists(folder) or not HUB_ID.fullmatch(model):
         raise UserError(
             f"{model}: is neither a folder with a {CONFIG} nor the id (owner/name) of a model on "
             "the Hugging Face hub"
@@ -98,7 +98,7 @@ def is_checkpoint(model: str) -> bool:
         return True
     # runs/dmeo is a misspelt run, not a model of the owner "runs"
     is_there = os.path.exists(folder) or os.path.exists(os.path.dirname(folder) or ".")
-    return bool(_HUB_ID.fullmatch(model)) and not is_there
+    return bool(HUB_ID.fullmatch(model)) and not is_there
 
 
 def _gguf_in(folder: str) -> list[str]:

@@ -141,6 +141,7 @@ def fit(argv: list[str]) -> None:
     from rope_jax.sealed import code_hash
 
     code_hash()  # before most of what it covers is imported
+    from rope_jax.config.data import check_has_texts
     from rope_jax.config.fit import FitConfig
     from rope_jax.config.load import flow_yaml
 
@@ -150,7 +151,7 @@ def fit(argv: list[str]) -> None:
     from rope_jax.checkpoints.open import is_checkpoint
 
     if is_checkpoint(arguments.run):  # will be imported, which may take minutes
-        config.check_has_texts(arguments.run)
+        check_has_texts(config.data, arguments.run)
     run, training, console = cli.open_directory(arguments.run)
     from rope_jax.fitting.run import STRATEGY, fit_run
 
@@ -161,6 +162,38 @@ def fit(argv: list[str]) -> None:
     entries = flow_yaml(["trained", str(folder / STRATEGY)])
     words = f"name=fit-{config.name}", f"scalings={entries}"
     cli.print_next(cli.command_line("sweep", str(run.path), *words))
+
+
+def extend(argv: list[str]) -> None:
+    """Extend a model: sweep, fit, judge and export, in given minutes.
+
+    Measures ways to read LENGTH tokens against truncation to the model's window, says in three
+    sentences whether one is better, and writes the model for a runtime if so. The same command
+    continues, and repeats nothing.
+    """
+    from rope_jax.sealed import code_hash
+
+    code_hash()  # before most of what it covers is imported
+    from rope_jax.config.data import check_has_texts
+    from rope_jax.config.extend import ExtendConfig
+    from rope_jax.config.load import load
+
+    about = {"model": cli.RUN, "length": "tokens that it is to read, such as 32768"}
+    parser = cli.parser("MODEL LENGTH", extend.__doc__, ExtendConfig, **about)
+
+    def read(schema: Any, _: None, overrides: list[str]) -> ExtendConfig:
+        return load(schema, None, [f"length={cli.parse(parser, argv).length}", *overrides])
+
+    arguments, config = cli.read_config(parser, argv, read=read)
+    from rope_jax.checkpoints.open import is_checkpoint
+
+    if is_checkpoint(arguments.model):  # will be imported, which may take minutes
+        check_has_texts(config.data, arguments.model)
+    run, training, console = cli.open_directory(arguments.model)
+    from rope_jax.extending.run import extend_run
+    from rope_jax.report.comparison import page_line
+
+    cli.print_next(page_line(extend_run(run, training, config, console)))
 
 
 def plan(argv: list[str], devices: Sequence[Any] | None = None) -> None:
@@ -334,7 +367,7 @@ def import_(argv: list[str]) -> None:
 
 
 def export(argv: list[str]) -> None:
-    """Export a run as a folder that transformers loads, or as a GGUF file."""
+    """Export a run as a folder for transformers, or as a GGUF file."""
     from rope_jax.config.checkpoints import ExportConfig
     from rope_jax.devices.malloc import return_freed_memory
 
@@ -361,6 +394,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "compare": compare,
     "key-tokens": key_tokens,
     "fit": fit,
+    "extend": extend,
     "plan": plan,
     "show": show,
     "maps": maps,

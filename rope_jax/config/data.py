@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from rope_jax.config.tasks import AnyMixedTask
 from rope_jax.config.types import Fraction, Frozen, ListOf, PositiveInt
+from rope_jax.errors import UserError
 from rope_jax.rope.settings import single_error
 
 
@@ -94,6 +95,15 @@ class HubData(_Data):
     streaming: bool = Field(False, description="read only what is used; false: download all first")
 
 
+def check_has_texts(data: _Data | None, model: object) -> None:
+    """UserError unless texts are given, for a model that was imported without any."""
+    if data is None:
+        raise UserError(
+            f"data: {model} has no texts of its own; name some, such as "
+            "'data.files=[books/*.txt]' (or data.type=stdlib: Python's standard library)"
+        )
+
+
 def check_read_whole(data: _Data | None) -> None:
     """ValueError if texts of a sweep's own have keys of training: nothing is trained on them."""
     if data is None:
@@ -107,9 +117,16 @@ def check_read_whole(data: _Data | None) -> None:
             raise ValueError(f"data.{name}: all of these documents are read; remove it")
 
 
+def _with_type(data: object) -> object:
+    """Files without a type are of text; otherwise the source is Python's standard library."""
+    if not isinstance(data, dict):
+        return data
+    return {"type": "text" if "files" in data else "stdlib"} | data
+
+
 DataConfig = Annotated[
     Annotated[
         StdlibData | TextData | JsonLinesData | ParquetData | HubData, Field(discriminator="type")
     ],
-    BeforeValidator(lambda data: {"type": "stdlib"} | data if isinstance(data, dict) else data),
+    BeforeValidator(_with_type),
 ]

@@ -24,7 +24,6 @@ from rope_jax.config.types import (
     Weight,
     distinct,
 )
-from rope_jax.errors import UserError
 from rope_jax.rope.settings import single_error
 
 Learned = Literal[
@@ -122,13 +121,4 @@ class FitConfig(Frozen):
             raise ValueError(
                 f"targets: {self.targets:,} is too many for a window of {window:,} tokens; give "
                 f"at most {window // 2:,}"
-            )
-
-    def check_has_texts(self, model: object) -> None:
-        """UserError unless texts are given, for a model that was imported without any."""
-        if self.data is None:
-            raise UserError(
-                f"data: {model} has no texts of its own; name those to fit on, such "
-                "as data.type=text 'data.files=[books/*.txt]' (or data.type=stdlib: Python's "
-                "standard library)"
             )

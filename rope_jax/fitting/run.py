@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.config.data import StdlibData
+from rope_jax.config.data import StdlibData, check_has_texts
 from rope_jax.config.entries import AnyEntry, SweepEntry, entry_settings
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import dump, load
@@ -61,7 +61,7 @@ def fit_run(
                 f"{run.path}: its attention is {model.attention}, and a fit is for a softmax"
             )
         if training.imported is not None and training.data == StdlibData():  # an import's default
-            config.check_has_texts(run.path)
+            check_has_texts(config.data, run.path)
         saved = saved_steps(run.checkpoints)
         step = max(saved, default=0) if config.step is None else config.step
         if step in saved:  # before anything is loaded; others are refused when they are read

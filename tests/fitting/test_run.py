@@ -263,7 +263,7 @@ def test_texts_of_its_own_are_asked_for_and_have_to_be_long_enough(run, tmp_path
     # an imported model has none, unless they were named when it was imported
     imported = run[1].model_copy(update={"imported": Imported(model="a/b", identity="")})
     without = imported.model_copy(update={"data": StdlibData()})
-    says = f"^data: {run[0].path} has no texts of its own; name those to fit on, such as data.type"
+    says = f"^data: {run[0].path} has no texts of its own; name some, such as 'data.files"
     with pytest.raises(UserError, match=says):
         fitted((run[0], without), **QUICK | {"name": "imported"})
     assert not (run[0].fits / "imported").exists()

@@ -1,0 +1,1 @@
+"""One command from a model to the same model for longer texts."""
