@@ -321,34 +321,6 @@ def test_a_hub_that_cannot_be_read_is_reported(tmp_path, monkeypatch):
     assert_message(data, tmp_path, "data.id: cannot read c/d: the connection broke off")
 
 
-LINE = '{"text": "fine"}\n'
-
-
-@pytest.mark.parametrize(
-    ("kind", "content", "message"),
-    [
-        (TextData, b"ab\xe9", "data.files: {} is not UTF-8 (byte 2); save it as UTF-8"),
-        (JsonLinesData, LINE.encode() + b'{"text": "\xe9"}', "data.files: {}:2 is not JSON ('utf"),
-        (JsonLinesData, LINE + '["a"]', "data.files: {}:2 is not a JSON object; write one per"),
-        (JsonLinesData, '[{"text": ""}, 1]', "data.files: {}:1 is not a JSON object; write one"),
-        (JsonLinesData, '[{"text": ""}', "data.files: {} is not JSON (Expecting ',' delimiter: "),
-        (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 is of type int, not text"),
-        (JsonLinesData, '{\n "text": "a"\n}', "data.files: {}:1 is not JSON (Expecting "),
-        (JsonLinesData, '[{"text": []}]', "data.column: 'text' of {} has no text in its only re"),
-        (JsonLinesData, '{"text": [{"from": "human", "value": "a"}]}',
-         "data.column: 'text' of {}:1 is of type list, not text; name a column of texts, or"),
-        (JsonLinesData, '{"text": [{"role": "user", "content": [5]}]}',
-         "data.column: 'text' of {}:1: a message's content is of type int, not text"),
-        (JsonLinesData, '{"text": "\\ud800"}', "data.column: 'text' of {}:1 has half a character"),
-        (ParquetData, b"PAR1 is not enough PAR1", "data.files: {} is not Parquet: "),
-    ],
-)  # fmt: skip
-def test_bad_files_are_explained(tmp_path, kind, content, message):
-    path = tmp_path / "file"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert_message(kind(files=[str(path)]), tmp_path, message.format(path))
-
-
 def test_bad_patterns_are_explained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")

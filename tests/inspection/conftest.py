@@ -32,19 +32,3 @@ def show(folder, capsys, monkeypatch):
         return out, figures[0]
 
     return show
-
-
-@pytest.fixture
-def refused(folder, call):
-    """Return a function that calls a script which writes nothing, and returns its one line."""
-
-    def refused(script, words):
-        name = f"{script.__name__}.py"
-        before = set(folder.iterdir())
-        status, out, error = call(script, name, *words)
-        assert (status, out, error.count("\n")) == (2, "", 1)
-        assert error.startswith(f"{name}: ")
-        assert set(folder.iterdir()) == before
-        return error.removeprefix(f"{name}: ").rstrip("\n")
-
-    return refused

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from rope_jax.commands.main import maps as show_maps
 from rope_jax.commands.main import show as show_scaling
 from rope_jax.config.inspection import ScalingConfig, load_inspection
 from rope_jax.plots.style import assign_styles
@@ -129,33 +128,3 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
     path = folder / words[0] if words[0].endswith("yaml") else None
     wanted = load_inspection(ScalingConfig, path, [word for word in words if "=" in word])
     assert load_inspection(ScalingConfig, folder / "again.yaml", ()) == wanted
-
-
-@pytest.mark.parametrize(
-    ("script", "words", "message"),
-    [
-        (show_scaling, ["output=no/a.png"], "output: no is not a writable folder; name another"),
-        (show_scaling, ["nowhere.yaml"], "nowhere.yaml: no such file"),
-        (show_scaling, ["rotary_dim=7"], "overrides: rotary_dim: should be a multiple of 2, not 7"),
-        (show_scaling, ["base=1"],
-         "scalings: yarn-auto: base: yarn needs a base above 1 (all pairs turn alike at base 1)"),
-        (show_scaling, ["scalings=[trained]"],
-         "overrides: scalings: trained needs a training config; for a bare geometry write none"),
-        (show_scaling, ["scalings=[]"],
-         "scalings: a figure shows 1 to 12 curves, counting each kind of layer, not 0"),
-        (show_scaling, ["run.yaml", "rotary_dim=16"],
-         "run.yaml: rotary_dim: unknown key; did you mean rope.rotary_dim?"),
-        (show_maps, ["maps=[lm_infinit]"],
-         "overrides: maps.0.type: 'lm_infinit' is not one of rerope, "),
-        (show_maps, ["maps=[rerope, rerope]"],
-         "overrides: maps: rerope+window=auto occurs twice"),
-        (show_maps, ["maps=[{type: string, local: 64}]"],
-         "maps: string: local: 64 is more than shift 42; give at most 42"),
-        (show_maps, ["maps=[{type: far_frequencies, far: {type: explicit, factors: [1.0, 2.0]}}]"],
-         "maps: far_frequencies: factors: 2 numbers for the 32 pairs of rotary_dim 64"),
-        (show_maps, ["window=4096"], "overrides: length: 16,384 is more than 8,192"),
-        (show_maps, ["output=a.txt"], "overrides: output: should end in .png, .pdf or .svg, not"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_reported_in_one_line(refused, script, words, message):
-    assert refused(script, words).startswith(message)
