@@ -8,7 +8,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -136,12 +136,16 @@ class Placement:
         places = self._rows.addressable_devices_indices_map((rows,)).values()
         owned = [range(rows)[index[0]] for index in places if index]
         first, last = min(part.start for part in owned), max(part.stop for part in owned)
-        return jax.tree.map(
-            lambda leaf: jax.make_array_from_process_local_data(
-                self._rows, leaf, (rows, *leaf.shape[1:])
-            ),
-            build(slice(first, last)),
-        )
+
+        def spread(leaf: np.ndarray) -> jax.Array:
+            def of_device(index: Any) -> np.ndarray:
+                part = range(rows)[index[0]]
+                return leaf[part.start - first : part.stop - first]
+
+            # `make_array_from_process_local_data` takes three times as long
+            return jax.make_array_from_callback((rows, *leaf.shape[1:]), self._rows, of_device)
+
+        return jax.tree.map(spread, build(slice(first, last)))
 
     def gradient(
         self, loss: Callable[..., tuple[jax.Array, Tree]]
