@@ -65,10 +65,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def finish_replacing(folder: Path) -> None:
-    """Complete what a process killed in `replacing_folder` began; call it before writing `folder`.
-
-    Several processes may call this at once. If it raises OSError, nothing is lost.
-    """
+    """Complete what a process killed in `replacing_folder` began. OSError: nothing is lost."""
     new, old = _siblings(folder)
     if not os.path.lexists(old):
         return

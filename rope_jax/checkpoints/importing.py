@@ -24,7 +24,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.devices.window_memory import bytes_per_device
 from rope_jax.errors import UserError, file_errors, shortage_as
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sealed import finish_replacing, locked, replacing_folder, write_text
+from rope_jax.sealed import locked, replacing_folder, write_text
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.provenance import provenance_of
 from rope_jax.training.step import TrainState
@@ -109,7 +109,6 @@ def _published_start(files: CheckpointFiles, content: str) -> Start:
 
 def _is_imported(run: RunDirectory, training: TrainingConfig) -> bool:
     """Whether the run already holds this import. UserError if it holds something else."""
-    finish_replacing(run.path)
     if not run.path.exists():
         return False
     if not run.config_file.is_file():

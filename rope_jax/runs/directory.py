@@ -18,7 +18,7 @@ from rope_jax.data import chat
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
 from rope_jax.errors import UserError, file_errors
-from rope_jax.sealed import finish_replacing, locked, write_text
+from rope_jax.sealed import locked, write_text
 
 RUN_CONFIG = "run.yaml"
 """In a sweep's folder: the config of the run that was swept."""
@@ -92,7 +92,6 @@ class RunDirectory:
         busy = f"{folder}: another process is sweeping under this name; wait for it, or {advice}"
         try:
             with locked(self.evals / f".{name}.lock", busy):
-                finish_replacing(folder)
                 if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
                     raise UserError(f"{folder}: cannot be written; {advice}")
                 yield

@@ -30,7 +30,7 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import Log
 from rope_jax.session import Session, open_run
 from rope_jax.training.checkpoints import Checkpoints, newest_step
-from rope_jax.training.init_from import Start, start_from
+from rope_jax.training.init_from import start_from
 from rope_jax.training.loop import Trainer, TrainingProgress
 from rope_jax.training.memory import check_size, compile_stages
 from rope_jax.training.program import Program
@@ -88,7 +88,13 @@ def _train(session: Session) -> None:
         done, state = checkpoints.restore_newest(abstract_state, session.warn)
         if done < newest:  # a checkpoint is damaged, and more stages are left
             _compile_after(done, program, corpus, session)
-        processes.on_first(lambda: _record_environment(run, config, corpus, done, start))
+
+        def record() -> None:
+            if not done or run.recorded_corpus() is None:
+                origin = None if start is None else start.origin
+                run.write_environment(corpus.tokenizer.name, corpus, origin)
+
+        processes.on_first(record)
         if done >= config.last_step:
             already = f"{run.path}: already trained to step {config.last_step}"
             print_message(session.console, already)
@@ -113,15 +119,6 @@ def _train(session: Session) -> None:
             session.console.print(
                 f"validation loss {loss:.4f} nats per token, perplexity {perplexity:.3f}"
             )
-
-
-def _record_environment(
-    run: RunDirectory, config: TrainingConfig, corpus: Corpus, done: int, start: Start | None
-) -> None:
-    """Write environment.json, unless the run goes on after step `done` and has one."""
-    if not done or run.recorded_corpus() is None:
-        origin = None if start is None else start.origin
-        run.write_environment(corpus.tokenizer.name, corpus, origin)
 
 
 def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> None:
