@@ -182,7 +182,8 @@ def _positions(
         except ValueError as error:
             raise UserError(f"strategy: {error}") from None
         scaling, map_ = strategy.scaling, strategy.map
-        extended = training.geometry.train_length * (scaling.extension_factor or 0)
+        window = getattr(scaling, "window", training.geometry.train_length)  # of one over trained
+        extended = window * (scaling.extension_factor or 0)
         fitted = max(strategy.made_by.get("length", [round(extended)]))
     lost = [] if map_ is None else [f"the position map {map_.type}"]
     query_scale = scaling.query_scale
