@@ -5,10 +5,10 @@ python scripts/golden_checkpoints.py --add FAMILY MODELS.json  # more models, by
 python scripts/golden_checkpoints.py --keys             # tests/checkpoints/golden/config_keys.json
 python scripts/golden_checkpoints.py --check DIR [DIR …]  # what check_checkpoints.py wrote
 
-Needs an environment of its own, with torch (and gguf for GGUF files); the tests read the golden
+Needs an environment of its own, with torch; the tests read the golden
 files and need none of it:
 
-python -m venv /tmp/hf && /tmp/hf/bin/pip install numpy torch gguf transformers==5.24.0
+python -m venv /tmp/hf && /tmp/hf/bin/pip install numpy torch transformers==5.24.0
 /tmp/hf/bin/python scripts/golden_checkpoints.py --write
 
 --write: a golden file has the configs of its models, and weights follow from their names, so only
@@ -198,7 +198,7 @@ def write_keys() -> None:
 
 
 def check(folder: Path) -> bool:
-    """Compare tokens and NLLs of an exported model, or of a GGUF file; return whether they agree.
+    """Compare tokens and NLLs of an exported model; return whether they agree.
 
     folder: holds the model, text.txt, and nll.npz: the tokens of the text, and by length the NLL
     of each next token.
@@ -206,10 +206,8 @@ def check(folder: Path) -> bool:
     import torch
     from transformers import AutoTokenizer
 
-    files = [file.name for file in folder.glob("*.gguf")]
-    where = {"gguf_file": files[0]} if files else {}
-    model, ours = load(folder, **where), np.load(folder / "nll.npz")
-    tokenizer, tokens = AutoTokenizer.from_pretrained(folder, **where), ours["tokens"]
+    model, ours = load(folder), np.load(folder / "nll.npz")
+    tokenizer, tokens = AutoTokenizer.from_pretrained(folder), ours["tokens"]
     text = (folder / "text.txt").read_text(encoding="utf-8")
     agree = np.array_equal(tokenizer(text)["input_ids"], tokens)
     print(f"{folder}: {len(tokens):,} tokens, {'the same' if agree else 'others'} by transformers")
