@@ -113,8 +113,8 @@ def check_export(run: RunDirectory, strategy: str | None, out: Path) -> None:
     (out / "text.txt").write_bytes(text.encode())
     tokens = np.array([*tokenizer.bos_ids, *tokenizer.encode(text)], np.int32)
     nll = nll_of(run, strategy, tokens)
-    print(f"{out}, {nll.size:,} tokens: {nll.mean():.5f} nats per token")
-    np.savez(out / "nll.npz", tokens=tokens, **{str(nll.size): nll})
+    arrays: dict[str, Any] = {"tokens": tokens, str(nll.size): nll}
+    np.savez(out / "nll.npz", **arrays)
 
 
 def check_llama_cpp(
