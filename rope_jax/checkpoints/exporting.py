@@ -150,10 +150,10 @@ def _file(export: _Export, config: ExportConfig, out: Path, warn: Callable[[str]
         from rope_jax.checkpoints.gguf.tokenizer import tokenizer_metadata
         from rope_jax.checkpoints.gguf.writing import copied, model_of
     if training.imported and config.outtype is None and is_gguf(training.imported.model):
-        copy = copied(Path(training.imported.model).expanduser(), training, scaling, length)
-        return copy.about, copy.write
+        contents = copied(Path(training.imported.model).expanduser(), training, scaling, length)
+        return contents.about, contents.write
     given = training, scaling, length, export.vocab_size, export.shapes, config.family
-    model, kind = model_of(*given), config.outtype or _OUTTYPES[training.model.param_dtype]
+    model, outtype = model_of(*given), config.outtype or _OUTTYPES[training.model.param_dtype]
     ids, bos = _special_ids(training, export.tokenizer, export.original), export.tokenizer.bos_ids
     if len(bos) > 1:
         raise UserError(f"tokenizer.bos: llama.cpp puts one token before a text, not {len(bos)}")
@@ -162,10 +162,8 @@ def _file(export: _Export, config: ExportConfig, out: Path, warn: Callable[[str]
     template = export.original.get(TEMPLATE, template)
     content, size = export.tokenizer.json(), export.vocab_size
     tokens = tokenizer_metadata(content, size, ids, bool(bos), template, str(out))
-    return (
-        f"{model.name} of llama.cpp, {kind}, {json.dumps(model.rope.keys)}",
-        lambda new: model.written(export.read(), kind, tokens).write(new),
-    )
+    contents = model.written(export.read, outtype, tokens)
+    return contents.about, contents.write
 
 
 def _positions(

@@ -130,7 +130,8 @@ def metadata_of(
         types = config.get("layer_types", ())
         given["attention.sliding_window_pattern"] = [kind != FULL for kind in types]
     known = {f"{name}.{key}": value for key, value in given.items() if f"{{arch}}.{key}" in _KNOWN}
-    return {key: value for key, value in known.items() if value is not None}
+    about = {"general.architecture": name} | known
+    return {key: value for key, value in about.items() if value is not None}
 
 
 def config_of(

@@ -1,7 +1,7 @@
 """A run as a GGUF file: a copy of the one that it was imported from, or its weights anew."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,8 +81,8 @@ def copied(source: Path, training: TrainingConfig, scaling: Scaling, length: int
             new |= {f"{name}.{key}": value for key, value in rope.keys.items()}
             metadata = {key: header.metadata[key] for key in entries} | new
             rows = header.tensors["token_embd.weight"].shape[0]
-            read = _read_back(metadata, tensors, rope, rows, str(source))
-            _check_layers(read, training, scaling, length)
+            wanted = training, scaling, length
+            _read_back(metadata, tensors, rope, rows, str(source), *wanted)
         except ValueError as error:
             raise UserError(f"strategy: {name} of llama.cpp cannot express it: {error}") from None
         tensors |= _shaped(rope)
@@ -102,11 +102,12 @@ class Model(NamedTuple):
     rope: Rope
     tensors: dict[str, Tensor]
 
-    def written(self, params: Params, outtype: str, tokens: Mapping[str, Value]) -> Contents:
-        """Return a file with the model's weights. outtype: f32, f16, bf16 or q8_0."""
+    def written(
+        self, read: Callable[[], Params], outtype: str, tokens: Mapping[str, Value]
+    ) -> Contents:
+        """Return a file with the weights that `read` returns. outtype: f32, f16, bf16 or q8_0."""
         kind = Kind[outtype.upper()]
         metadata: dict[str, Value] = {
-            "general.architecture": self.name,
             "general.quantization_version": gguf.GGML_QUANT_VERSION,
             "general.file_type": _FILE_TYPES[kind],
             **self.metadata,
@@ -116,7 +117,7 @@ class Model(NamedTuple):
         shaped = {name: (tensor.shape, kinds[name]) for name, tensor in self.tensors.items()}
 
         def data() -> Iterator[NDArray[Any]]:
-            leaves = flatten_dict(params, sep="/")
+            leaves = flatten_dict(read(), sep="/")
             for name, tensor in self.tensors.items():
                 stopping.check()
                 array = joined(tensor, leaves).astype(np.float32)
@@ -125,7 +126,8 @@ class Model(NamedTuple):
             yield from self.rope.tensors.values()
 
         entries = [entry(key, value) for key, value in metadata.items()]
-        return Contents(self.name, entries, shaped | _shaped(self.rope), data())
+        about = f"{self.name} of llama.cpp, {outtype}, {json.dumps(self.rope.keys)}"
+        return Contents(about, entries, shaped | _shaped(self.rope), data())
 
 
 def model_of(
@@ -156,16 +158,15 @@ def model_of(
             rope = _rope_of(training, scaling, architecture)
             metadata = metadata_of(name, architecture, config, training.geometry.rotary_dim)
             metadata |= {f"{name}.{key}": value for key, value in rope.keys.items()}
-            given = metadata | {"general.architecture": name}
-            if architecture_of(given, name)[1] != architecture:
+            if architecture_of(metadata, name)[1] != architecture:
                 continue  # it is of a variant
             tensors = tensors_of(named_rows(name, family.rows(model)), shapes_of(shapes))
-            read = _read_back(given, tensors, rope, vocab_size, name)
+            wanted = training, scaling, length
+            read = _read_back(metadata, tensors, rope, vocab_size, name, *wanted)
             expected = read_description(config, name).model
             for field in expected.keys() - {"initializer_range"}:
                 if expected[field] != read.model.get(field):
                     raise ValueError(f"no {field} {expected[field]}")
-            _check_layers(read, training, scaling, length)
             return Model(name, architecture, config, metadata, rope, tensors)
         except (UserError, ValueError) as error:
             reasons.setdefault(str(error), name)
@@ -222,17 +223,15 @@ def _rope_of(training: TrainingConfig, scaling: Scaling, architecture: Architect
 
 
 def _read_back(
-    metadata: Mapping[str, Any], tensors: Mapping[str, object], rope: Rope, rows: int, file: str
-) -> Description:
-    """Return the model that a file describes, as an import reads it."""
+    metadata: Mapping[str, Any], tensors: Mapping[str, object], rope: Rope, rows: int, file: str,
+    training: TrainingConfig, scaling: Scaling, length: int,
+) -> Description:  # fmt: skip
+    """Return the model that a file describes, as an import reads it.
+
+    ValueError unless its layers rotate and see as much as those of the run.
+    """
     config = config_of(metadata, tensors, rope.tensors, rows, file, lambda warning: None)
-    return read_description(config, file)
-
-
-def _check_layers(
-    read: Description, training: TrainingConfig, scaling: Scaling, length: int
-) -> None:
-    """ValueError unless the layers that were read rotate and see as much as those of the run."""
+    read = read_description(config, file)
     raw = {
         "name": "read",
         "model": read.model,
@@ -252,6 +251,7 @@ def _check_layers(
         for x, y in (*pairs, tuple(scales)):
             if not np.allclose(x, y, rtol=1e-5, atol=1e-20):
                 raise ValueError("its layers differ otherwise than llama.cpp's do")
+    return read
 
 
 def _seen(training: TrainingConfig, length: int) -> list[list[int]]:
