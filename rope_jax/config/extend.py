@@ -33,5 +33,6 @@ class ExtendPlan(Frozen):
     """What an extension does; decided once, so that the same command resumes it."""
 
     asked: ExtendConfig
+    screening: SweepConfig | None = Field(None, description="leaves the best candidate alone")
     sweep: SweepConfig
     fit: FitConfig | None = Field(None, description="without its start, the best formula")

@@ -12,10 +12,12 @@ from rope_jax.checkpoints.open import HUB_ID, is_gguf
 from rope_jax.config.extend import ExtendPlan
 from rope_jax.config.load import dump_yaml, flow_yaml, parse_yaml
 from rope_jax.config.training import TrainingConfig
+from rope_jax.extending.planning import SCREENING
 from rope_jax.extras import needs_extra
 from rope_jax.report.table import escape_markdown
 from rope_jax.results.files import SweepTables
 
+CARD = "README.md"
 _FRONT_MATTER = re.compile(r"---\n(.*?)\n---\n", re.DOTALL)
 _TITLE, _HEADING = re.compile(r"# .*\n+"), re.compile("^##(?= )", re.MULTILINE)
 
@@ -25,13 +27,16 @@ def model_card(
     plan: ExtendPlan,
     tables: SweepTables,
     sentences: list[str],
-    texts_of: tuple[Path, Path],
+    evals: Path,
 ) -> str:
-    """Return the card as Markdown, with the keys that the hub reads above it.
+    """Return the card as Markdown, with the keys that the hub reads above it; evals: the sweep's.
 
-    texts_of: the sweep's tables (results.md) and the settings of runtimes (settings.md).
+    It has the sweep's tables, results.md, and the settings of runtimes, settings.md.
     """
-    results, settings = (_TITLE.sub("", path.read_text("utf-8"), 1) for path in texts_of)
+    files = evals / "results.md", evals / "settings.md"
+    results, settings = (
+        _HEADING.sub("###", _TITLE.sub("", file.read_text("utf-8"), 1)) for file in files
+    )
     asked, newest, row = plan.asked, tables.checkpoints[0], tables.rows[0]
     data = asked.data or training.data
     imported = "" if training.imported is None else f", imported from `{training.imported.model}`"
@@ -42,6 +47,7 @@ def model_card(
         f"{row.corpus}",
         f"windows: {row.tokens:,} scored tokens in {row.documents:,} documents, seed "
         f"{plan.sweep.seed}; the same tokens at every length and for every candidate",
+        *([f"screening: {SCREENING} other windows chose the candidate"] if plan.screening else []),
         f"fit: {'none' if plan.fit is None else _written(plan.fit, 'data')}",
         f"versions: rope-jax {__version__}, {packages}",
     ]
@@ -51,11 +57,11 @@ def model_card(
             f"# {escape_markdown(training.name)} for {asked.length:,} tokens\n",
             *(f"{escape_markdown(sentence)}\n" for sentence in sentences),
             "## Measured\n",
-            _HEADING.sub("###", results),
+            results,
             "## How\n",
             *(f"* {fact}" for fact in facts),
             "\n## Settings\n",
-            _HEADING.sub("###", settings),
+            settings,
         ]
     )
 

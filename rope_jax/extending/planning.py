@@ -1,10 +1,11 @@
 """Decide what an extension measures: candidates, lengths, and as many texts as time allows."""
 
+import itertools
 import math
 from collections.abc import Iterator
 
 from rope_jax.config.data import StdlibData
-from rope_jax.config.entries import SweepEntry, Trained, TrainedEntry, parse_entries
+from rope_jax.config.entries import SweepEntry, Trained, parse_entries
 from rope_jax.config.extend import ExtendConfig, ExtendPlan
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.sweep import SweepConfig
@@ -12,16 +13,20 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration
 from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.errors import UserError
-from rope_jax.evaluation.plan import check_entries
 from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.protocols.base import RELIABLE_UNITS
+from rope_jax.results.files import SweepTables
 from rope_jax.sweeps.model import EvalModel
 from rope_jax.sweeps.resolve import resolve_run_sweep
 
 FORMULAS = ("yarn", "ntk", "llama3", "pi")
 """Strategies with a fixed factor that transformers, vLLM or llama.cpp can read with."""
-_SIZES = ((64, 8), (32, 4), (RELIABLE_UNITS, 3), (10, 2), (5, 1))
-"""Scored windows at each length, one per document where those suffice, and passkeys per depth."""
+SCREENING = 4
+"""Windows at the length alone, by which a screening chooses the candidate that is measured."""
+_SIZES = ((64, 8, False), (32, 4, False), (RELIABLE_UNITS, 3, False), (RELIABLE_UNITS, 3, True),
+          (10, 2, True))  # fmt: skip
+"""Scored windows at each length, one per document where those suffice, passkeys per depth, and
+whether a screening saves measuring all candidates like that. The best come first."""
 
 
 def check_model(training: TrainingConfig, trained: Trained, length: int) -> None:
@@ -49,37 +54,24 @@ def shortlist(
 ) -> tuple[SweepEntry, ...]:
     """Return the candidates: the model as it is, its own scaling continued, and formulas.
 
-    Factors are fixed, because a runtime does not know how long a text will become. UserError: no
-    formula fits the model.
+    Factors are fixed, because a runtime does not know how long a text will become.
     """
     s, own = asked.length / trained.window, trained.scaling
+    continued = s * (own.extension_factor or 1.0)
     if asked.scalings is not None:
-        fixed = (_fixed(entry, s, trained) for entry in asked.scalings)
-        return parse_entries(*(entry.model_dump(exclude_none=True) for entry in fixed))
+        return tuple(
+            entry.model_copy(update={"factor": continued if entry.type == "trained" else s})
+            if entry.factor_is_auto
+            else entry
+            for entry in asked.scalings
+        )
     is_plain = own.type == "none" and training.geometry.train_length == trained.window
     over = {} if is_plain else {"over": "trained"}
-    entries = parse_entries(
-        {"type": "trained", "factor": s * (getattr(own, "factor", None) or 1.0)},
+    return parse_entries(
+        "trained",
+        *([{"type": "trained", "factor": continued}] if own.has_extension_factor() else []),
         *({"type": name, "factor": s, **over} for name in FORMULAS),
     )
-    layers, fitting, errors = training.rotary_layers, list[SweepEntry](), list[UserError]()
-    for entry in entries:
-        try:
-            check_entries((entry,), layers, trained, asked.length)
-            fitting.append(entry)
-        except UserError as error:
-            errors.append(error)
-    if not fitting:
-        raise errors[-1]
-    return (TrainedEntry(), *fitting)
-
-
-def _fixed(entry: SweepEntry, factor: float, trained: Trained) -> SweepEntry:
-    if not entry.factor_is_auto:
-        return entry
-    if isinstance(entry, TrainedEntry):
-        factor *= getattr(trained.scaling, "factor", None) or 1.0
-    return entry.model_copy(update={"factor": factor})
 
 
 def lacks_for_fit(asked: ExtendConfig) -> str:
@@ -92,76 +84,90 @@ def lacks_for_fit(asked: ExtendConfig) -> str:
     return "the texts have no splits; name data.files.train, data.files.validation and .test"
 
 
+def best_candidate(config: SweepConfig, tables: SweepTables, length: int) -> SweepEntry:
+    """Return the entry with the lowest loss at a length, but for the model as it is."""
+    losses = {row.name: row.nll for row in tables.rows if row.length == length}
+    candidates = (entry for entry in config.scalings if not entry.is_baseline)
+    return min(candidates, key=lambda entry: losses[entry.label])
+
+
 def make_plan(asked: ExtendConfig, loaded: EvalModel, step: int) -> tuple[ExtendPlan, float]:
     """Return the plan with as many texts as `minutes` allow, and the seconds that it takes here.
 
-    A fit is in it if it was asked for, or if it leaves time for reliable intervals.
-
     UserError: not even the fewest texts can be read in that time, or none is long enough.
     """
-    training, length = loaded.training, asked.length
-    trained = training.trained_at(step)
-    texts = loaded.corpus.test.texts()
-    long_enough = sum(len(text) >= length for text in texts)
+    plan, seconds = None, math.inf
+    for plan in _plans(asked, loaded, step):
+        seconds = _seconds(plan, loaded, step)
+        if seconds <= 60 * asked.minutes:
+            return plan, seconds
+    assert plan is not None
+    raise UserError(
+        f"minutes: {asked.minutes:g} are too few for {plan.sweep.max_documents} windows of "
+        f"{asked.length:,} tokens and {len(plan.sweep.scalings)} candidates, which take "
+        f"{describe_duration(seconds)} here; give minutes={math.ceil(seconds / 60)}, fewer "
+        "scalings or a shorter LENGTH"
+    )
+
+
+def _plans(asked: ExtendConfig, loaded: EvalModel, step: int) -> Iterator[ExtendPlan]:
+    """Yield what could be done, the best first; with a fit where it was asked for or is an extra.
+
+    It is an extra where enough windows are measured beside it for reliable intervals.
+    """
+    trained, texts = loaded.training.trained_at(step), loaded.corpus.test.texts()
+    long_enough = sum(len(text) >= asked.length for text in texts)
     if not long_enough:
         raise UserError(
-            f"data: none of the {len(texts):,} documents has the {length:,} tokens of LENGTH; the "
-            f"longest has {max(map(len, texts), default=0):,}"
+            f"data: none of the {len(texts):,} documents has the {asked.length:,} tokens of "
+            f"LENGTH; the longest has {max(map(len, texts), default=0):,}"
         )
-    entries, fit, flops = shortlist(asked, training, trained), None, math.inf
-    if asked.fit is not False and not lacks_for_fit(asked):
-        fit = _fit_config(asked)
-    speed = reached_flops(peak_flops()[0])
-    for windows, passkeys, is_fitted in _choices(asked.fit, fit):
-        sweep = _sweep_config(asked, loaded, trained, entries, (windows, passkeys), long_enough)
-        resolved = resolve_run_sweep(sweep, training, [step])
-        flops = loaded.flops(loaded.plan(resolved, texts, step))
-        if is_fitted and fit is not None:
-            flops += flops / len(entries) + _fit_flops(fit, loaded, trained.window)
-        if flops <= 60 * asked.minutes * speed:
-            plan = ExtendPlan(asked=asked, sweep=sweep, fit=fit if is_fitted else None)
-            return plan, flops / speed
-    least = math.ceil(flops / speed / 60)
-    raise UserError(
-        f"minutes: {asked.minutes:g} are too few for {_SIZES[-1][0]} windows of {length:,} tokens "
-        f"with {len(entries)} candidates, which take {describe_duration(flops / speed)} here; give "
-        f"minutes={least}, fewer scalings or a shorter LENGTH"
-    )
+    # the second is halfway from the window to the start: all are further back than the window
+    depths = [0.0, round((1 - trained.window / asked.length) / 2, 3)]
+    passkey = "passkey" if loaded.training.tokenizer.type == "bytes" else "passkey_text"
+    settings = {
+        "name": f"extend-{asked.length}",
+        "lengths": lengths_to(trained.window, asked.length),
+        "scalings": shortlist(asked, loaded.training, trained),
+        "data": asked.data,
+        "show": "above_truncation",
+    }
+    can_fit = asked.fit is not False and not lacks_for_fit(asked)
+    fits = [*([_fit_config(asked)] if can_fit else []), *([] if asked.fit else [None])]
+    for fit, (windows, samples, is_screened) in itertools.product(fits, _SIZES):
+        if fit is not None and windows < RELIABLE_UNITS and not asked.fit:
+            continue
+        task = {"task": passkey, "name": "passkey", "samples": samples, "depths": depths}
+        blocks = math.ceil(windows / min(windows, long_enough))
+        size = {"max_documents": windows, "max_blocks": blocks, "tasks": [task]}
+        sweep = SweepConfig.model_validate(settings | size)
+        screening = _screening_of(sweep) if is_screened else None
+        yield ExtendPlan(asked=asked, screening=screening, sweep=sweep, fit=fit)
 
 
-def _choices(asked: bool | None, fit: FitConfig | None) -> Iterator[tuple[int, int, bool]]:
-    """Yield numbers of windows and passkeys, and whether there is a fit, the best ones first."""
-    if fit is not None:
-        yield from ((n, k, True) for n, k in _SIZES if asked or n >= RELIABLE_UNITS)
-    if not asked:
-        yield from ((n, k, False) for n, k in _SIZES)
+def _screening_of(sweep: SweepConfig) -> SweepConfig:
+    """Return a sweep at the longest length alone, of few other windows and without passkeys."""
+    *_, longest = sweep.lengths or ()
+    few = {"lengths": (longest,), "max_documents": SCREENING, "max_blocks": 1, "tasks": ()}
+    name = {"name": f"{sweep.name}-screening", "show": "nats", "seed": 1}
+    return sweep.model_copy(update=name | few)
 
 
-def _sweep_config(
-    asked: ExtendConfig,
-    loaded: EvalModel,
-    trained: Trained,
-    entries: tuple[SweepEntry, ...],
-    size: tuple[int, int],
-    long_enough: int,
-) -> SweepConfig:
-    windows, samples = size
-    # all of them further back than the window is long
-    deepest = round((1 - trained.window / asked.length) / 2, 3)
-    task = "passkey" if loaded.training.tokenizer.type == "bytes" else "passkey_text"
-    passkey = {"task": task, "name": "passkey", "samples": samples, "depths": [0.0, deepest]}
-    return SweepConfig.model_validate(
-        {
-            "name": f"extend-{asked.length}",
-            "lengths": lengths_to(trained.window, asked.length),
-            "scalings": entries,
-            "tasks": [passkey],
-            "data": asked.data,
-            "max_documents": windows,
-            "max_blocks": math.ceil(windows / min(windows, long_enough)),
-            "show": "above_truncation",
-        }
-    )
+def _seconds(plan: ExtendPlan, loaded: EvalModel, step: int) -> float:
+    """Return about how long a plan takes on this machine."""
+    training, texts = loaded.training, loaded.corpus.test.texts()
+
+    def flops_of(sweep: SweepConfig) -> float:
+        return loaded.flops(loaded.plan(resolve_run_sweep(sweep, training, [step]), texts, step))
+
+    entries = plan.sweep.scalings[: 2 if plan.screening else None]
+    flops = flops_of(plan.sweep.model_copy(update={"scalings": entries}))
+    if plan.fit is not None:
+        window = training.trained_at(step).window
+        flops += flops / len(entries) + _fit_flops(plan.fit, loaded, window)
+    if plan.screening is not None:
+        flops += flops_of(plan.screening)
+    return flops / reached_flops(peak_flops()[0])
 
 
 def _fit_config(asked: ExtendConfig) -> FitConfig:

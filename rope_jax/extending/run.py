@@ -1,6 +1,6 @@
 """Extend a model: sweep candidates, fit, judge, and write what is better for a runtime."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -11,8 +11,9 @@ from rope_jax.comparison.curves import compare
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.data import StdlibData, check_has_texts
-from rope_jax.config.entries import SweepEntry, parse_entries
+from rope_jax.config.entries import SweepEntry, TrainedEntry, parse_entries
 from rope_jax.config.extend import ExtendConfig, ExtendPlan
+from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import dump, load
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.strategy import read_strategy
@@ -26,8 +27,14 @@ from rope_jax.console import (
     print_wrapped,
 )
 from rope_jax.errors import UserError
-from rope_jax.extending.card import model_card
-from rope_jax.extending.planning import check_model, lacks_for_fit, make_plan
+from rope_jax.extending.card import CARD, model_card
+from rope_jax.extending.planning import (
+    SCREENING,
+    best_candidate,
+    check_model,
+    lacks_for_fit,
+    make_plan,
+)
 from rope_jax.extending.verdict import is_below_truncation, passkeys_found, verdict
 from rope_jax.fitting.run import STRATEGY, fit_run
 from rope_jax.report.comparison import write_comparison
@@ -35,11 +42,9 @@ from rope_jax.results.files import SweepTables
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runtimes.writing import write_sweep_settings
 from rope_jax.sealed import write_text
-from rope_jax.session import Session, open_run
+from rope_jax.session import open_run
 from rope_jax.sweeps.model import expected_steps, load_model
 from rope_jax.sweeps.run import sweep_run
-
-_PLAN, CARD = "plan.yaml", "README.md"
 
 
 def extend_run(
@@ -49,35 +54,117 @@ def extend_run(
 
     The same call continues what was stopped, and repeats nothing. Raises UserError, or Stopped.
     """
-    folder, out = run.path / f"extend-{asked.length}", _output(run, asked)
-    (step,) = expected_steps(run, None)
-    check_model(training, training.trained_at(step), asked.length)
-    if training.imported is not None and training.data == StdlibData():
-        check_has_texts(asked.data, run.path)
-    if asked.fit and (lacks := lacks_for_fit(asked)):
-        raise UserError(f"fit: {lacks}")
-    measured = asked.model_copy(update={"export": None, "out": None})
-    plan = _decided(folder / _PLAN, run, training, measured, step, console)
-    config, tables = sweep_run(run, training, plan.sweep, console)
-    if plan.fit is not None and (fitted := _fitted(run, training, plan, config, tables, console)):
-        sweep = plan.sweep.model_copy(update={"scalings": (*plan.sweep.scalings, *fitted)})
-        config, tables = sweep_run(run, training, sweep, console)
-    write_sweep_settings(run, training, config, tables, console)
-    below = _conclude(folder, run, training, plan, tables, console)
-    if below if asked.export is None else asked.export:
-        _export(run, run.evals / config.name / STRATEGY, out, folder / CARD, console)
-    else:
-        more = "" if below else "; export=true writes it all the same"
-        print_message(console, f"no model was written{more}")
-    return folder
-
-
-def _output(run: RunDirectory, asked: ExtendConfig) -> Path:
-    """Return what the model is written to; UserError if something else is there."""
+    extension = _Extension(run, training, asked, console)
     out = Path(asked.out or run.path.with_name(f"{run.path.name}-{asked.length}")).expanduser()
     if out.exists() and not _strategy_beside(out).exists():
         raise UserError(f"out: {out} exists, and no extension wrote it; name another with out=")
-    return out
+    plan = extension.plan()
+    config, tables = extension.measure(plan)
+    write_sweep_settings(run, training, config, tables, console)
+    is_better = extension.judge(plan, tables)
+    if is_better if asked.export is None else asked.export:
+        extension.export(out, run.evals / config.name / STRATEGY)
+    else:
+        more = "" if is_better else "; export=true writes it all the same"
+        print_message(console, f"no model was written{more}")
+    return extension.folder
+
+
+@dataclass(frozen=True)
+class _Extension:
+    run: RunDirectory
+    training: TrainingConfig
+    asked: ExtendConfig
+    console: Console
+
+    @property
+    def folder(self) -> Path:
+        return self.run.path / f"extend-{self.asked.length}"
+
+    def plan(self) -> ExtendPlan:
+        """Return the plan of an earlier call with the same settings, or a new one."""
+        run, training, file = self.run, self.training, self.folder / "plan.yaml"
+        asked = self.asked.model_copy(update={"export": None, "out": None})
+        (step,) = expected_steps(run, None)
+        check_model(training, training.trained_at(step), asked.length)
+        if training.imported is not None and training.data == StdlibData():
+            check_has_texts(asked.data, run.path)
+        if asked.fit and (lacks := lacks_for_fit(asked)):
+            raise UserError(f"fit: {lacks}")
+        if file.exists() and (plan := load(ExtendPlan, file)).asked == asked:
+            return plan
+        short = "LENGTH: there is not enough memory; end other programs, or give less"
+        with open_run(run, training, self.console, out_of_memory=short) as session:
+            plan, seconds = make_plan(asked, load_model(session, asked.data, "test"), step)
+            print_overview(self.console, *_overview(plan, training.name, seconds))
+        file.parent.mkdir(exist_ok=True)
+        write_text(file, dump(plan))
+        return plan
+
+    def measure(self, plan: ExtendPlan) -> tuple[SweepConfig, SweepTables]:
+        """Sweep, fit, and sweep what was fitted; return the last sweep."""
+        sweep, length = plan.sweep, self.asked.length
+        if plan.screening is not None:
+            best = best_candidate(*self._swept(plan.screening), length)
+            sweep = sweep.model_copy(update={"scalings": (TrainedEntry(), best)})
+        config, tables = self._swept(sweep)
+        if plan.fit is not None:
+            fitted = self._fitted(plan.fit, best_candidate(config, tables, length))
+            if fitted is not None:
+                more = parse_entries({"type": str(fitted), "name": "fitted"})
+                sweep = sweep.model_copy(update={"scalings": (*sweep.scalings, *more)})
+                config, tables = self._swept(sweep)
+        return config, tables
+
+    def _swept(self, config: SweepConfig) -> tuple[SweepConfig, SweepTables]:
+        return sweep_run(self.run, self.training, config, self.console)
+
+    def _fitted(self, fit: FitConfig, start: SweepEntry) -> Path | None:
+        """Return the strategy fitted from an entry; None if it is that, or there is no memory."""
+        fit = fit.model_copy(update={"name": f"{fit.name}-{start.label}", "start": start})
+        try:
+            strategy = fit_run(self.run, self.training, fit, self.console) / STRATEGY
+        except UserError as error:
+            if self.asked.fit:
+                raise
+            print_warning(self.console, f"no fit: {error}")
+            return None
+        return strategy if read_strategy(str(strategy)).made_by["best_step"] else None
+
+    def judge(self, plan: ExtendPlan, tables: SweepTables) -> bool:
+        """Write the page and the card, print the verdict; return whether truncation is beaten."""
+        evals, length, newest = (
+            self.run.evals / plan.sweep.name,
+            plan.asked.length,
+            tables.checkpoints[0],
+        )
+        winner = read_strategy(str(evals / STRATEGY)).made_by["entry"]
+        found = passkeys_found(tables.tasks.samples, newest.step)
+        names = {*newest.curves, *(entry.label for entry in plan.sweep.scalings)}
+        sentences = verdict(newest, winner, length, found, len(names - {"trained"}))
+        comparison = compare([read_sweep(evals)], [], CompareConfig(show="above_truncation"))
+        notes = [*sentences, *comparison.notes]
+        write_comparison(self.folder, replace(comparison, notes=notes))
+        write_text(self.folder / CARD, model_card(self.training, plan, tables, sentences, evals))
+        print_wrapped(self.console, "verdict", "bold")
+        for sentence in sentences:
+            print_wrapped(self.console, sentence)
+        return is_below_truncation(newest, winner, length)
+
+    def export(self, out: Path, strategy: Path) -> None:
+        """Write the model with a strategy, once, and its card."""
+        beside, content = _strategy_beside(out), strategy.read_text("utf-8")
+        if not out.exists():
+            export_run(self.run, ExportConfig(strategy=str(strategy)), out, self.console)
+            write_text(beside, content)
+        elif beside.read_text("utf-8") != content:
+            raise UserError(
+                f"out: {out} holds the model with another scaling; delete it, or give out="
+            )
+        else:
+            print_message(self.console, f"{out}: already written")
+        card = out.with_suffix(".md") if is_gguf(str(out)) else out / CARD
+        write_text(card, (self.folder / CARD).read_text("utf-8"))
 
 
 def _strategy_beside(out: Path) -> Path:
@@ -85,107 +172,23 @@ def _strategy_beside(out: Path) -> Path:
     return out.with_suffix(".json") if is_gguf(str(out)) else out / STRATEGY
 
 
-def _decided(
-    file: Path,
-    run: RunDirectory,
-    training: TrainingConfig,
-    asked: ExtendConfig,
-    step: int,
-    console: Console,
-) -> ExtendPlan:
-    """Return the plan in a file if it was made for the same settings, else a new one."""
-    if file.exists() and (plan := load(ExtendPlan, file)).asked == asked:
-        return plan
-    short = "LENGTH: there is not enough memory; end other programs, or give less"
-    with open_run(run, training, console, out_of_memory=short) as session:
-        loaded = load_model(session, asked.data, "test")
-        plan, seconds = make_plan(asked, loaded, step)
-        _announce(plan, session, seconds)
-    file.parent.mkdir(exist_ok=True)
-    write_text(file, dump(plan))
-    return plan
-
-
-def _announce(plan: ExtendPlan, session: Session, seconds: float) -> None:
+def _overview(plan: ExtendPlan, name: str, seconds: float) -> tuple[str, dict[str, str]]:
+    """Return a title, and what will be done."""
     asked, sweep, (task,) = plan.asked, plan.sweep, plan.sweep.tasks
-    window, *_ = sweep.lengths or ()
+    lengths = [f"{n:,}" for n in sweep.lengths or ()]
+    candidates = ", ".join(entry.label for entry in sweep.scalings)
+    if plan.screening is not None:
+        candidates += f"; {SCREENING} windows choose the one to measure"
     fit = "frequencies and m, from the best candidate"
     if plan.fit is None:
         why = "as asked" if asked.fit is False else lacks_for_fit(asked) or "minutes are too few"
         fit = f"none: {why}"
-    print_overview(
-        session.console,
-        f"extend {session.config.name} from {window:,} to {asked.length:,} tokens",
-        {
-            "lengths": ", ".join(f"{n:,}" for n in sweep.lengths or ()),
-            "candidates": ", ".join(entry.label for entry in sweep.scalings),
-            "texts": f"up to {sweep.max_documents:,} documents, {sweep.max_blocks} × "
-            f"{asked.length:,} tokens of each",
-            "passkeys": f"{task.samples * len(task.places)} at each length",
-            "fit": fit,
-            "time": f"{describe_duration(seconds)} of the {asked.minutes:g} minutes, compiling not "
-            "counted",
-        },
-    )
-
-
-def _fitted(
-    run: RunDirectory,
-    training: TrainingConfig,
-    plan: ExtendPlan,
-    config: SweepConfig,
-    tables: SweepTables,
-    console: Console,
-) -> tuple[SweepEntry, ...]:
-    """Return the entry of the fit that starts at the best candidate, () if it cannot be made."""
-    assert plan.fit is not None
-    losses = {row.name: row.nll for row in tables.rows if row.length == plan.asked.length}
-    starts = [entry for entry in config.scalings if not entry.is_baseline]
-    start = min(starts, key=lambda entry: losses[entry.label])
-    name = f"{plan.fit.name}-{start.label}"
-    fit = plan.fit.model_copy(update={"name": name, "start": start})
-    try:
-        strategy = fit_run(run, training, fit, console) / STRATEGY
-    except UserError as error:
-        if plan.asked.fit:
-            raise
-        print_warning(console, f"no fit: {error}")
-        return ()
-    return parse_entries({"type": str(strategy), "name": "fitted"})
-
-
-def _conclude(
-    folder: Path,
-    run: RunDirectory,
-    training: TrainingConfig,
-    plan: ExtendPlan,
-    tables: SweepTables,
-    console: Console,
-) -> bool:
-    """Write the page and the card, print the verdict; return whether truncation is beaten."""
-    evals, length, newest = run.evals / plan.sweep.name, plan.asked.length, tables.checkpoints[0]
-    winner = read_strategy(str(evals / STRATEGY)).made_by["entry"]
-    found = passkeys_found(tables.tasks.samples, newest.step)
-    candidates = len(newest.curves.keys() - {"trained"})
-    sentences = verdict(newest, winner, length, found, candidates)
-    comparison = compare([read_sweep(evals)], [], CompareConfig(show="above_truncation"))
-    write_comparison(folder, replace(comparison, notes=[*sentences, *comparison.notes]))
-    files = evals / "results.md", evals / "settings.md"
-    write_text(folder / CARD, model_card(training, plan, tables, sentences, files))
-    print_wrapped(console, "verdict", "bold")
-    for sentence in sentences:
-        print_wrapped(console, sentence)
-    return is_below_truncation(newest, winner, length)
-
-
-def _export(run: RunDirectory, strategy: Path, out: Path, card: Path, console: Console) -> None:
-    """Write the model with a strategy, and its card; once."""
-    beside, content = _strategy_beside(out), strategy.read_text("utf-8")
-    if not out.exists():
-        export_run(run, ExportConfig(strategy=str(strategy)), out, console)
-        write_text(beside, content)
-    elif beside.read_text("utf-8") != content:
-        raise UserError(f"out: {out} holds the model with another scaling; delete it, or give out=")
-    else:
-        print_message(console, f"{out}: already written")
-    write_text(out.with_suffix(".md") if is_gguf(str(out)) else out / CARD, card.read_text("utf-8"))
+    return f"extend {name} to {asked.length:,} tokens", {
+        "candidates": candidates,
+        "measured": f"at {', '.join(lengths)} tokens: {sweep.max_documents:,} documents at most, "
+        f"{sweep.max_blocks} × {lengths[-1]} tokens of each; "
+        f"{task.samples * len(task.places)} passkeys",
+        "fit": fit,
+        "time": f"{describe_duration(seconds)} of the {asked.minutes:g} minutes, compiling not "
+        "counted",
+    }

@@ -29,7 +29,8 @@ def verdict(
 ) -> list[str]:
     """Return three sentences: at the length, at the window, and on passkeys.
 
-    winner: the entry with the lowest loss at the length, of so many candidates.
+    winner: the entry with the lowest loss at the length; candidates: how many there were, besides
+        the model as it is.
     """
     curve = summary.curves[winner]
     return [
@@ -54,6 +55,8 @@ def _at_length(summary: CheckpointSummary, winner: str, length: int, candidates:
     truncation = f"truncation to the last {summary.window:,} tokens"
     sampled = f"over {units_text(summary.units, summary.documents)}"
     best = f"{winner}, the best of {candidates} on these texts," if candidates > 1 else winner
+    if winner == "trained":
+        best = "the model as it is, which loses less than any candidate,"
     if is_below_truncation(summary, winner, length):
         text = f"{best} is better than {truncation}: its loss is lower by {_nats(above.negated())} "
         text += sampled

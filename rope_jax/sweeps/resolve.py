@@ -52,8 +52,9 @@ def resolve_run_sweep(
     config = config_for_run(config, training)
     settings_of_texts = {"cache_dir", "streaming"}
     trained_on = training.data.model_dump(exclude=settings_of_texts)
-    # without splits, most of it is for training
-    if config.data and config.data.model_dump(exclude=settings_of_texts) == trained_on:
+    given = config.data and config.data.model_dump(exclude=settings_of_texts)
+    # without splits, most of it is for training; an import names its texts, and learned nothing
+    if training.imported is None and given == trained_on:
         raise UserError(
             "data: is what the run was trained on; leave it out, and only documents that the run "
             "was not trained on are read"

@@ -1,6 +1,7 @@
 """A tiny run extended from 64 to 256 tokens: what is swept, written, resumed and refused."""
 
 import io
+import itertools
 import json
 import re
 import shutil
@@ -15,14 +16,16 @@ from rope_jax.config.load import load, validate
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
+from rope_jax.extending import planning
 from rope_jax.extending import run as extending
 from rope_jax.extending.planning import lacks_for_fit, lengths_to, shortlist
 from rope_jax.extending.run import extend_run
+from rope_jax.fitting.fitter import Fit
 from rope_jax.fitting.step import FitStep
 from rope_jax.rope.hf import from_hf
 from rope_jax.runs.directory import RunDirectory
 from tests.sweeps import conftest
-from tests.sweeps.conftest import SMALL, blank_figures, trained
+from tests.sweeps.conftest import SMALL, blank_figures, rows, trained
 
 __all__ = ["blank_figures"]
 
@@ -43,12 +46,21 @@ def run(made, tmp_path):
     return copy, made[1]
 
 
+@pytest.fixture(autouse=True)
+def few_windows(monkeypatch):
+    monkeypatch.setattr(planning, "_SIZES", ((4, 1, False),))
+
+
 @pytest.fixture
 def no_gradients(monkeypatch):
+    """Fit without a program that learns; each check is better than the one before."""
+
     def step(self, free, opt_state, number):
         return jax.tree.map(lambda x: x + jnp.float32(0.01), free), opt_state, jnp.ones(())
 
+    checks = itertools.count(9.0, -1.0)
     monkeypatch.setattr(FitStep, "__call__", step)
+    monkeypatch.setattr(Fit, "nll", lambda *_: {256: next(checks)})
 
 
 def extended(run, **settings):
@@ -78,6 +90,8 @@ def test_candidates_have_fixed_factors_and_continue_what_the_model_has():
     assert labels(scaled) == ["trained", "trained-8", *over]
     # without a scaling, but trained beyond L
     assert labels({"train_length": 32}) == ["trained", *over]
+    published = {"factors": [1.0, 1.0, 2.0, 4.0]}  # has no factor to continue
+    assert labels({"scaling": {"type": "explicit", **published}}) == ["trained", *over]
     asked = ["ntk", {"type": "trained", "factor": "auto"}, {"type": "pi", "factor": 2.0}]
     assert labels(scaled, scalings=asked) == ["ntk-4", "trained-8", "pi-2"]
 
@@ -106,8 +120,7 @@ def test_an_extension_is_measured_fitted_judged_exported_and_not_repeated(run, n
     assert plan.sweep.lengths == (64, 128, 256)
     names = ["trained", "yarn-4"]
     assert [entry.label for entry in plan.sweep.scalings] == names
-    rows = (run[0].evals / "extend-256" / "results.jsonl").read_text().splitlines()
-    assert {json.loads(row)["name"] for row in rows} == {*names, "fitted"}
+    assert {row["name"] for row in rows(run[0].evals / "extend-256")} == {*names, "fitted"}
     # the page and the card have the verdict
     assert "At 256 tokens, " in (folder / "comparison.md").read_text()
     out = run[0].path.with_name("tiny-256")
@@ -150,12 +163,23 @@ def test_no_model_is_written_unless_truncation_is_beaten(run, monkeypatch, tmp_p
         extended(run, **asked | {"scalings": ["ntk"]})
 
 
+def test_where_time_is_short_a_screening_leaves_one_candidate(run, monkeypatch):
+    monkeypatch.setattr(planning, "_SIZES", ((4, 1, True),))
+    folder, said = extended(run, fit=False, export=False, scalings=["trained", "pi", "ntk"])
+    screened = rows(run[0].evals / "extend-256-screening")
+    best = min(screened, key=lambda row: (row["name"] == "trained", row["nll"]))["name"]
+    assert {row["length"] for row in screened} == {256}
+    assert {row["name"] for row in rows(run[0].evals / "extend-256")} == {"trained", best}
+    assert "screening: 4 other windows chose the cand" in (folder / "README.md").read_text()
+    assert "4 windows choose the one to measure" in said
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
         ({"length": 64}, "LENGTH: 64 is within the window of 64 tokens, which the model reads"),
         ({"length": 9999}, "data: none of the 4 documents has the 9,999 tokens of LENGTH; the"),
-        ({"minutes": 1e-9}, "minutes: 1e-09 are too few for 5 windows of 256 tokens with 5 cand"),
+        ({"minutes": 1e-9}, "minutes: 1e-09 are too few for 4 windows of 256 tokens and 5 cand"),
         ({"out": "/tmp"}, "out: /tmp exists, and no extension wrote it; name another with out="),
         ({"fit": True, "data": {"files": ["*"]}}, "fit: the texts have no splits; name data.f"),
     ],

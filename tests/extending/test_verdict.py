@@ -18,17 +18,26 @@ FOUND = {
 }
 
 
-def said(at_length, at_window=NOTHING, *, documents=24, units=None, found=FOUND, candidates=3):
+def said(
+    at_length,
+    at_window=NOTHING,
+    *,
+    documents=24,
+    units=None,
+    found=FOUND,
+    candidates=3,
+    winner="yarn-4",
+):
     unknown = UsableLength(None, False, False)
     above = {128: Estimate(*at_window), 512: Estimate(*at_length)}
     summary = CheckpointSummary(
         *("run", 10, 128, 2.0),
         documents=documents,
         units=units or documents,
-        curves={"yarn-4": CurveSummary(unknown, unknown, {}, above, {})},
+        curves={winner: CurveSummary(unknown, unknown, {}, above, {})},
     )
-    below = is_below_truncation(summary, "yarn-4", 512)
-    return below, verdict(summary, "yarn-4", 512, found, candidates)
+    below = is_below_truncation(summary, winner, 512)
+    return below, verdict(summary, winner, 512, found, candidates)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +69,11 @@ def said(at_length, at_window=NOTHING, *, documents=24, units=None, found=FOUND,
 def test_the_interval_decides_whether_truncation_is_beaten(at_length, is_below, says):
     assert said(at_length)[0] is is_below
     assert said(at_length)[1][0] == says
+
+
+def test_the_model_as_it_is_may_be_the_best():
+    first = said((0.2, 0.1, 0.3), winner="trained")[1][0]
+    assert "even the model as it is, which loses less than any candidate, loses +0.200" in first
 
 
 @pytest.mark.parametrize("sampled", [{"documents": 9}, {"documents": 3, "units": 19}])
