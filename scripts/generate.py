@@ -386,6 +386,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu": lambda: result_table("gpu"),
     "map results": lambda: above_truncation_table("maps", "name"),
     "maps": lambda: settings_table(MAPS),
+    "over results": lambda: above_truncation_table("over", "name"),
     "position encodings": encodings_table,
     "position maps": maps_table,
     "precision": precision_table,

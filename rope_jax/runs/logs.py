@@ -5,7 +5,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,18 @@ class TensorBoardWriter:
     def scalars(self, step: int, values: Scalars) -> None:
         for name, value in values.items():
             self.add(step, summary.scalar(_grouped(name), value))
+
+    def hparams(
+        self, settings: Mapping[str, str], outcome: Mapping[str, float], metrics: Sequence[str]
+    ) -> None:
+        """Write this run's row in TensorBoard's table of hyperparameters: settings and outcome.
+
+        TensorBoard takes the columns from whichever run it reads first, so all runs have to declare
+        the same `metrics`. tensorboardX's own add_hparams would create a separate run for it.
+        """
+        for part in summary.hparams(settings, dict.fromkeys(metrics)):
+            self.add(0, part)
+        self.scalars(0, outcome)
 
     def add(self, step: int, content: Summary) -> None:
         """Write what a function of `tensorboardX.summary` returns: a text, an image, a layout."""

@@ -220,4 +220,4 @@ def write_folder(
         for path, figure in ((new / name, figure) for name, figure in figures.items()):
             save_figure(figure, path)
             images[path.stem] = (imread(path)[..., :3] * 255).round().astype(np.uint8)
-        write_events(new, tables.rows, newest.step, images, config, tasks.rows)
+        write_events(new, tables.rows, newest, images, config, training, tasks.rows)
