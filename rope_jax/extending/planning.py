@@ -25,7 +25,7 @@ SCREENING = 4
 """Windows at the length alone, by which a screening chooses the candidate that is measured."""
 _SIZES = ((64, 8, False), (32, 4, False), (RELIABLE_UNITS, 3, False), (RELIABLE_UNITS, 3, True),
           (10, 2, True))  # fmt: skip
-"""Scored windows at each length, one per document where those suffice, passkeys per depth, and
+"""Scored windows at each length, one per document if there are enough, passkeys per depth, and
 whether a screening saves measuring all candidates like that. The best come first."""
 
 
@@ -138,7 +138,8 @@ def _plans(asked: ExtendConfig, loaded: EvalModel, step: int) -> Iterator[Extend
         if fit is not None and windows < RELIABLE_UNITS and not asked.fit:
             continue
         task = {"task": passkey, "name": "passkey", "samples": samples, "depths": depths}
-        blocks = math.ceil(windows / min(windows, long_enough))
+        # intervals are over blocks where documents are too few
+        blocks = 1 if long_enough >= RELIABLE_UNITS else math.ceil(windows / long_enough)
         size = {"max_documents": windows, "max_blocks": blocks, "tasks": [task]}
         sweep = SweepConfig.model_validate(settings | size)
         screening = _screening_of(sweep) if is_screened else None
