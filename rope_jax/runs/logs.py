@@ -130,6 +130,12 @@ def _grouped(name: str) -> str:
     return f"{_GROUPS.get(group, group)}{slash}{rest}"
 
 
+def last_step(path: Path) -> int:
+    """Return the last step in a file of JSON lines; 0 if there is none."""
+    steps = (_step(line) for line in _complete_lines(path))
+    return max((int(step) for step in steps if math.isfinite(step)), default=0)
+
+
 def _complete_lines(path: Path) -> list[str]:
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]

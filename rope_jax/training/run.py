@@ -27,7 +27,7 @@ from rope_jax.model.cost import flops_per_token
 from rope_jax.report.scalings import describe_scaling
 from rope_jax.report.table import yaml_block
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.runs.logs import Log
+from rope_jax.runs.logs import Log, last_step
 from rope_jax.session import Session, open_run
 from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.init_from import start_from
@@ -90,6 +90,13 @@ def _train(session: Session) -> None:
             _compile_after(done, program, corpus, session)
 
         def record() -> None:
+            logged = last_step(run.metrics_file)
+            # each save waits for the one before it, so a run without any cannot be past this
+            if not done and logged > 2 * config.checkpoint.every_steps:
+                raise UserError(
+                    f"{run.checkpoints}: holds no checkpoint, and {run.metrics_file.name} has step "
+                    f"{logged}; put the folder back, or delete the run to train it from the start"
+                )
             if not done or run.recorded_corpus() is None:
                 origin = None if start is None else start.origin
                 run.write_environment(corpus.tokenizer.name, corpus, origin)

@@ -1,6 +1,7 @@
 """Training in a run directory: which ones are refused, and which are continued."""
 
 import io
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,20 @@ def directory(config: TrainingConfig) -> RunDirectory:
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile nothing before a run begins, for tests in which it does not begin."""
     monkeypatch.setattr(training_run, "compile_stages", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_run_whose_checkpoints_were_deleted_is_refused(
+    config: Callable[..., TrainingConfig], whole: Run, tmp_path: Path
+) -> None:
+    config_ = config(tmp_path)
+    run = directory(config_)
+    with run.prepared(config_, ByteTokenizer()):
+        pass
+    shutil.copy(whole[1].metrics_file, run.metrics_file)
+    with pytest.raises(UserError, match=r"holds no checkpoint, and metrics\.jsonl has step 9"):
+        train(config_, quiet())
+    assert run.metrics_file.read_bytes() == whole[1].metrics_file.read_bytes()
 
 
 @pytest.mark.usefixtures("uncompiled")
