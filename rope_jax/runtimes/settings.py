@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,10 +39,6 @@ _FLAGS = {
     "rope.scaling.yarn_beta_slow": "--yarn-beta-slow",
 }
 """The flag in place of each key of a GGUF file."""
-READ_DIVISORS = {
-    *("llama", "mistral", "granite", "granitemoe", "arcee", "exaone", "exaone4", "llama4_text"),
-}
-"""Types for which llama.cpp reads rope_freqs.weight."""
 _OWN_BASE = {
     *("gemma2", "gemma3_text", "olmo3", "cohere2", "exaone4", "llama4_text", "gpt_oss"),
 }
@@ -109,55 +105,35 @@ def runtime_settings(
     trained: how the checkpoint was trained, as its config.json and its GGUF file say.
     model_type: of the model's family; None: the first that can express it.
     """
-    rotary, elements, lacks = training.rotary_layers, training.pattern, ""
-    own_rope: dict[str, Any] = {}
+    rotary = training.rotary_layers
     layers = [
         _Layer(
             wanted=rotary.for_layer(i, strategy.scaling),
             own=rotary.for_layer(i, trained.scaling),
             slides=bool(element.sliding_window or element.attention_chunk),
         )
-        for i, element in zip(range(rotary.count), itertools.cycle(elements), strict=False)
+        for i, element in zip(range(rotary.count), itertools.cycle(training.pattern), strict=False)
     ]
     try:
-        _, own_keys = describe(training, trained.scaling, length, 1, model_type)
-        own_rope = _full(own_keys)
-    except UserError as error:  # the model itself may be in no family
-        lacks = _reason(error)
-    try:
+        if strategy.map is not None:
+            raise UserError(f"map: no runtime has any (the position map {strategy.map.type})")
         family, keys = describe(training, strategy.scaling, length, 1, model_type)
-        lacks = ""
     except UserError as error:
-        lacks = lacks or next(_lacks(layers), _reason(error))
-    if strategy.map is not None:
-        lacks = f"has no position maps ({strategy.map.type})"
-    if lacks:
-        return [Runtime(name, {}, lacks) for name in ("transformers", "vLLM", "llama.cpp")]
+        why = str(error).partition("(")[2].rpartition(")")[0] or str(error)
+        names = "transformers", "vLLM", "llama.cpp"
+        return [Runtime(name, {}, f"cannot express it: {why}") for name in names]
+    own_type = "default"
+    with contextlib.suppress(UserError):
+        _, own_keys = describe(training, trained.scaling, length, 1, family.model_type)
+        own_type = _full(own_keys)["rope_type"]
     note = "reads these in place of rope_scaling and rope_theta, the keys of version 4"
     if family.multimodal:
         note += ", and inside of text_config if the file has one"
     return [
         Runtime("transformers", {name: keys[name] for name in _KEYS if name in keys}, note),
         _vllm(layers, keys, length, family),
-        _llama_cpp(layers, keys, length, family, own_rope),
+        _llama_cpp(layers, length, family, _full(keys)["rope_type"], own_type),
     ]
-
-
-def _lacks(layers: Sequence[_Layer]) -> Iterator[str]:
-    """Yield what a scaling needs and no runtime has, or only for models of another family."""
-    for geometry, scaling in dict.fromkeys(layer.wanted for layer in layers):
-        if scaling.query_scale is not None:
-            yield f"has no such scale on queries ({scaling.query_scale.type})"
-        if scaling.length_dependent:
-            yield f"has no frequencies that follow the length as those of {scaling.type}"
-        elif not scaling.host_frequencies(geometry)[0].all():
-            yield f"has no form for pairs that do not rotate ({scaling.type}), but in a GGUF file"
-
-
-def _reason(error: UserError) -> str:
-    """Return why `describe` finds no family, without what to do about it."""
-    why = str(error).partition("(")[2].rpartition(")")[0] or str(error)
-    return f"cannot express it: {why}"
 
 
 def _by_type(keys: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -211,42 +187,27 @@ def _vllm(
 
 
 def _llama_cpp(
-    layers: Sequence[_Layer],
-    keys: Mapping[str, Any],
-    length: int,
-    family: Family,
-    own_rope: Mapping[str, Any],
+    layers: Sequence[_Layer], length: int, family: Family, rope_type: str, own_type: str
 ) -> Runtime:
-    """Return llama.cpp's flags for a GGUF file of the model with its own rope_parameters."""
+    """Return llama.cpp's flags for a GGUF file of the model, whose own rope type is own_type."""
     fixed = [x for x in layers if x.slides and family.model_type in _OWN_BASE]
     kinds = {(x.wanted, x.own) for x in layers if x not in fixed and x.wanted[1].type != "drope"}
-    own_type, flags, lacks, note = own_rope.get("rope_type", ""), {}, "", ""
-    if _full(keys)["rope_type"] == "dynamic":
+    flags, lacks, held = {}, "", _TENSORS.get(own_type)
+    # such a file may lack β and m
+    is_incomplete = own_type == "yarn" and family.model_type not in _M_IN_FILE
+    if rope_type == "dynamic":
         lacks = "has no frequencies that follow the length"
-    elif any(x.wanted != x.own for x in fixed):
-        lacks = "has no flag that changes sliding layers, which these settings would change"
-    elif len(kinds) != 1:
-        lacks = "has no flags for only some of the layers that see the whole text"
-    elif any(x.wanted != x.own for x in layers) or (
-        own_type == "yarn" and family.model_type not in _M_IN_FILE  # whose file may lack β and m
-    ):
+    elif any(x.wanted != x.own for x in fixed) or len(kinds) != 1:
+        lacks = "has no flags for sliding layers, nor for only some of the others"
+    elif is_incomplete or any(x.wanted != x.own for x in layers):
         ((wanted, own),) = kinds
-        if held := _TENSORS.get(own_type):
-            note = f"applies these on top of the file's {held} ({own_type}), which no flag removes"
         flags = _flags(wanted, own if held else None, length)
-        if flags.get("--rope-freq-base") == own_rope.get("rope_theta"):
-            flags.pop("--rope-freq-base", None)
         if not flags or ("--yarn-attn-factor" in flags and fixed):  # m is of all
-            lacks = f"has no flags for these numbers, and {_in_file(wanted, family.model_type)}"
-    return Runtime("llama.cpp", {} if lacks else {"-c": length} | flags, lacks or note)
-
-
-def _in_file(wanted: Rotation, model_type: str) -> str:
-    """Return whether a GGUF file can hold a rotation, in words."""
-    with contextlib.suppress(ValueError):
-        express(*wanted, ["rope_freqs"] if model_type in READ_DIVISORS else [])
-        return "needs a GGUF file that rope-jax export writes"
-    return f"reads none from a file of {model_type}"
+            lacks = "has no flags for these numbers; a GGUF file from rope-jax export may hold them"
+    if lacks:
+        return Runtime("llama.cpp", {}, lacks)
+    note = f"applies these on top of the file's {held} ({own_type}), which no flag removes"
+    return Runtime("llama.cpp", {"-c": length} | flags, note if held and flags else "")
 
 
 def _flags(wanted: Rotation, held: Rotation | None, length: int) -> dict[str, float | str]:
@@ -260,7 +221,7 @@ def _flags(wanted: Rotation, held: Rotation | None, length: int) -> dict[str, fl
         keys, _ = express(geometry, scaling, ["yarn_betas"])
     except ValueError:  # a vector of another form
         return {}
-    flags = {flag: value for key, flag in _FLAGS.items() if (value := keys.get(key)) is not None}
-    # with YaRN, llama.cpp ignores it
-    is_lost = flags["--rope-scaling"] == "yarn" and "--yarn-attn-factor" in flags
-    return {} if is_lost else flags
+    is_yarn = keys["rope.scaling.type"] == "yarn"  # with which llama.cpp ignores attn_factor
+    if is_yarn and "rope.scaling.attn_factor" in keys:
+        return {}
+    return {flag: keys[key] for key, flag in _FLAGS.items() if key in keys}

@@ -5,10 +5,10 @@ import json
 import math
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -28,17 +28,17 @@ from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import finite
-from rope_jax.runtimes.settings import Runtime, frequencies, runtime_settings
+from rope_jax.runtimes.settings import Rotation, Runtime, frequencies, runtime_settings
 from rope_jax.sealed import write_text
 
 STRATEGY = "strategy.json"
 
 
-@dataclass
-class Measured:
-    """A scaling at a length, and what to set for it; losses in nats per token.
+class Measured(NamedTuple):
+    """A scaling at a length; losses in nats per token.
 
     above_truncation: the loss minus nll_at_window, on the same tokens; None: it is not known.
+    protocol: with its sample, in words.
     """
 
     entry: str
@@ -49,16 +49,7 @@ class Measured:
     nll_at_window: float | None
     above_truncation: Estimate | None
     protocol: str
-    runtimes: Sequence[Runtime]
-    notes: Sequence[str] = ()
-
-    @property
-    def can_be_used(self) -> bool:
-        return any(runtime.settings for runtime in self.runtimes)
-
-    @property
-    def title(self) -> str:
-        return f"{self.entry}, up to {self.length:,} tokens"
+    notes: tuple[str, ...] = ()
 
     @property
     def loss(self) -> str:
@@ -66,15 +57,12 @@ class Measured:
         text, above = f"{self.nll:.3f} nats per token", self.above_truncation
         if above is None or self.length <= self.window:
             return text
-        cell = difference_cell(above)
-        return f"{text}, {cell.value} {cell.interval} above truncation".replace("  ", " ")
+        return " ".join([f"{text},", *filter(None, difference_cell(above)[:2]), "above truncation"])
 
     @property
     def verdict(self) -> str:
         """Whether to read a whole text with these settings, or only its end without them."""
         above, window = self.above_truncation, f"{self.window:,} tokens"
-        if not self.can_be_used:
-            return "no runtime can express these; settings.json has their frequencies"
         if above is None or self.nll_at_window is None:
             return f"not compared with truncation, as the window, {window}, was not measured"
         if self.length <= self.window:
@@ -100,27 +88,26 @@ def write_sweep_settings(
     """
     entries = {entry.label: entry for entry in config.scalings}
     protocol = BASELINE if BASELINE in config.protocols else config.protocols[0]
-    wanted = tables.checkpoints[0].step, max(row.length for row in tables.rows), protocol
+    newest, longest = tables.checkpoints[0], max(row.length for row in tables.rows)
+    wanted = newest.step, longest, protocol
     rows = [row for row in tables.rows if (row.step, row.length, row.protocol) == wanted]
-    model_type = _model_type(run, training)
-    made = [
-        _of_sweep(row, entries[row.name], training, tables.checkpoints[0], model_type)
-        for row in sorted(rows, key=lambda row: (math.isnan(row.nll), row.nll))
-    ]
-    best = next((each for each in made if each.can_be_used), made[0])
-    if better := [each.entry for each in made[: made.index(best)]]:
-        best.notes = [*best.notes, f"Better, but in no runtime: {', '.join(better)}."]
+    rows.sort(key=lambda row: (math.isnan(row.nll), row.nll))
+    made = [_of_sweep(row, entries[row.name], training, newest) for row in rows]
+    runtimes = [_runtimes(run, training, measured) for measured in made]
+    usable = (i for i, each in enumerate(runtimes) if any(x.settings for x in each))
+    best = next(usable, 0)
+    measured = made[best]
+    if best:
+        better = ", ".join(each.entry for each in made[:best])
+        notes = *measured.notes, f"Better, but in no runtime: {better}."
+        measured = measured._replace(notes=notes)
     folder = run.evals / config.name
-    write_strategy(best.strategy, folder / STRATEGY)
-    _write(folder, run, training, best, console)
+    write_strategy(measured.strategy, folder / STRATEGY)
+    _write(folder, run, training, measured, runtimes[best], console)
 
 
 def _of_sweep(
-    row: Row,
-    entry: SweepEntry,
-    training: TrainingConfig,
-    newest: CheckpointSummary,
-    model_type: str | None,
+    row: Row, entry: SweepEntry, training: TrainingConfig, newest: CheckpointSummary
 ) -> Measured:
     length, trained, curve = row.length, training.trained_at(row.step), newest.curves.get(row.name)
     strategy = Strategy(
@@ -145,8 +132,7 @@ def _of_sweep(
         nll_at_window=newest.nll_at_window,
         above_truncation=None if curve is None else curve.above_truncation.get(length),
         protocol=f"{row.protocol}, by {caption}; {row.split} split, {sample}",
-        runtimes=runtime_settings(training, strategy, trained, length, model_type),
-        notes=[fixed] if row.auto else [],
+        notes=(fixed,) if row.auto else (),
     )
 
 
@@ -155,31 +141,28 @@ def write_fit_settings(
 ) -> None:
     """Write and print the settings of a finished fit, at its longest length."""
     strategy = read_strategy(str(folder / STRATEGY))
-    trained = training.trained_at(strategy.made_by["step"])
     with (folder / "results.csv").open(encoding="utf-8") as file:
         truncation, *_, row = csv.DictReader(file)  # the last is of what was fitted
-    length, model_type = int(row["length"]), _model_type(run, training)
+    above = Estimate(*(float(row[key]) for key in ("above_truncation", "ci_low", "ci_high")))
     sample = f"{int(row['tokens']):,} tokens in {units_text(0, int(row['documents']))}"
     measured = Measured(
         entry=f"fit {folder.name}",
         strategy=strategy,
-        length=length,
-        window=trained.window,
+        length=int(row["length"]),
+        window=training.trained_at(strategy.made_by["step"]).window,
         nll=float(row["nll"]),
         nll_at_window=float(truncation["nll"]),
-        above_truncation=Estimate(
-            float(row["above_truncation"]), float(row["ci_low"]), float(row["ci_high"])
-        ),
+        above_truncation=above,
         protocol=f"{BASELINE}; validation split, {sample}",
-        runtimes=runtime_settings(training, strategy, trained, length, model_type),
     )
-    _write(folder, run, training, measured, console)
+    _write(folder, run, training, measured, _runtimes(run, training, measured), console)
 
 
-def _model_type(run: RunDirectory, training: TrainingConfig) -> str | None:
-    """Return the family that a run was imported from, None if it was not."""
-    config = original_files(run_sources(run, training)).get(CONFIG, {})
-    return config.get("model_type")
+def _runtimes(run: RunDirectory, training: TrainingConfig, measured: Measured) -> Sequence[Runtime]:
+    """Return the settings, in the family that a run was imported from, if it was."""
+    model_type = original_files(run_sources(run, training)).get(CONFIG, {}).get("model_type")
+    strategy, trained = measured.strategy, training.trained_at(measured.strategy.made_by["step"])
+    return runtime_settings(training, strategy, trained, measured.length, model_type)
 
 
 def _write(
@@ -187,32 +170,42 @@ def _write(
     run: RunDirectory,
     training: TrainingConfig,
     measured: Measured,
+    runtimes: Sequence[Runtime],
     console: Console,
 ) -> None:
-    text, verdict, runtimes = folder / "settings.md", measured.verdict, measured.runtimes
+    text, verdict = folder / "settings.md", measured.verdict
+    title = f"{measured.entry}, up to {measured.length:,} tokens"
+    command = shlex.join(["rope-jax", "export", str(run.path)])
+    strategy = shlex.quote(f"strategy={folder / STRATEGY}")
+    weights = (
+        f"## Weights\n\n`{command} MODEL {strategy}` writes a folder with the settings of "
+        f"transformers, `{command} NEW.gguf {strategy}` a GGUF file for which llama.cpp needs only "
+        "`-c`. The flags above are for a file of the model as it was trained."
+    )
+    facts = {"entry": f"{title}: {measured.loss}"}
+    if any(runtime.settings for runtime in runtimes):
+        facts |= {runtime.name: _in_short(runtime) for runtime in runtimes}
+    else:
+        verdict = "no runtime can express these; settings.json has their frequencies"
+        facts["runtimes"], weights = f"each {runtimes[0].note}", ""  # for the same reason
     sections = [
-        f"# Settings of {escape_markdown(f'{training.name}: {measured.title}')}",
+        f"# Settings of {escape_markdown(f'{training.name}: {title}')}",
         f"**{verdict[:1].upper()}{verdict[1:]}.**",
         f"{measured.loss} ({measured.protocol}).",
         *measured.notes,
         *(part for runtime in runtimes for part in _section(runtime)),
+        weights,
     ]
-    facts = {"entry": f"{measured.title}: {measured.loss}"}
-    if measured.can_be_used:
-        command = shlex.join(["rope-jax", "export", str(run.path)])
-        strategy = shlex.quote(f"strategy={folder / STRATEGY}")
-        sections += [
-            "## Weights",
-            f"`{command} MODEL {strategy}` writes a folder with the settings of transformers, "
-            f"`{command} NEW.gguf {strategy}` a GGUF file for which llama.cpp needs only `-c`. "
-            "The flags above are for a file of the model as it was trained.",
-        ]
-        facts |= {runtime.name: _in_short(runtime) for runtime in runtimes}
-    else:  # for the same reason
-        facts["runtimes"] = f"each {runtimes[0].note}"
-    write_text(text, "\n\n".join(sections) + "\n")
-    content = json.dumps(finite(_content(training, measured)), indent=1)
-    write_text(folder / "settings.json", content + "\n")
+    write_text(text, "\n\n".join(sections).rstrip() + "\n")
+    content = {
+        **measured._asdict(),
+        "verdict": verdict,
+        "strategy": measured.strategy.model_dump(mode="json", exclude_none=True),
+        "above_truncation": measured.above_truncation and measured.above_truncation._asdict(),
+        "frequencies": _frequencies(training, measured),
+        "runtimes": {x.name: {"settings": x.settings, "note": x.note} for x in runtimes},
+    }
+    write_text(folder / "settings.json", json.dumps(finite(content), indent=1) + "\n")
     print_overview(console, f"settings: {verdict}", facts | {"more": str(text)})
 
 
@@ -236,20 +229,13 @@ def _in_short(runtime: Runtime) -> str:
     return runtime.pasted.partition(".gguf ")[2]
 
 
-def _content(training: TrainingConfig, measured: Measured) -> dict[str, Any]:
-    """Return the content of settings.json; frequencies in radians per token."""
-    rotary, kinds, made = training.rotary_layers, dict[Any, list[int]](), []
+def _frequencies(training: TrainingConfig, measured: Measured) -> list[dict[str, Any]]:
+    """Return θ' in radians per token and m, with the layers that have them."""
+    rotary, kinds = training.rotary_layers, defaultdict[Rotation, list[int]](list)
     for layer in range(rotary.count):
-        kinds.setdefault(rotary.for_layer(layer, measured.strategy.scaling), []).append(layer)
-    for rotation, layers in kinds.items():
-        inv_freq, m = frequencies(rotation, measured.length)
-        numbers = {"inv_freq": inv_freq.tolist(), "attention_factor": m}
-        made.append({"layers": layers, **vars(rotation[0]), **numbers})
-    above = measured.above_truncation
-    return vars(measured) | {
-        "verdict": measured.verdict,
-        "strategy": measured.strategy.model_dump(mode="json", exclude_none=True),
-        "above_truncation": above and above._asdict(),
-        "frequencies": made,
-        "runtimes": {x.name: {"settings": x.settings, "note": x.note} for x in measured.runtimes},
-    }
+        kinds[rotary.for_layer(layer, measured.strategy.scaling)].append(layer)
+    made = [(kind, frequencies(kind, measured.length)) for kind in kinds]
+    return [
+        {"layers": kinds[kind], **vars(kind[0]), "inv_freq": theta.tolist(), "attention_factor": m}
+        for kind, (theta, m) in made
+    ]

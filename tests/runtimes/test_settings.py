@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.config.load import validate
 from rope_jax.config.strategy import Strategy
@@ -19,7 +18,7 @@ from rope_jax.rope import RotaryLayers, Scaling, parse_scaling
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.hf.read import LENGTH
 from rope_jax.rope.strategies.over import over
-from rope_jax.runtimes.settings import _OWN_BASE, READ_DIVISORS, runtime_settings
+from rope_jax.runtimes.settings import _OWN_BASE, runtime_settings
 from tests.checkpoints.folders import config_of, golden_case
 from tests.training.conftest import tiny
 
@@ -112,46 +111,25 @@ def test_flags_replace_the_base_that_a_file_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "case", "raw", "lacks"),
+    ("family", "raw", "lacks"),
     [
-        ("llama", "default", {"type": "cope"}, "has no form for pairs that do not rot"),
-        (
-            "llama",
-            "default",
-            {"type": "dynamic_pi"},
-            "has no frequencies that follow the length as tho",
-        ),
-        (
-            "llama",
-            "default",
-            {"type": "none", "query_scale": {"type": "logn"}},
-            "has no such scale on queries (logn)",
-        ),
-        ("cohere", "default", {"type": "evq_cosh"}, "has longrope for pairs of dimensions i and"),
-        (
-            "gemma2",
-            "default",
-            {"type": "pi", "factor": 2.0},
-            "has no flag that changes sliding layers",
-        ),
+        ("llama", {"type": "cope"}, "cannot express it: type: cope has no form in"),
+        ("llama", {"type": "dynamic_pi"}, "cannot express it: type: dynamic_pi has no form"),
+        ("llama", {"type": "none", "query_scale": {"type": "logn"}}, "logn has no form in"),
+        ("cohere", {"type": "evq_cosh"}, "has longrope for pairs of dimensions i and"),
+        ("gemma2", {"type": "pi", "factor": 2.0}, "has no flags for sliding layers"),
         (
             "gemma3_text",
-            "default",
             {"type": "yarn", "factor": 4.0, "truncate": False},
-            "cannot express it: no YaRN without trunc",
+            "cannot express it: no YaRN without truncate",
         ),
     ],
 )
-def test_what_runtimes_lack(family: str, case: str, raw: dict[str, Any], lacks: str) -> None:
-    given = json.loads(golden_case(family, case).config)
+def test_what_runtimes_lack(family: str, raw: dict[str, Any], lacks: str) -> None:
+    given = json.loads(golden_case(family, "default").config)
     config = config_of(read_description(given, "config.json"))
     made = settings(config, parse_scaling(raw), 64, family)
     assert any(lacks in each.note for each in made.values() if not each.settings)
-
-
-def test_the_types_that_read_divisors() -> None:
-    reading = (each.model_type for each in ARCHITECTURES.values() if "rope_freqs" in each.reads)
-    assert {*reading} == READ_DIVISORS
 
 
 def vllm(

@@ -73,7 +73,10 @@ def test_the_best_entry_of_a_sweep_that_a_runtime_can_express(
     text, printed, content = swept(training, tmp_path / "run", nll)
     verdict = "nothing that a runtime can express is below truncation: rather keep the last 16 "
     assert printed.startswith(f"settings: {verdict}tokens alone, 2.000 entry pi-auto, up to 64")
-    assert "llama.cpp -c 64 --rope-scaling linear --rope-scale 4 more" in printed
+    assert (
+        "llama.cpp -c 64 --rope-scaling linear --rope-scale 4 --rope-freq-base 10000 more"
+        in printed
+    )
     assert "**Nothing that a runtime can express is below truncation: " in text
     assert "2.500 nats per token, +0.500 [+0.400, +0.600] above truncation (same_tokens, " in text
     assert "test split, 640 tokens in 10 documents)." in text
@@ -111,8 +114,8 @@ def test_what_no_runtime_can_express(training: TrainingConfig, tmp_path: Path) -
     nll = {json.dumps(LOGN): 1.9, json.dumps(STREAMING): 1.8, '"cope"': 3.0}
     text, printed, content = swept(training, tmp_path / "run", nll)
     assert printed.startswith("settings: no runtime can express these; ")
-    assert "runtimes each has no position maps (streaming) more" in printed
-    assert "vLLM has no position maps (streaming)." in text
+    assert "runtimes each cannot express it: the position map streaming more" in printed
+    assert "vLLM cannot express it: the position map streaming." in text
     assert len(content["frequencies"][0]["inv_freq"]) == 4
 
 
@@ -139,7 +142,7 @@ def test_the_settings_of_a_fit(training: TrainingConfig, tmp_path: Path) -> None
     printed = " ".join(said.file.getvalue().split())
     assert "entry fit mine, up to 64 tokens: 1.900 nats per token, −0.100 above trunc" in printed
     assert '"rope_type": "longrope", "short_factor": [4 numbers], "long_factor": [4' in printed
-    assert "llama.cpp none: it has no flags for these numbers, and needs a GGUF file" in printed
+    assert "llama.cpp none: it has no flags for these numbers; a GGUF file from rope-jax" in printed
     assert (
         f"strategy={folder / 'strategy.json'}` writes a folder"
         in (folder / "settings.md").read_text()

@@ -7,7 +7,7 @@ cuts a text into words; and SentencePiece's BPE ("llama"), of which it has score
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ _IDS = {
     "unk": "unknown_token_id",
     "pad": "padding_token_id",
 }
-# What a text is cut into shows in it: contractions, digits, scripts, spaces, marks, lines.
+# Rules for words differ in how they cut it: contractions, cases, digits, scripts, spaces, marks,
+# lines.
 _SAMPLE = (
-    "We'll cut THEY'RE 1234567 tokens.\n\n  Größe, e\u0301a\t日本語のテキスト, "
-    "مرحبا x=y*(z+1)!!\r\n\n   ▁ 🙂\n"
+    "We'll cut THEY'RE 1234567 tokensIn 12 years, x1.\n\n  Größe, e\u0301a\t日本語のテキスト "
+    "漢字가나, مرحبا ١٢٣٤ x=y*(z+1)!!\r\n\r\n   ▁ 🙂      #if a_b/c\u00a0½ <s>\n"
 )
 _TURN = "eot_token_id"  # ends what a model says in a chat
 _OF_LLAMA = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}  # if a file is silent
@@ -115,16 +116,19 @@ def _byte_level(tokens: list[str], merges: list[str], name: str) -> Any:
     ids = {token: number for number, token in enumerate(tokens)}
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     library = Tokenizer(models.BPE(ids, pairs, ignore_merges=name in _WORDS["whole_words"]))
-    library.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PATTERNS[name]),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    library.pre_tokenizer = _cutter(name)
     library.decoder = decoders.ByteLevel()
     if name in _WORDS["composed"]:
         library.normalizer = normalizers.NFC()
     return library
+
+
+def _cutter(name: str) -> pre_tokenizers.PreTokenizer:
+    """Return what cuts a text into words by a rule, and those into bytes."""
+    patterns = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PATTERNS[name]]
+    return pre_tokenizers.Sequence(
+        [*patterns, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
 
 
 def tokenizer_metadata(
@@ -137,7 +141,7 @@ def tokenizer_metadata(
 
     UserError: llama.cpp has no such tokenizer, or cuts texts otherwise.
     """
-    parsed = json.loads(content)
+    parsed, before = json.loads(content), Tokenizer.from_str(content)
     model, steps = parsed["model"], json.dumps([parsed["normalizer"], parsed["pre_tokenizer"]])
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", ())]
     tokens, types = [f"[PAD{i}]" for i in range(size)], [_UNUSED] * size
@@ -150,7 +154,7 @@ def tokenizer_metadata(
             tokens[number] = token["content"]
             types[number] = _CONTROL if token["special"] else _USER_DEFINED
     if '"ByteLevel"' in steps:
-        rule = _rule(parsed) if merges else "gpt-2"  # bytes are never merged, however they are cut
+        rule = _rule(before) if merges else "gpt-2"  # bytes are never merged, however they are cut
         of_kind: dict[str, Value] = {"model": "gpt2", "pre": rule, "merges": merges}
     else:
         ranks: dict[str, int] = {}
@@ -174,32 +178,18 @@ def tokenizer_metadata(
     metadata = {f"{_KEY}{key}": value for key, value in given.items()}
     metadata |= {"tokenizer.chat_template": template} if template else {}
     again = Tokenizer.from_str(tokenizer_json(metadata, file))
-    before = Tokenizer.from_str(content)
     a, b = (each.encode(_SAMPLE, add_special_tokens=False).ids for each in (again, before))
     if a != b:
         raise UserError(f"{file}: llama.cpp has no tokenizer that cuts texts like this run's")
     return metadata
 
 
-def _rule(parsed: Mapping[str, Any]) -> str:
-    """Return the name of the rule by which a byte-level tokenizer cuts a text into words."""
-    patterns = [*_cuts(parsed["pre_tokenizer"])]
-    kept = bool(parsed["model"].get("ignore_merges")), '"NFC"' in json.dumps(parsed["normalizer"])
-    for name, known in _PATTERNS.items():
-        if known == patterns and kept == (
-            name in _WORDS["whole_words"],
-            name in _WORDS["composed"],
-        ):
+def _rule(library: Tokenizer) -> str:
+    """Return the name of the rule that cuts texts into words as a tokenizer does."""
+    cut = library.pre_tokenizer.pre_tokenize_str(_SAMPLE)
+    kept = library.model.ignore_merges, isinstance(library.normalizer, normalizers.NFC)
+    for name in _PATTERNS:
+        told = name in _WORDS["whole_words"], name in _WORDS["composed"]
+        if told == kept and _cutter(name).pre_tokenize_str(_SAMPLE) == cut:
             return name
     return "default"
-
-
-def _cuts(step: Mapping[str, Any]) -> Iterator[str]:
-    for each in step.get("pretokenizers", ()):
-        yield from _cuts(each)
-    if step["type"] == "Split":
-        yield step["pattern"].get("Regex") or re.escape(step["pattern"]["String"])
-    if step["type"] == "Digits":
-        yield r"\p{N}"
-    if step["type"] == "ByteLevel" and step["use_regex"]:
-        yield from _PATTERNS["gpt-2"]

@@ -1,7 +1,8 @@
 """A run as a GGUF file: a copy of the one that it was imported from, or its weights anew."""
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,14 +26,14 @@ from rope_jax.checkpoints.gguf.architectures import (
 from rope_jax.checkpoints.gguf.files import GgufFiles, named_rows, stored_as
 from rope_jax.checkpoints.gguf.header import Shaped, Value, entry, write_gguf
 from rope_jax.checkpoints.gguf.rope import Rope, express
-from rope_jax.checkpoints.reading import Description, read_description
+from rope_jax.checkpoints.reading import read_description
 from rope_jax.checkpoints.tensors import Tensor, tensors_of
 from rope_jax.checkpoints.weights import joined, shapes_of
-from rope_jax.config.load import validate
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
 from rope_jax.rope import Scaling, parse_scaling
+from rope_jax.rope.hf import layers_from_hf
 
 _FILE_TYPES = {Kind.F32: 0, Kind.F16: 1, Kind.Q8_0: 7, Kind.BF16: 32}
 _OF_A_PART = {"general.alignment", "split.no", "split.count", "split.tensors.count"}
@@ -40,16 +41,26 @@ _UNSCALED = parse_scaling("none")
 
 
 class Contents(NamedTuple):
-    """What a file is written from. about: in words."""
+    """What a file is written from. about: in words. entries: by key, as a file has them."""
 
     about: str
-    entries: Sequence[bytes]
+    entries: Mapping[str, bytes]
     tensors: Mapping[str, Shaped]
     data: Iterable[NDArray[Any]]
 
     def write(self, path: Path) -> None:
         """Write the file."""
-        write_gguf(path, self.entries, self.tensors, self.data)
+        write_gguf(path, [*self.entries.values()], self.tensors, self.data)
+
+    def rotating(self, name: str, rope: Rope) -> "Contents":
+        """Return these with the keys and tensors of a rotation. name: of the architecture."""
+        kinds = {key: (array.shape, Kind.F32) for key, array in rope.tensors.items()}
+        return Contents(
+            f"{self.about}, {json.dumps(rope.keys)}",
+            {**self.entries, **_entries(_prefixed(name, rope))},
+            {**self.tensors, **kinds},
+            itertools.chain(self.data, rope.tensors.values()),
+        )
 
 
 def copied(source: Path, training: TrainingConfig, scaling: Scaling, length: int) -> Contents:
@@ -65,31 +76,26 @@ def copied(source: Path, training: TrainingConfig, scaling: Scaling, length: int
             f"{source}: is not the file that was imported, or was moved or changed since; import "
             "it again, or give outtype, with which the weights of the run are written"
         )
-    header = files.header
-    name, architecture, _ = architecture_of(header.metadata, str(source))
-    entries = {key: x for key, x in header.entries.items() if key not in _OF_A_PART}
-    tensors = {key: (stored.shape, stored.kind) for key, stored in header.tensors.items()}
-    arrays: dict[str, NDArray[Any]] = {key: stored.data for key, stored in header.tensors.items()}
-    new: dict[str, Value] = {f"{name}.context_length": length}
+    held, entries, stored, _ = files.header
+    name, architecture, _ = architecture_of(held, str(source))
+    entries = {key: x for key, x in entries.items() if key not in _OF_A_PART}
+    entries |= _entries({f"{name}.context_length": length})
+    rope = Rope({}, {})
     if scaling != training.rope.scaling:
-        scaled = f"{name}.rope.scal", f"{name}.rope.freq_base"
-        entries = {k: x for k, x in entries.items() if not k.startswith(scaled[0])}
-        for key in ROPE_FACTORS:
-            tensors.pop(key, None)
+        entries = {key: x for key, x in entries.items() if not key.startswith(f"{name}.rope.scal")}
+        stored = {key: tensor for key, tensor in stored.items() if key not in ROPE_FACTORS}
         try:
             rope = _rope_of(training, scaling, architecture)
-            new |= {f"{name}.{key}": value for key, value in rope.keys.items()}
-            metadata = {key: header.metadata[key] for key in entries} | new
-            rows = header.tensors["token_embd.weight"].shape[0]
-            wanted = training, scaling, length
-            _read_back(metadata, tensors, rope, rows, str(source), *wanted)
+            metadata = {key: value for key, value in held.items() if key in entries}
+            rows = stored["token_embd.weight"].shape[0]
+            config = _read_back(name, metadata, stored, rope, rows)
+            _check_rotation(config, training, scaling, length)
         except ValueError as error:
             raise UserError(f"strategy: {name} of llama.cpp cannot express it: {error}") from None
-        tensors |= _shaped(rope)
-        arrays |= rope.tensors
-    entries |= {key: entry(key, value) for key, value in new.items()}
-    about = f"a copy of {source} with {json.dumps(new)}"
-    return Contents(about, [*entries.values()], tensors, (arrays[key] for key in tensors))
+    tensors = {key: (tensor.shape, tensor.kind) for key, tensor in stored.items()}
+    data = (tensor.data for tensor in stored.values())
+    about = f"a copy of {source} for {length:,} tokens"
+    return Contents(about, entries, tensors, data).rotating(name, rope)
 
 
 class Model(NamedTuple):
@@ -113,8 +119,10 @@ class Model(NamedTuple):
             **self.metadata,
             **tokens,
         }
-        kinds = {name: _kind_of(name, tensor.shape, kind) for name, tensor in self.tensors.items()}
-        shaped = {name: (tensor.shape, kinds[name]) for name, tensor in self.tensors.items()}
+        tensors = {
+            name: (tensor.shape, _kind_of(name, tensor.shape, kind))
+            for name, tensor in self.tensors.items()
+        }
 
         def data() -> Iterator[NDArray[Any]]:
             leaves = flatten_dict(read(), sep="/")
@@ -122,12 +130,10 @@ class Model(NamedTuple):
                 stopping.check()
                 array = joined(tensor, leaves).astype(np.float32)
                 array = stored_as(name, array, self.architecture, self.config)
-                yield gguf.quantize(array, kinds[name])
-            yield from self.rope.tensors.values()
+                yield gguf.quantize(array, tensors[name][1])
 
-        entries = [entry(key, value) for key, value in metadata.items()]
-        about = f"{self.name} of llama.cpp, {outtype}, {json.dumps(self.rope.keys)}"
-        return Contents(about, entries, shaped | _shaped(self.rope), data())
+        about = f"{self.name} of llama.cpp, {outtype}"
+        return Contents(about, _entries(metadata), tensors, data()).rotating(self.name, self.rope)
 
 
 def model_of(
@@ -153,19 +159,20 @@ def model_of(
         try:
             config = model_keys(model, family)
             reasons = lacks_positions
-            plain = scaling if "default" not in (family.rope_types or ["default"]) else _UNSCALED
-            config |= position_keys(training, plain, length, family)
+            config |= position_keys(training, _UNSCALED, length, family)
+            windows = [element.sliding_window or length for element in training.pattern]
+            if min(windows) < length and not architecture.windows:
+                raise ValueError("no sliding window in these layers")
             rope = _rope_of(training, scaling, architecture)
             metadata = metadata_of(name, architecture, config, training.geometry.rotary_dim)
-            metadata |= {f"{name}.{key}": value for key, value in rope.keys.items()}
-            if architecture_of(metadata, name)[1] != architecture:
-                continue  # it is of a variant
             tensors = tensors_of(named_rows(name, family.rows(model)), shapes_of(shapes))
-            wanted = training, scaling, length
-            read = _read_back(metadata, tensors, rope, vocab_size, name, *wanted)
-            expected = read_description(config, name).model
+            read = _read_back(name, metadata, tensors, rope, vocab_size)
+            if read["model_type"] != family.model_type:
+                continue  # it is of a variant
+            _check_rotation(read, training, scaling, length)
+            found, expected = (read_description(each, name).model for each in (read, config))
             for field in expected.keys() - {"initializer_range"}:
-                if expected[field] != read.model.get(field):
+                if expected[field] != found.get(field):
                     raise ValueError(f"no {field} {expected[field]}")
             return Model(name, architecture, config, metadata, rope, tensors)
         except (UserError, ValueError) as error:
@@ -190,8 +197,12 @@ def _kind_of(name: str, shape: tuple[int, ...], kind: Kind) -> Kind:
     return kind if shape[-1] % block == 0 else Kind.F16
 
 
-def _shaped(rope: Rope) -> dict[str, Shaped]:
-    return {name: (array.shape, Kind.F32) for name, array in rope.tensors.items()}
+def _entries(metadata: Mapping[str, Value]) -> dict[str, bytes]:
+    return {key: entry(key, value) for key, value in metadata.items()}
+
+
+def _prefixed(name: str, rope: Rope) -> dict[str, Value]:
+    return {f"{name}.{key}": value for key, value in rope.keys.items()}
 
 
 def _rope_of(training: TrainingConfig, scaling: Scaling, architecture: Architecture) -> Rope:
@@ -199,67 +210,43 @@ def _rope_of(training: TrainingConfig, scaling: Scaling, architecture: Architect
 
     ValueError: llama.cpp has no form for it.
     """
-    family = FAMILIES[architecture.model_type]
+    family, rotary = FAMILIES[architecture.model_type], training.rotary_layers
     if training.model.self_attention.type == "latent":
         raise ValueError("latent attention is written as it was trained alone")
+    layers = [rotary.for_layer(i, scaling) for i in range(rotary.count)]
     by_window = sorted(
-        (training.pattern[i % len(training.pattern)].sliding_window is not None, i)
-        for i in range(training.model.num_hidden_layers)
+        zip(itertools.cycle(training.pattern), layers, strict=False),
+        key=lambda each: each[0].sliding_window is not None,
     )
-    of_layers = [training.rotary_layers.for_layer(i, scaling) for _, i in by_window]
-    rotating = [layer for layer in of_layers if layer[1].type != "drope"]
-    geometry, applied = (rotating or of_layers)[0]
-    rope = express(geometry, applied, architecture.reads)
+    rotating = [layer for _, layer in by_window if layer[1].type != "drope"] or layers
+    rope = express(*rotating[0], architecture.reads)
     if family.local and "rope.scaling.attn_factor" in rope.keys:
         raise ValueError("its m would also be that of the layers that slide")
     if "rope_local_base_freq" in family.defaults:
-        rope.keys["rope.freq_base_swa"] = float(of_layers[-1][0].base)
-    if (query_scale := applied.query_scale) is not None:
-        (key,) = architecture.scaling or ("",)
-        if query_scale.type != "ministral" or not key:
-            raise ValueError(f"no query_scale {query_scale.type}")
-        rope.keys[key] = query_scale.beta
+        rope.keys["rope.freq_base_swa"] = float(rotating[-1][0].base)
     return rope
 
 
 def _read_back(
-    metadata: Mapping[str, Any], tensors: Mapping[str, object], rope: Rope, rows: int, file: str,
-    training: TrainingConfig, scaling: Scaling, length: int,
-) -> Description:  # fmt: skip
-    """Return the model that a file describes, as an import reads it.
+    name: str, metadata: Mapping[str, Any], tensors: Collection[str], rope: Rope, rows: int
+) -> dict[str, Any]:
+    """Return the config.json of a file with a rotation, as an import reads it."""
+    warnings: list[str] = []  # of what was just chosen
+    described = {**metadata, **_prefixed(name, rope)}
+    return config_of(described, tensors, rope.tensors, rows, name, warnings.append)
 
-    ValueError unless its layers rotate and see as much as those of the run.
-    """
-    config = config_of(metadata, tensors, rope.tensors, rows, file, lambda warning: None)
-    read = read_description(config, file)
-    raw = {
-        "name": "read",
-        "model": read.model,
-        "rope": read.rope,
-        "optim": {"warmup_steps": 0},
-        "stages": [{"steps": 1, "seq_len": read.window, "batch_size": 1}],
-    }
-    found = validate(TrainingConfig, raw, "read")
-    (theirs, ours) = ((found, found.rope.scaling), (training, scaling))
-    if _seen(found, length) != _seen(training, length):
-        raise ValueError("no sliding window in these layers")
+
+def _check_rotation(
+    config: Mapping[str, Any], training: TrainingConfig, scaling: Scaling, length: int
+) -> None:
+    """ValueError unless the layers of a config.json rotate like those of the run."""
     positions = np.arange(4)[None] * training.geometry.train_length
+    theirs, own = layers_from_hf(config)
     for n in (1, length):
-        a, b = (each.rotary_layers.frequencies(own, n) for each, own in (theirs, ours))
+        read = theirs.rotary(own, positions, n)
+        wanted = training.rotary_layers.rotary(scaling, positions, n)
+        a, b = read.frequencies, wanted.frequencies
         pairs = (a.exact, b.exact), (a.attention_factor, b.attention_factor)
-        scales = (each.rotary_layers.query_scale(own, positions) for each, own in (theirs, ours))
-        for x, y in (*pairs, tuple(scales)):
+        for x, y in (*pairs, (read.query_scale, wanted.query_scale)):
             if not np.allclose(x, y, rtol=1e-5, atol=1e-20):
                 raise ValueError("its layers differ otherwise than llama.cpp's do")
-    return read
-
-
-def _seen(training: TrainingConfig, length: int) -> list[list[int]]:
-    """Return how much of a text of this length each layer sees."""
-    layers = (
-        training.pattern[i % len(training.pattern)] for i in range(training.model.num_hidden_layers)
-    )
-    return [
-        [min(n or length, length) for n in (each.sliding_window, each.attention_chunk)]
-        for each in layers
-    ]

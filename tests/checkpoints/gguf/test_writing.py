@@ -11,7 +11,13 @@ from tokenizers import Tokenizer, models
 
 from rope_jax.checkpoints.exporting import export_run
 from rope_jax.checkpoints.gguf.header import read_header
-from rope_jax.checkpoints.gguf.tokenizer import tokenizer_json, tokenizer_metadata
+from rope_jax.checkpoints.gguf.tokenizer import (
+    _SAMPLE,
+    _WORDS,
+    _cutter,
+    tokenizer_json,
+    tokenizer_metadata,
+)
 from rope_jax.checkpoints.gguf.writing import model_of
 from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.config.checkpoints import ExportConfig
@@ -238,6 +244,14 @@ def test_tokenizers_are_written(tmp_path: Path) -> None:
         assert metadata["tokenizer.chat_template"] == "{{ x }}"
         ends = (metadata[f"tokenizer.ggml.{x}_token_id"] for x in ("eos", "eot"))
         assert tuple(ends) == (1, 2)
+
+
+def test_rules_for_words_are_told_apart() -> None:
+    """Each cuts the sample otherwise, by which a rule is found."""
+    rules = [rule["names"] for rule in _WORDS["rules"]]
+    cuts = [[str(_cutter(name).pre_tokenize_str(_SAMPLE)) for name in names] for names in rules]
+    assert all(len({*alike}) == 1 for alike in cuts)
+    assert len({alike[0] for alike in cuts}) == len(rules)
 
 
 def test_a_tokenizer_that_llama_cpp_lacks_is_refused() -> None:
