@@ -19,7 +19,7 @@ from rope_jax.config.strategy import Strategy, read_strategy, write_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import print_overview
-from rope_jax.protocols import BASELINE, PROTOCOLS
+from rope_jax.protocols import BASELINE
 from rope_jax.report.measured import difference_cell, units_text
 from rope_jax.report.table import escape_markdown
 from rope_jax.results.files import SweepTables
@@ -115,13 +115,7 @@ def _of_sweep(
         map=entry.map_at(length, trained),
         made_by={"run": row.run, "step": row.step, "entry": row.name, "length": [length]},
     )
-    fixed = (
-        f"The factor is fixed at that of {length:,} tokens, {row.factor}, for which shorter texts "
-        "pay: the sweep's `auto` follows each length, so its losses at shorter lengths are not "
-        "those of these settings."
-    )
-    how = PROTOCOLS[row.protocol]
-    caption = ", ".join(filter(None, (how.caption.format(stride=row.stride), how.scored)))
+    fixed = f"at that of {length:,} tokens, {row.factor}, for which shorter texts pay"
     sample = f"{row.tokens:,} tokens in {units_text(row.units, row.documents)}"
     return Measured(
         entry=row.name,
@@ -131,8 +125,8 @@ def _of_sweep(
         nll=row.nll,
         nll_at_window=newest.nll_at_window,
         above_truncation=None if curve is None else curve.above_truncation.get(length),
-        protocol=f"{row.protocol}, by {caption}; {row.split} split, {sample}",
-        notes=(fixed,) if row.auto else (),
+        protocol=f"{row.protocol}; {row.split} split, {sample}",
+        notes=(f"The factor is fixed {fixed}, unlike `auto`.",) if row.auto else (),
     )
 
 

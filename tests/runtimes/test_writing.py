@@ -78,7 +78,7 @@ def test_the_best_entry_of_a_sweep_that_a_runtime_can_express(
         in printed
     )
     assert "**Nothing that a runtime can express is below truncation: " in text
-    assert "2.500 nats per token, +0.500 [+0.400, +0.600] above truncation (same_tokens, " in text
+    assert "2.500 nats per token, +0.500 [+0.400, +0.600] above truncation (same_tokens; " in text
     assert "test split, 640 tokens in 10 documents)." in text
     assert "The factor is fixed at that of 64 tokens, 4.0, for which shorter texts pay" in text
     assert "Better, but in no runtime: streaming." in text

@@ -136,7 +136,7 @@ class GgufFiles(CheckpointFiles):
                 array = joined.reshape(-1, joined.shape[-1])
             for part, heads in _QUERIES_AND_KEYS.items() if self._architecture.permuted else ():
                 if part in name:
-                    array = _unpermuted(array, self.config[heads])
+                    array = _reordered(array, self.config[heads], -1, 2)
             is_norm = name.endswith("norm.weight")
             yield name, array - 1 if is_norm and self._architecture.plus_one else array
 
@@ -177,15 +177,13 @@ def stored_as(
     """
     for part, heads in _QUERIES_AND_KEYS.items() if architecture.permuted else ():
         if part in name:
-            halves = array.reshape(config[heads], 2, -1, *array.shape[1:])
-            array = halves.swapaxes(1, 2).reshape(array.shape)
+            array = _reordered(array, config[heads], 2, -1)
     return array + 1 if architecture.plus_one and name.endswith("norm.weight") else array
 
 
-def _unpermuted(array: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Return rows [heads · (pairs · 2)] in the order [heads · (2 · pairs)]."""
-    rest = array.shape[1:]
-    return array.reshape(heads, -1, 2, *rest).swapaxes(1, 2).reshape(array.shape)
+def _reordered(array: NDArray[Any], *axes: int) -> NDArray[Any]:
+    """Return rows [heads · (a · b)] in the order [heads · (b · a)]. axes: heads, a and b."""
+    return array.reshape(*axes, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
 
 
 def _dtype(stored: Stored) -> str:

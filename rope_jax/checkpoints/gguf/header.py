@@ -19,21 +19,16 @@ from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
+from gguf import GGUFValueType as ValueType
 from numpy.typing import NDArray
 
 from rope_jax.errors import UserError, file_errors
 
 _VERSIONS = (2, 3)
-_STRING, _ARRAY = 8, 9
-# types of the values that are written, and of those in lists where they are others
-_TYPES: Mapping[type, int] = {bool: 7, int: 4, float: 6, str: _STRING}
-_IN_LISTS: Mapping[type, int] = {**_TYPES, int: 5}
-_NUMBERS = {
-    number: np.dtype(name)
-    for number, name in (
-        *((0, "u1"), (1, "i1"), (2, "<u2"), (3, "<i2"), (4, "<u4"), (5, "<i4"), (6, "<f4")),
-        *((7, "?"), (10, "<u8"), (11, "<i8"), (12, "<f8")),
-    )
+_STRING, _ARRAY = ValueType.STRING, ValueType.ARRAY
+_NUMBERS: Mapping[int, np.dtype[Any]] = {
+    kind: np.dtype(numbers).newbyteorder("<")
+    for kind, numbers in gguf.GGUFReader.gguf_scalar_to_np.items()
 }
 _KINDS = {kind.value: kind for kind in gguf.GGMLQuantizationType}
 Shaped = tuple[tuple[int, ...], gguf.GGMLQuantizationType]
@@ -85,12 +80,13 @@ def read_header(path: Path) -> Header:
 
 def entry(key: str, value: Value) -> bytes:
     """Return a key and its value as a file has them; whole numbers become u32, i32 in a list."""
-    if not isinstance(value, list):
-        kind = _TYPES[type(value)]
-        return _packed(key, _STRING) + struct.pack("<I", kind) + _packed(value, kind)
-    kind = _IN_LISTS[type(value[0])] if value else _STRING
-    head = _packed(key, _STRING) + struct.pack("<IIQ", _ARRAY, kind, len(value))
-    return head + b"".join(_packed(each, kind) for each in value)
+    name, kind = _packed(key, _STRING), ValueType.get_type(value)
+    if isinstance(value, list):
+        inside = ValueType.get_type(value[0]) if value else _STRING
+        packed = b"".join(_packed(each, inside) for each in value)
+        return name + struct.pack("<IIQ", kind, inside, len(value)) + packed
+    kind = ValueType.UINT32 if kind == ValueType.INT32 else kind
+    return name + struct.pack("<I", kind) + _packed(value, kind)
 
 
 def _packed(value: object, kind: int) -> bytes:
