@@ -116,7 +116,8 @@ def _settings(entry: SweepEntry, run: Path) -> str:
                 continue
             raw = {"scalings": [entry_settings(fitted, "x")]}
             (theirs,) = validate(SweepConfig, raw, "strategy").scalings
-            if theirs.model_dump(mode="json", exclude={"name"}) == settings:
+            alike = theirs.model_dump(mode="json", exclude={"name", "over"})
+            if alike == {key: value for key, value in settings.items() if key != "over"}:
                 fit = load(FitConfig, folder / "fit.yaml")
                 settings = {"fit": fit.model_dump(mode="json", exclude={"name", "seed"})}
                 break

@@ -81,9 +81,10 @@ class SweepEntry(Frozen):
 
         Without one, `over` stays null, which means base.
         """
-        replaces = self.scaling_at_window.replaces_frequencies and self.map is None
-        is_free = self.over is None and not replaces
-        if not is_free or (trained.type == "none" and self.layers == "global"):
+        is_map_alone = self.type == "none" and self.map is not None
+        if self.over is not None or (trained.type == "none" and self.layers == "global"):
+            return self
+        if self.scaling_at_window.replaces_frequencies and not is_map_alone:
             return self
         return self.model_copy(update={"over": "trained"})
 
@@ -141,7 +142,8 @@ class SweepEntry(Frozen):
         """Return the position map to use at a length. ValueError: "auto" has no solution."""
         map_ = None if self.map is None else self.map.at(trained.window, length)
         if isinstance(map_, FarFrequencies) and self.over == "trained":
-            far = over(map_.far, trained.scaling, trained.window, self.layers)
+            of_model = trained.scaling.model_copy(update={"query_scale": None})
+            far = over(map_.far, of_model, trained.window, self.layers)
             return map_.model_copy(update={"far": far})
         return map_
 
@@ -160,7 +162,9 @@ class TrainedEntry(SweepEntry):
     """The checkpoint's own scaling, the baseline of others; or that with a larger factor."""
 
     type: Literal["trained"] = "trained"
-    over: None = Field(None, description="null")
+    over: Annotated[
+        None, single_error("should be left out: trained is the model's own scaling itself")
+    ] = Field(None, description="null")
     factor: Annotated[_AutoFactor | None, _FactorError] = Field(
         None, description="in place of its own; auto: its own · length / window; null: its own"
     )
@@ -231,8 +235,8 @@ def _as_settings(entry: object) -> object:
 
 
 def entry_settings(strategy: Strategy, name: str) -> dict[str, Any]:
-    """Return the settings of the entry that reads with a strategy."""
-    settings = strategy.scaling.model_dump(exclude_none=True) | {"name": name}
+    """Return the settings of the entry that reads with a strategy, which is complete in itself."""
+    settings = strategy.scaling.model_dump(exclude_none=True) | {"name": name, "over": "base"}
     if strategy.map is not None:
         settings["map"] = strategy.map.model_dump()
     return settings

@@ -59,19 +59,30 @@ def shortlist(
     s, own = asked.length / trained.window, trained.scaling
     continued = s * (own.extension_factor or 1.0)
     if asked.scalings is not None:
+        over_base = asked.length / trained.train_length
         return tuple(
-            entry.model_copy(update={"factor": continued if entry.type == "trained" else s})
-            if entry.factor_is_auto
-            else entry
+            _with_factor(entry, continued if entry.type == "trained" else s, over_base)
             for entry in asked.scalings
         )
+    continuing = [{"type": "trained", "factor": continued}]
+    try:
+        own.continued(continued)
+    except ValueError:  # it has no factor, or no larger one
+        continuing = []
     is_plain = own.type == "none" and training.geometry.train_length == trained.window
     over = {} if is_plain else {"over": "trained"}
     return parse_entries(
         "trained",
-        *([{"type": "trained", "factor": continued}] if own.has_extension_factor() else []),
+        *continuing,
         *({"type": name, "factor": s, **over} for name in FORMULAS),
     )
+
+
+def _with_factor(entry: SweepEntry, factor: float, over_base: float) -> SweepEntry:
+    """Return the entry with a number in place of an `auto` factor."""
+    if not entry.factor_is_auto:
+        return entry
+    return entry.model_copy(update={"factor": over_base if entry.over == "base" else factor})
 
 
 def lacks_for_fit(asked: ExtendConfig) -> str:

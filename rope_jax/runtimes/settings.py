@@ -195,8 +195,12 @@ def _llama_cpp(
     flags, lacks, held = {}, "", _TENSORS.get(own_type)
     # such a file may lack β and m
     is_incomplete = own_type == "yarn" and family.model_type not in _M_IN_FILE
+    # of the softmax, which llama.cpp computes from the file and from --rope-scale
+    has_own_scale = any(x.own[1].query_scale is not None for x in layers)
     if rope_type == "dynamic":
         lacks = "has no frequencies that follow the length"
+    elif has_own_scale and any(x.wanted != x.own for x in layers):
+        lacks = "has no flags that keep the scale on queries of this model's file"
     elif any(x.wanted != x.own for x in fixed) or len(kinds) != 1:
         lacks = "has no flags for sliding layers, nor for only some of the others"
     elif is_incomplete or any(x.wanted != x.own for x in layers):

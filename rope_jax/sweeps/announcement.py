@@ -1,5 +1,7 @@
 """What a sweep prints before it measures: checkpoints, texts, scalings, memory and warnings."""
 
+import math
+
 from rope_jax.config.entries import SweepEntry
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import describe_duration, print_overview, print_wrapped
@@ -72,6 +74,13 @@ def _explain_trained(loaded: EvalModel, planned: PlannedSweep) -> None:
             f"frequencies and the window of {trained.window:,}; other entries replace them"
         )
         print_wrapped(session.console, f"trained: the model {origin}, {text}", "dim")
+        reach = scaling.longest_extension * trained.train_length
+        if training.imported is not None and trained.window < reach < math.inf:
+            session.warn(
+                f"trained: {scaling.type} is for {reach:,.0f} tokens, beyond the window of "
+                f"{trained.window:,}; if the model was trained at that length, import it with "
+                f"window={reach:.0f}"
+            )
     elif training.imported is not None:
         print_wrapped(session.console, f"trained: the model {origin}, without scaling", "dim")
 

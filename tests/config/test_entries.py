@@ -5,8 +5,9 @@ import json
 import pytest
 import yaml
 
-from rope_jax.config.entries import Trained
+from rope_jax.config.entries import Trained, entry_settings
 from rope_jax.config.load import dump
+from rope_jax.config.strategy import Strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.positions.maps.rerope import LeakyReRoPE
 from rope_jax.rope import STRATEGIES, parse_scaling
@@ -165,6 +166,36 @@ def test_a_bare_name_acts_on_the_models_own_scaling_and_its_curve_says_so(entrie
     assert entry.resolved(NoScaling()) == entry
     resolved = entry.resolved(LLAMA3)
     assert (resolved.label, resolved.at(512, trained(LLAMA3)).type == "over") == expected
+
+
+WITH_OWN_QUERIES = parse_scaling(
+    {"type": "yarn", "factor": 4.0, "query_scale": {"type": "constant", "s": 1.2}}
+)
+
+
+@pytest.mark.parametrize("own", [LLAMA3, WITH_OWN_QUERIES, NoScaling()])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trained",
+        "{type: trained, map: {type: rerope, window: 64}}",
+        "pi",
+        "{type: pi, factor: 4, over: base}",
+        "{type: pi, factor: 4, map: {type: rerope, window: 64}}",
+        "{type: none, map: {type: far_frequencies, far: {type: pi, factor: 4}}}",
+        "{type: explicit, inv_freq: [0.1, 0.01], map: {type: rerope, window: 64}}",
+        "{type: over, inner: {type: pi, factor: 2}, trained: {type: llama3}, window: 128, "
+        "map: {type: rerope, window: 64}}",
+    ],
+)
+def test_a_strategy_file_reads_as_what_was_measured(entries, text, own):
+    checkpoint = trained(own)
+    (entry,) = (entry.resolved(own) for entry in entries(f"[{text}]"))
+    strategy = Strategy(scaling=entry.at(512, checkpoint), map=entry.map_at(512, checkpoint))
+    written = json.loads(json.dumps(entry_settings(strategy, "file")))
+    (again,) = (entry.resolved(own) for entry in entries(f"[{json.dumps(written)}]"))
+    assert again.at(512, checkpoint) == strategy.scaling
+    assert again.map_at(512, checkpoint) == strategy.map
 
 
 def test_automatic_factors_count_from_the_window_and_over_the_base_from_l(entries):

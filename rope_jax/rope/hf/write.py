@@ -161,8 +161,7 @@ def _by_numbers(geometry: RotaryGeometry, scaling: Scaling) -> dict[str, Any]:
     inv_freq, m = scaling.scaled(geometry)
     if not np.all(inv_freq > 0):
         raise ValueError(
-            f"type: {scaling.type} has pairs that do not rotate, which no form of Hugging Face's "
-            "can say"
+            f"type: {scaling.type} has pairs that do not rotate, which no config can say"
         )
     factors = (geometry.inv_freq() / inv_freq).tolist()
     return {
