@@ -237,7 +237,7 @@ def _shared_columns(result: SweepResult, origin: Origin, m: _Measured) -> dict[s
     entry = next(entry for entry in result.config.scalings if entry.label == m.entry)
     return {
         "name": m.entry,
-        "scaling": m.scaling.type,
+        "scaling": entry.type if entry.over == "trained" else m.scaling.type,
         "map": m.map.label if m.map else "",
         "factor": getattr(m.scaling, "factor", None),
         "auto": entry.factor_is_auto,

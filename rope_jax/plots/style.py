@@ -68,7 +68,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     **{"longrope": (_PURPLE, "-"), "abf": (_TEAL, "-"), "mixed_base": (_SKY, "-")},
     **{"evq_cosh": (_INDIGO, "-"), "p_rope": (_OLIVE, "-"), "cope": (_WINE, "-")},
     **{"drope": (_BROWN, "-"), "explicit": (_MAGENTA, "-")},
-    **{"resonance": (_SAND, "-"), "bucketed": (_SAND, "-.")},
+    **{"resonance": (_SAND, "-"), "bucketed": (_SAND, "-."), "over": (_TEAL, "-.")},
     **{"leaky_rerope": (_GREEN, "--"), "rerope": (_PURPLE, "--"), "streaming": (_SKY, "--")},
     **{"self_extend": (_INDIGO, "--"), "dual_chunk": (_OLIVE, "--"), "string": (_WINE, "--")},
     **{"lm_infinite": (_TEAL, "--"), "far_frequencies": (_BROWN, "--")},

@@ -62,9 +62,8 @@ def swept(tmp_path_factory: pytest.TempPathFactory, config: Callable[..., Traini
         patch.setattr(session, "open_corpus", without_test)
         patch.setattr(training_run, "TrainingSweep", Counted)
         run = train(config_, quiet())
-    # one for each length, and one for the map, which acts at 32 tokens only; in the first sweep of
-    # the second stage those whose batches differ, because PI shares no reading with YaRN
-    assert compiled == [4, 4, 4, 6, 6]
+    # one for each length, and one for the map, which acts at 32 tokens only
+    assert compiled == [4, 4, 4, 4, 4]
     return config_, run
 
 
@@ -81,7 +80,7 @@ def test_it_sweeps_before_the_first_step_then_regularly_and_at_the_end_of_each_s
             "sweep/trained/above_truncation_32",
         ]
         truncated = values["sweep/trained/nll_16"]
-        for entry in ("trained", "leaky", "yarn-auto"):
+        for entry in ("trained", "leaky", "yarn-auto-over-trained"):
             above = values[f"sweep/{entry}/nll_32"] - truncated
             assert values[f"sweep/{entry}/above_truncation_32"] == pytest.approx(above, abs=1e-12)
 
@@ -123,7 +122,7 @@ def test_a_resumed_run_neither_repeats_nor_loses_a_sweep(swept: Run, tmp_path: P
         ({"lengths": [16, 9000]}, r"sweep\.lengths: none of the 2 documents has the 9001 tokens"),
         (
             {"lengths": [16], "scalings": [{"type": "none", "map": {"type": "rerope"}}]},
-            r"sweep\.scalings: rerope: map\.type: rerope with auto settings acts beyond",
+            r"sweep\.scalings: rerope-over-trained: map\.type: rerope with auto settings acts beyond",
         ),
         (None, "sweep: there is no validation split to read; raise data"),
     ],
