@@ -122,7 +122,7 @@ def test_a_resumed_run_neither_repeats_nor_loses_a_sweep(swept: Run, tmp_path: P
         ({"lengths": [16, 9000]}, r"sweep\.lengths: none of the 2 documents has the 9001 tokens"),
         (
             {"lengths": [16], "scalings": [{"type": "none", "map": {"type": "rerope"}}]},
-            r"sweep\.scalings: rerope-over-trained: map\.type: rerope with auto settings acts beyond",
+            r"sweep\.scalings: rerope-over-trained: map\.type: rerope with auto settings acts",
         ),
         (None, "sweep: there is no validation split to read; raise data"),
     ],
