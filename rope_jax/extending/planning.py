@@ -141,6 +141,8 @@ def _plans(asked: ExtendConfig, loaded: EvalModel, step: int) -> Iterator[Extend
         "lengths": lengths_to(trained.window, asked.length),
         "scalings": shortlist(asked, loaded.training, trained),
         "data": asked.data,
+        # a plan that was written states every key, and none is a default for the run to decide
+        "bos": "none" if loaded.training.tokenizer.start is None else "document",
         "show": "above_truncation",
     }
     can_fit = asked.fit is not False and not lacks_for_fit(asked)
