@@ -38,7 +38,7 @@ LAYERS = (
     ("report",),
     ("training",),
     ("sweeps", "inspection"),
-    ("fitting", "checkpoints", "planning"),
+    ("fitting", "checkpoints", "planning", "generation"),
     ("runtimes",),
     ("extending",),
     ("grids",),

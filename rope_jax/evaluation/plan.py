@@ -402,11 +402,16 @@ class SweepPlan:
         return max(leaf.shape[0] for leaf in leaves)
 
     def _rotary_of(self, entry: SweepEntry, length: int) -> Rotary:
-        scaling, map_ = self._reads_with(entry, length)
-        # the checkpoint's own map has the L that it was trained with
-        is_own = entry.type == "trained" and entry.map is None
-        window = self.layers.geometry.train_length if is_own else self.trained.window
-        return rotary_at(length, self.layers, scaling, map_, window)
+        return entry_rotary(entry, length, self.layers, self.trained)
+
+
+def entry_rotary(entry: SweepEntry, length: int, layers: RotaryLayers, trained: Trained) -> Rotary:
+    """Return the rotary frequencies with which an entry reads windows of a length."""
+    # the checkpoint's own map has the L that it was trained with
+    is_own = entry.type == "trained" and entry.map is None
+    window = layers.geometry.train_length if is_own else trained.window
+    scaling, map_ = entry.at(length, trained), entry.map_at(length, trained)
+    return rotary_at(length, layers, scaling, map_, window)
 
 
 def rotary_at(

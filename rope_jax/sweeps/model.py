@@ -137,11 +137,18 @@ def load_model(
     corpus = session.open_corpus(data, None if data is None else split)
     trained_on = corpus if data is None else None
     processes.on_first(lambda: check_provenance(session.run, session.recorded, trained_on))
-    placement = Placement(mesh_for(training, whole_heads=whole_heads))
+    model, memory = place_here(session, memory_gib, whole_heads=whole_heads)
+    return EvalModel(session, training, corpus, model, memory)
+
+
+def place_here(
+    session: Session, memory_gib: float | int | None = None, *, whole_heads: bool = False
+) -> tuple[LanguageModel, MemoryEstimate]:
+    """Return `place_model` on this machine's devices. whole_heads: see `mesh_for`."""
+    placement = Placement(mesh_for(session.config, whole_heads=whole_heads))
     available = processes.min_over_hosts(device_bytes())
     vocab_size = session.tokenizer.vocab_size
-    model, memory = place_model(training, vocab_size, placement, available, memory_gib)
-    return EvalModel(session, training, corpus, model, memory)
+    return place_model(session.config, vocab_size, placement, available, memory_gib)
 
 
 def place_model(

@@ -1,0 +1,1 @@
+"""Texts that a run's model continues."""
