@@ -62,7 +62,7 @@ class Mix(NamedTuple):
             if task.needs_words and not self.words.has_words:
                 raise UserError(
                     f"data.mix.{index}.task: {task.task} is for a tokenizer whose tokens are "
-                    "longer than a byte; choose passkey or multikey, or another tokenizer"
+                    "longer than a byte; choose passkey, or another tokenizer"
                 )
             shortest = min(task.shortest or seq_len, seq_len)
             try:

@@ -34,12 +34,12 @@ class TokenizerView(NamedTuple):
         """Return what a sample begins with: the document start, if any."""
         return np.array(self.bos_ids, np.int32)
 
-    def ordinary(self, most: int = 2**31) -> Int32[np.ndarray, " V"]:
-        """Return the tokens below `most` that random ones are drawn from: no document start.
+    def ordinary(self) -> Int32[np.ndarray, " V"]:
+        """Return the tokens that random ones are drawn from: no document start.
 
         Of a byte model only bytes: it may have a document start that it does not use.
         """
-        count = min(self.vocab_size, most if self.has_words else min(256, most))
+        count = self.vocab_size if self.has_words else min(256, self.vocab_size)
         tokens = np.arange(count, dtype=np.int32)
         return tokens[~np.isin(tokens, self.bos_ids)]
 
@@ -106,19 +106,8 @@ class Task(Question):
         """
 
 
-class Needle(NamedTuple):
-    """Tokens that are hidden in a text, behind this share of it.
-
-    asked: whether they are asked for, so that an ablated sample leaves them out.
-    """
-
-    share: float
-    tokens: NDArray[np.integer]
-    asked: bool = False
-
-
 def hide(
-    needles: Sequence[Needle],
+    needle: NDArray[np.integer],
     request: Request,
     *,
     question: NDArray[np.integer],
@@ -126,30 +115,25 @@ def hide(
     setting: str,
     start: NDArray[np.integer] | None = None,
 ) -> Sample:
-    """Return the sample with start, text that holds the needles, question, answer.
+    """Return the sample with start, text that holds the needle at the depth, question, answer.
 
-    Needles at the same share keep their order; ablated ones make room for more text.
-    setting: what makes them long, as in "keys: 4"; the ValueError begins with it if the window is
+    Ablated, more text is in the needle's place.
+    setting: what makes them long, as in "digits: 5"; the ValueError begins with it if the window is
         too short for all of them. start: default: the document-start token.
     """
     text, length = request.text, request.length
     start = request.words.start() if start is None else start
     free = length + 1 - len(start) - len(question) - len(answer)
-    missing = sum(len(needle.tokens) for needle in needles) - free
+    missing = len(needle) - free
     if missing > 0:
         raise ValueError(
             f"{setting} need a window of {length + missing:,} tokens, not {length:,}; take a "
-            "longer one, or fewer"
+            "longer one"
         )
-    hidden = [needle for needle in needles if not (request.ablated and needle.asked)]
-    count = free - sum(len(needle.tokens) for needle in hidden)
-    filler = text[len(text) - count :]
-    pieces, begin = [start], 0
-    for needle in sorted(hidden, key=lambda needle: needle.share):
-        end = round(needle.share * count)
-        pieces += [filler[begin:end], needle.tokens]
-        begin = end
-    tokens = np.concatenate([*pieces, filler[begin:], question, answer])
+    hidden = needle[:0] if request.ablated else needle
+    filler = text[len(text) - free + len(hidden) :]
+    place = round(request.depth * len(filler))
+    tokens = np.concatenate([start, filler[:place], hidden, filler[place:], question, answer])
     return answered_at_end(tokens, np.zeros(len(answer)))
 
 

@@ -1,7 +1,7 @@
-"""Random choices that every version of numpy makes alike, and the keys and values made of them."""
+"""Random choices that every version of numpy makes alike."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Int32
@@ -9,28 +9,6 @@ from jaxtyping import Int32
 T = TypeVar("T")
 
 _PART = 2**31
-# what keys are called, what values of words are made of, and what may precede a word
-NAMES = (  # noqa: SIM905
-    "amber azure bronze cobalt copper coral crimson ebony emerald garnet golden indigo ivory jade "
-    "lilac linen maroon mauve ochre olive opal pearl purple ruby russet scarlet silver topaz umber "
-    "velvet violet yellow"
-).split()
-WORDS = (  # noqa: SIM905
-    "anchor basket bridge button candle castle cellar church circle cradle desert dinner engine "
-    "feather finger flower forest garden hammer harbor island jacket kettle ladder lantern letter "
-    "market meadow mirror mountain needle orchard palace pepper pillow planet pocket prison ribbon "
-    "river saddle school shadow shovel spider spring statue stone summer table temple thunder "
-    "ticket timber tunnel valley vessel village wagon walnut whistle window winter wolf"
-).split()
-QUALITIES = (  # noqa: SIM905
-    "ancient brave calm clever daring eager faithful gentle happy honest humble jolly kind lively "
-    "lucky mighty modest noble patient polite proud quiet rapid secret simple steady sturdy tender "
-    "timid vivid wise young"
-).split()
-NAMED = len(QUALITIES) * len(WORDS)
-"""How many values `Draws.named` chooses from."""
-
-Kind = Literal["numbers", "words", "uuids"]
 
 
 class Draws:
@@ -77,25 +55,3 @@ class Draws:
     def number(self, count: int) -> str:
         """Return a number of `count` digits, of which the first is not 0."""
         return str(1 + self.below(9)) + self.digits(count - 1)
-
-    def words(self) -> str:
-        """Return three words, such as "anchor-meadow-wolf"."""
-        return "-".join(self.one_of(WORDS) for _ in range(3))
-
-    def named(self) -> str:
-        """Return a quality and a word, such as "quiet-harbor"."""
-        return f"{self.one_of(QUALITIES)}-{self.one_of(WORDS)}"
-
-    def uuid(self) -> str:
-        """Return a random UUID, version 4 of RFC 4122."""
-        text = "".join(self.one_of("0123456789abcdef") for _ in range(30))
-        variant = self.one_of("89ab")
-        return f"{text[:8]}-{text[8:12]}-4{text[12:15]}-{variant}{text[15:18]}-{text[18:]}"
-
-
-def distinct(make: Callable[[], T], count: int) -> list[T]:
-    """Return `count` values that differ; there have to be that many."""
-    values: dict[T, None] = {}  # in order
-    while len(values) < count:
-        values[make()] = None
-    return list(values)

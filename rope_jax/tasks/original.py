@@ -1,6 +1,5 @@
 """`passkey_text` and `needle`: the prompts of published tests, for models with a tokenizer."""
 
-import math
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -8,8 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rope_jax.rope.settings import Whole
-from rope_jax.tasks.base import Needle, Request, Sample, Task, TokenizerView, hide
-from rope_jax.tasks.draws import NAMED, Kind, distinct
+from rope_jax.tasks.base import Request, Sample, Task, TokenizerView, hide
 
 _TASK = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize "
@@ -18,7 +16,22 @@ _TASK = (
 _FILLER = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 )
-Count = Annotated[int, Field(ge=1, le=64), Whole]
+_NEEDLE_TASK = (
+    "A special magic number is hidden within the following text. Make sure to memorize it. I will "
+    "quiz you about the number afterwards.\n"
+)
+_QUALITIES = (  # noqa: SIM905
+    "ancient brave calm clever daring eager faithful gentle happy honest humble jolly kind lively "
+    "lucky mighty modest noble patient polite proud quiet rapid secret simple steady sturdy tender "
+    "timid vivid wise young"
+).split()
+_WORDS = (  # noqa: SIM905
+    "anchor basket bridge button candle castle cellar church circle cradle desert dinner engine "
+    "feather finger flower forest garden hammer harbor island jacket kettle ladder lantern letter "
+    "market meadow mirror mountain needle orchard palace pepper pillow planet pocket prison ribbon "
+    "river saddle school shadow shovel spider spring statue stone summer table temple thunder "
+    "ticket timber tunnel valley vessel village wagon walnut whistle window winter wolf"
+).split()
 
 
 class PasskeyText(Task):
@@ -35,7 +48,7 @@ class PasskeyText(Task):
     source: ClassVar[str] = "Mohtashami & Jaggi, arXiv 2305.16300, epfml/landmark-attention"
     task: Literal["passkey_text"] = "passkey_text"
     needs_words: ClassVar[bool] = True
-    digits: Count = Field(5, description="digits of the key")
+    digits: Annotated[int, Field(ge=1, le=64), Whole] = Field(5, description="digits of the key")
 
     @property
     def chance(self) -> float:
@@ -47,7 +60,7 @@ class PasskeyText(Task):
         needle = ["\nThe pass key is", key, ". Remember it.", key, " is the pass key.\n"]
         filler = _continued(words, f" {_FILLER}")
         return hide(
-            [Needle(request.depth, _joined(words, needle), asked=True)],
+            _joined(words, needle),
             request._replace(text=np.tile(filler, -(-request.length // len(filler)))),
             start=np.concatenate([words.start(), words.encode(f"{_TASK}\n")]),
             question=_continued(words, "\nWhat is the pass key? The pass key is"),
@@ -57,86 +70,35 @@ class PasskeyText(Task):
 
 
 class RulerNeedle(Task):
-    """RULER's needles in a haystack, which is the corpus.
+    """RULER's single needle in a haystack, which is the corpus.
 
     TASK ↵ FILLER One of the special magic numbers for quiet-harbor is: 7143290. FILLER ↵
     What is the special magic number for quiet-harbor mentioned in the provided text? The special
     magic number for quiet-harbor mentioned in the provided text is → 7143290
-
-    The original's variants are single (keys 1, values 1, queries 1), multikey (4, 1, 1), multivalue
-    (1, 4, 1) and multiquery (1, 1, 4, where there are as many keys as queries). The first needle
-    that is asked for is at the depth. Other values of its key follow at random places in the order
-    of the answer, which the original does not fix; the needles of other keys are at random places.
-    Several values, joined by ", ", are one answer, exact only as a whole, where the original counts
-    the values that occur in a generated text. The chance level is that of guessing which keys the
-    values belong to.
     """
 
     title: ClassVar[str] = "needle (RULER)"
     source: ClassVar[str] = "Hsieh et al., arXiv 2404.06654, NVIDIA/RULER"
     task: Literal["needle"] = "needle"
     needs_words: ClassVar[bool] = True
-    kind: Kind = Field(
-        "numbers", description="values: numbers of 7 digits, words such as quiet-harbor, or UUIDs"
-    )
-    keys: Count = Field(1, description="keys in the text; at least as many as queries")
-    values: Count = Field(1, description="values of each key, in a needle each")
-    queries: Count = Field(1, description="keys that are asked for")
 
     @property
     def chance(self) -> float:
-        if self._keys > 1:
-            return 1 / math.perm(self._keys, self.queries)
-        possible = {"numbers": 9 * 10**6, "words": NAMED, "uuids": 2**122}
-        return 1 / math.perm(possible[self.kind], self.values)
-
-    @property
-    def _keys(self) -> int:
-        return max(self.keys, self.queries)
+        return 1 / (9 * 10**6)
 
     def sample(self, request: Request) -> Sample:
-        words, draws, depth = request.words, request.draws, request.depth
-        keys = distinct(draws.named, self._keys)
-        make = {"numbers": lambda: draws.number(7), "words": draws.named, "uuids": draws.uuid}
-        drawn = distinct(make[self.kind], self._keys * self.values)
-        hidden = [drawn[key * self.values :][: self.values] for key in range(self._keys)]
-        needles = []
-        for number, (key, of_key) in enumerate(zip(keys, hidden, strict=True)):
-            shares = sorted(draws.fraction() for _ in of_key)
-            if number == 0:
-                shares = [depth, *(depth + (1 - depth) * share for share in shares[1:])]
-            about = f" One of the special magic {self.kind} for {key} is:"
-            for share, value in zip(shares, of_key, strict=True):
-                tokens = _joined(words, [about, f" {value}", "."])
-                needles.append(Needle(share, tokens, asked=number < self.queries))
-        asked = [value for of_key in hidden[: self.queries] for value in of_key]
-        answer = [piece for value in asked for piece in (",", f" {value}")][1:]
-        task, question = self._prompts(keys[: self.queries])
+        words, draws = request.words, request.draws
+        key = f"{draws.one_of(_QUALITIES)}-{draws.one_of(_WORDS)}"
+        value = f" {draws.number(7)}"
+        of_key = f"special magic number for {key} mentioned in the provided text"
         return hide(
-            needles,
+            _joined(words, [f" One of the special magic numbers for {key} is:", value, "."]),
             request,
-            start=np.concatenate([words.start(), words.encode(task)]),
-            question=_continued(words, question),
-            answer=_joined(words, answer),
-            setting=f"keys: {self._keys}",
+            start=np.concatenate([words.start(), words.encode(_NEEDLE_TASK)]),
+            question=_continued(words, f"\nWhat is the {of_key}? The {of_key} is"),
+            answer=_continued(words, value),
+            setting="task: a needle and its question",
         )
-
-    def _prompts(self, queries: list[str]) -> tuple[str, str]:
-        """What precedes and what follows the haystack."""
-        *first, last = queries
-        query = f"{', '.join(first)}, and {last}" if first else last
-        kind, some, be, be_all = str(self.kind), "Some", "are", "are all"
-        if self.queries * self.values == 1:
-            kind, some, be, be_all = kind[:-1], "A", "is", "is"
-        task = (
-            f"{some} special magic {kind} {be} hidden within the following text. Make sure to "
-            f"memorize it. I will quiz you about the {kind} afterwards.\n"
-        )
-        question = (
-            f"\nWhat {be_all} the special magic {kind} for {query} mentioned in the provided text?"
-            f" The special magic {kind} for {query} mentioned in the provided text {be}"
-        )
-        return task, question
 
 
 def _continued(words: TokenizerView, text: str) -> NDArray[np.integer]:

@@ -325,7 +325,7 @@ def test_a_checkpoint_with_a_tokenizer_is_asked_the_original_prompts(
         (tmp_path / f"long{number}.txt").write_text(f"{number} times as long as it is dull. " * 40)
     data = {"type": "text", "files": [str(tmp_path / "long*.txt")], "cache_dir": str(tmp_path)}
     ask = {"samples": 2, "depths": [0.5]}
-    tasks = [{"task": "passkey_text"} | ask, {"task": "needle", "keys": 2} | ask]
+    tasks = [{"task": "passkey_text"} | ask, {"task": "needle"} | ask]
     raw = {"lengths": [1024], "scalings": ["trained"], "tasks": tasks, "data": data, "targets": 8}
     config = validate(SweepConfig, raw | {"max_blocks": 1, "resamples": 20}, "test")
     try:

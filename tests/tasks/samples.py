@@ -12,14 +12,6 @@ NO_START = BYTES._replace(bos_ids=())
 # No two stretches of 4 bytes are equal, and no byte is a key's, a digit or a sign.
 TEXT = np.array([(x, y) for x in range(0xA0, 0xC0) for y in range(0xC0, 0x100)], np.uint8).ravel()
 
-# the values of needles
-FORMS = {
-    "digits": r"(?:[0-9]-){4}[0-9]",
-    "numbers": r"[1-9][0-9]{6}",
-    "words": r"[a-z]+-[a-z]+-[a-z]+",
-    "uuids": r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}",
-}
-
 
 class Merging:
     """A tokenizer with a space before every text, and tokens of a word with the space before it.
