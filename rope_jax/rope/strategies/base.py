@@ -6,13 +6,13 @@ Shapes: d rotary dimension, `*batch` the axes of the text lengths (none for a si
 import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, Float32, Float64, Int, Int64
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rope_jax.rope.angles import Positions
 from rope_jax.rope.geometry import (
@@ -199,6 +199,47 @@ class WithFactor(Scaling):
     """A strategy with a required extension factor."""
 
     factor: Factor
+
+
+class WithInner(Scaling):
+    """A strategy whose factor, and what follows from it, are those of an inner strategy."""
+
+    if TYPE_CHECKING:  # each strategy declares it, where it stands among its other settings
+        inner: Scaling
+
+    @model_validator(mode="after")
+    def _queries_are_scaled_here(self) -> "WithInner":
+        if self.inner.query_scale is not None:
+            raise ValueError("inner.query_scale: has no effect there; move it up beside inner")
+        return self
+
+    @property
+    def factor(self) -> float | None:
+        """The inner strategy's factor, if it has one."""
+        return getattr(self.inner, "factor", None)
+
+    @property
+    def extension_factor(self) -> float | None:
+        return self.inner.extension_factor
+
+    @property
+    def longest_extension(self) -> float:
+        return self.inner.longest_extension
+
+    @property
+    def length_dependent(self) -> bool:
+        return self.inner.length_dependent
+
+    @property
+    def needs_whole_head(self) -> bool:
+        return self.inner.needs_whole_head
+
+    def with_factor(self, factor: float) -> Scaling:
+        """Return a copy whose inner strategy has another extension factor; ValueError as there."""
+        return self.model_copy(update={"inner": self.inner.with_factor(factor)})
+
+    def continued(self, factor: float) -> Scaling:
+        return self.model_copy(update={"inner": self.inner.continued(factor)})
 
 
 def _host_lengths(seq_len: SeqLen) -> Int64[np.ndarray, "*batch"]:

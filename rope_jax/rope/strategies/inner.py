@@ -9,7 +9,7 @@ from pydantic import Field, create_model, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry, SeqLen, as_float
 from rope_jax.rope.settings import Factor, validated
-from rope_jax.rope.strategies.base import ByLength, ByPair, Lengths, Scaled, Scaling
+from rope_jax.rope.strategies.base import ByLength, ByPair, Lengths, Scaled, Scaling, WithInner
 from rope_jax.rope.strategies.pi import NoScaling
 from rope_jax.rope.strategies.registry import PLAIN
 
@@ -19,7 +19,7 @@ else:
     AnyPlain = Annotated[Union[*PLAIN], Field(discriminator="type")]
 
 
-class ResonanceScaling(Scaling):
+class ResonanceScaling(WithInner):
     """Resonance RoPE: 2π / round(2π/θ'_i), θ' from an inner strategy: wavelengths in whole tokens.
 
     m is the inner strategy's. A pair with frequency 0 keeps it. A θ' from a traced length is
@@ -32,40 +32,6 @@ class ResonanceScaling(Scaling):
     follows_length: ClassVar[str] = "as inner"
     type: Literal["resonance"] = "resonance"
     inner: AnyPlain = Field(NoScaling(), description="the strategy whose wavelengths are rounded")
-
-    @model_validator(mode="after")
-    def _queries_are_scaled_here(self) -> "ResonanceScaling":
-        if self.inner.query_scale is not None:
-            raise ValueError("inner.query_scale: has no effect there; move it up beside inner")
-        return self
-
-    @property
-    def factor(self) -> float | None:
-        """The inner strategy's factor, if it has one."""
-        return getattr(self.inner, "factor", None)
-
-    @property
-    def extension_factor(self) -> float | None:
-        return self.inner.extension_factor
-
-    @property
-    def longest_extension(self) -> float:
-        return self.inner.longest_extension
-
-    def with_factor(self, factor: float) -> "ResonanceScaling":
-        """Return a copy whose inner strategy has another extension factor; ValueError as there."""
-        return self.model_copy(update={"inner": self.inner.with_factor(factor)})
-
-    def continued(self, factor: float) -> "ResonanceScaling":
-        return self.model_copy(update={"inner": self.inner.continued(factor)})
-
-    @property
-    def length_dependent(self) -> bool:
-        return self.inner.length_dependent
-
-    @property
-    def needs_whole_head(self) -> bool:
-        return self.inner.needs_whole_head
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
         inv_freq, m = self.inner.scaled(geometry)

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from rope_jax.rope.angles import Positions
 from rope_jax.rope.geometry import AnyArray, RotaryGeometry, SeqLen
 from rope_jax.rope.settings import Whole, validated
-from rope_jax.rope.strategies.base import Lengths, Scaled, Scaling
+from rope_jax.rope.strategies.base import Lengths, Scaled, Scaling, WithInner
 from rope_jax.rope.strategies.inner import BucketedScaling, ResonanceScaling
 from rope_jax.rope.strategies.registry import PLAIN
 
@@ -23,7 +23,7 @@ else:
     AnyTrained = Annotated[Union[*_INNER, "OverScaling"], Field(discriminator="type")]
 
 
-class OverScaling(Scaling):
+class OverScaling(WithInner):
     """A strategy on the frequencies that a model was trained with, and on its window.
 
     The inner strategy's formula with θ_i = θ_i(trained) for a text as long as the window, and L the
@@ -48,8 +48,6 @@ class OverScaling(Scaling):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "OverScaling":
-        if self.inner.query_scale is not None:
-            raise ValueError("inner.query_scale: has no effect there; move it up beside inner")
         if self.inner.replaces_frequencies and self.inner.type != "none":
             raise ValueError(
                 f"inner: {self.inner.type} chooses all frequencies anew, so it acts on none that "
@@ -69,32 +67,8 @@ class OverScaling(Scaling):
         return True
 
     @property
-    def factor(self) -> float | None:
-        """The inner strategy's factor, if it has one."""
-        return getattr(self.inner, "factor", None)
-
-    @property
-    def extension_factor(self) -> float | None:
-        return self.inner.extension_factor
-
-    @property
     def longest_extension(self) -> float:
         return self.inner.longest_extension * self.trained.longest_extension
-
-    @property
-    def length_dependent(self) -> bool:
-        return self.inner.length_dependent
-
-    @property
-    def needs_whole_head(self) -> bool:
-        return self.inner.needs_whole_head
-
-    def with_factor(self, factor: float) -> "OverScaling":
-        """Return a copy whose inner strategy has another extension factor; ValueError as there."""
-        return self.model_copy(update={"inner": self.inner.with_factor(factor)})
-
-    def continued(self, factor: float) -> "OverScaling":
-        return self.model_copy(update={"inner": self.inner.continued(factor)})
 
     def trained_geometry(self, geometry: RotaryGeometry) -> tuple[RotaryGeometry, float]:
         """Return the geometry with the trained frequencies, and with L the window; and m."""
