@@ -6,11 +6,11 @@ A file that is missing or damaged is named in a UserError.
 import contextlib
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rope_jax.comparison.groups import Sweep, without_seed
-from rope_jax.config.entries import SweepEntry, entry_settings
+from rope_jax.config.entries import SweepEntry, entry_settings, own_entry
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load, validate
 from rope_jax.config.strategy import read_strategy
@@ -94,7 +94,7 @@ def read_sweep(folder: Path) -> Sweep:
         sums=sums,
         windows=windows,
         settings={entry.label: _settings(entry, folder.parent.parent) for entry in entries},
-        baselines=_find_baselines(entries, windows, {row.length for row in rows}, training),
+        baselines=_find_baselines(entries, windows, training),
         experiment=None if training is None else _experiment(training),
         effective=effective,
     )
@@ -127,36 +127,22 @@ def _settings(entry: SweepEntry, run: Path) -> str:
 def _find_baselines(
     entries: Sequence[SweepEntry],
     windows: Mapping[int, int],
-    lengths: Collection[int],
     training: TrainingConfig | None,
 ) -> dict[int, str]:
-    """Return the name of the curve with each checkpoint's own scaling, by training step.
-
-    It is `trained`, or the curve whose scaling equals the trained one at every length, such as
-    `none` for a model trained without scaling.
-    """
+    """Return the name of the curve with each checkpoint's own scaling, by training step."""
     if any(entry.label == "trained" for entry in entries):
         return dict.fromkeys(windows, "trained")
     if training is None:
         return {}
-    try:
-        stages = {step: training.stage_at(step) for step in windows}
-        trained = {
-            step: training.trained(stage)._replace(window=windows[step])
-            for step, stage in stages.items()
-        }
-    except (UserError, ValueError):  # another run's: the scaling is unknown
-        return {}
-    return {
-        step: entry.label
-        for step, checkpoint in trained.items()
-        for entry in reversed(entries)  # of several, the first of the sweep
-        if all(
-            entry.at(n, checkpoint) == checkpoint.scaling
-            and entry.map_at(n, checkpoint) == checkpoint.map
-            for n in lengths
-        )
-    }
+    names = {}
+    for step, window in windows.items():
+        try:
+            trained = training.trained_at(step)._replace(window=window)
+        except (UserError, ValueError):  # another run's: the scaling is unknown
+            return {}
+        if (name := own_entry(entries, trained)) is not None:
+            names[step] = name
+    return names
 
 
 def _experiment(training: TrainingConfig) -> str:

@@ -7,7 +7,7 @@ a model with exactly these keys is derived from the strategy's own.
 import functools
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union
 
@@ -212,6 +212,19 @@ ENTRIES: Mapping[str, type[SweepEntry]] = {
     "trained": TrainedEntry,
     **{name: _entry_model(strategy) for name, strategy in STRATEGIES.items()},
 }
+
+
+def own_entry(entries: Sequence[SweepEntry], trained: Trained) -> str | None:
+    """Return the name of the curve with a checkpoint's own scaling, or None.
+
+    It is `trained`, or one that equals it, such as `none` for a model trained without scaling; an
+    `auto` factor that happens to equal the trained one at some lengths does not count.
+    """
+    for entry in sorted(entries, key=lambda entry: not entry.is_baseline):
+        read = entry.at(trained.window, trained), entry.map_at(trained.window, trained)
+        if read == (trained.scaling, trained.map) and not entry.is_auto:
+            return entry.label
+    return None
 
 
 def _as_settings(entry: object) -> object:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.config.entries import Trained
+from rope_jax.config.entries import Trained, own_entry
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import SweepTask
 from rope_jax.positions.maps import PositionMap, first_changed_distance
@@ -256,8 +256,10 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
     if baseline := result.baseline:
         nll = baseline.sums.mean()
         bits = bits_per_byte([baseline.sums], **result.resampling)
-        trained = _same_tokens(result, _trained_entry(result, baseline))
-        for entry in result.config.scalings:
+        window, entries = result.window, result.config.scalings
+        own = Trained(window, baseline.scaling, baseline.map, train_length=window)
+        trained = _same_tokens(result, own_entry(entries, own))
+        for entry in entries:
             curves[entry.label] = _curve(result, entry.label, baseline, trained)
     counts = [len(m.sums.nll) for m in result.measurements]
     return CheckpointSummary(
@@ -287,22 +289,6 @@ def _borders(result: SweepResult) -> dict[str, int]:
         if bands and (border := first_changed_distance(bands, m.length)) is not None:
             borders[m.entry] = border
     return borders
-
-
-def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:
-    """Return the name of the entry that equals the checkpoint's own scaling, if there is one.
-
-    An `auto` factor that happens to equal the trained one at some lengths does not count.
-    """
-    window = result.window
-    trained = Trained(window, baseline.scaling, baseline.map, train_length=window)
-    # `trained` itself comes first
-    for entry in sorted(result.config.scalings, key=lambda entry: not entry.is_baseline):
-        is_same = entry.at(window, trained) == trained.scaling
-        has_same_map = entry.map_at(window, trained) == trained.map
-        if is_same and has_same_map and not entry.is_auto:
-            return entry.label
-    return None
 
 
 def _curve(
