@@ -61,8 +61,7 @@ def find_source(start: InitFrom) -> Source:
                 f"{run}: not a run directory (it has no config.yaml); train it first, or continue "
                 "a run that started from it with that run's own config.yaml"
             )
-        folders = [path for path in (run / "checkpoints").glob("*") if path.is_dir()]
-    steps = sorted(int(p.name) for p in folders if p.name.isascii() and p.name.isdecimal())
+        steps = saved_steps(run / "checkpoints")
     if not steps:
         raise UserError(f"init_from: {run}: has no checkpoint; train it first")
     step = steps[-1] if start.step is None else start.step
@@ -74,6 +73,12 @@ def find_source(start: InitFrom) -> Source:
         config = load(TrainingConfig, file)
         config.stage_at(step)
     return Source(run, config, step)
+
+
+def saved_steps(directory: Path) -> list[int]:
+    """Return the steps of the checkpoints in a folder, damaged or not, ascending."""
+    names = (path.name for path in directory.glob("*") if path.is_dir())
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
 
 def planned_source(start: InitFrom, config: TrainingConfig) -> Source:

@@ -10,6 +10,7 @@ from rope_jax import stopping
 from rope_jax.config.data import StdlibData, check_has_texts
 from rope_jax.config.entries import AnyEntry, SweepEntry, entry_settings
 from rope_jax.config.fit import FitConfig
+from rope_jax.config.inherit import saved_steps
 from rope_jax.config.load import dump, load
 from rope_jax.config.model import check_encoding
 from rope_jax.config.strategy import write_strategy
@@ -33,7 +34,7 @@ from rope_jax.session import Session, open_run
 from rope_jax.sweeps.announcement import describe_entry
 from rope_jax.sweeps.model import EvalModel, load_model, sweep_flops
 from rope_jax.sweeps.resolve import LONGEST_DEFAULT
-from rope_jax.training.checkpoints import newest_step, saved_steps
+from rope_jax.training.checkpoints import newest_step
 
 STRATEGY = "strategy.json"
 _SUMMARY = "summary.json"

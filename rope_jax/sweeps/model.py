@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rope_jax.config.data import DataConfig
 from rope_jax.config.devices import MeshConfig
+from rope_jax.config.inherit import saved_steps
 from rope_jax.config.resolve import ResolvedRun, language_model
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data.mix import words_of
@@ -31,7 +32,7 @@ from rope_jax.results.rows import Origin
 from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
-from rope_jax.training.checkpoints import DamagedCheckpoint, newest_params, params_at, saved_steps
+from rope_jax.training.checkpoints import DamagedCheckpoint, newest_params, params_at
 from rope_jax.training.provenance import check_provenance
 
 Checkpoint = tuple[int, Params]

@@ -25,6 +25,7 @@ import orbax.checkpoint as ocp
 from jaxtyping import Array, PyTree, UInt32
 
 from rope_jax import stopping
+from rope_jax.config.inherit import saved_steps
 from rope_jax.devices import processes
 from rope_jax.errors import GO_ON, UserError, file_errors
 from rope_jax.model.decoder import Params
@@ -207,12 +208,6 @@ def params_at(directory: Path, step: int, abstract: Params) -> Params:
     """Return the parameters of one checkpoint; DamagedCheckpoint if it is damaged."""
     with contextlib.closing(Checkpoints(directory, abstract=abstract)) as checkpoints:
         return checkpoints.restore(step, TrainState(abstract, None)).params
-
-
-def saved_steps(directory: Path) -> list[int]:
-    """Return the steps of the checkpoints in a folder, damaged or not, ascending."""
-    names = (path.name for path in directory.glob("*") if path.is_dir())
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
 
 def newest_step(directory: Path) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 
-from rope_jax.config.inherit import Source, find_source
+from rope_jax.config.inherit import Source, find_source, saved_steps
 from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.sections import InitFrom
 from rope_jax.data.storage import Corpus
@@ -17,7 +17,6 @@ from rope_jax.training.checkpoints import (
     Checkpoints,
     DamagedCheckpoint,
     params_fingerprint,
-    saved_steps,
 )
 from rope_jax.training.optimizer import with_new_schedule
 from rope_jax.training.program import Program

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from rope_jax.config.inherit import saved_steps
 from rope_jax.config.schema import different_keys
 from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus
@@ -54,8 +55,10 @@ def check_provenance(run: RunDirectory, config: TrainingConfig, corpus: Corpus |
     corpus: None if none of its texts are read; then only the config is checked, as for an imported
         checkpoint. Damaged checkpoints are passed over: restoring detects them.
     """
-    paths = (path for path in run.checkpoints.glob("*") if path.name.isdecimal())
-    records = {int(path.name): record for path in paths if (record := recorded_provenance(path))}
+    checkpoints = {step: run.checkpoints / str(step) for step in saved_steps(run.checkpoints)}
+    records = {
+        n: record for n, path in checkpoints.items() if (record := recorded_provenance(path))
+    }
     if corpus is not None and config.imported is None:
         began_with = {run.recorded_corpus(), *(record["corpus"] for record in records.values())}
         # of another corpus, the test split may hold training text
@@ -64,8 +67,8 @@ def check_provenance(run: RunDirectory, config: TrainingConfig, corpus: Corpus |
                 f"{run.path}: the corpus has changed since the run began (other files, or "
                 "another Python): its test split may hold what the model was trained on"
             )
-    for step in sorted(records):
-        check_config(records[step], config, step, run.config_file)
+    for step, record in records.items():
+        check_config(record, config, step, run.config_file)
 
 
 def recorded_provenance(checkpoint: Path) -> Record | None:

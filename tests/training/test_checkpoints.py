@@ -18,6 +18,7 @@ import numpy as np
 import optax
 import pytest
 
+from rope_jax.config.inherit import saved_steps
 from rope_jax.errors import UserError
 from rope_jax.training.checkpoints import (
     Checkpoints,
@@ -26,7 +27,6 @@ from rope_jax.training.checkpoints import (
     brief_reason,
     newest_params,
     params_at,
-    saved_steps,
     shows_damage,
     silence_leftovers,
 )

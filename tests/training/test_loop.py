@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from rope_jax import stopping
+from rope_jax.config.inherit import saved_steps
 from rope_jax.config.load import load
 from rope_jax.config.resolve import resolve_run
 from rope_jax.config.training import TrainingConfig
@@ -24,7 +25,7 @@ from rope_jax.errors import Stopped, UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter
 from rope_jax.training import loop as train_loop
-from rope_jax.training.checkpoints import Checkpoints, newest_step, saved_steps
+from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.program import Program, StageProgram
 from rope_jax.training.run import train
 from tests.training.conftest import STAGES, Run, quiet
