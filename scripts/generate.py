@@ -41,10 +41,10 @@ from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
 from rope_jax.positions.maps import MAPS
 from rope_jax.report.measured import effective_text
 from rope_jax.rope import QUERY_SCALES, STRATEGIES, RotaryGeometry
-from rope_jax.rope.decay import decay_scores, first_negative_distance, mean_and_peak_by_octave
 from rope_jax.rope.hf import HF_FORMS
 from rope_jax.rope.pairs import turns, wavelengths
 from scripts.aot import result_table
+from scripts.decay import decay_scores, first_negative_distance, mean_and_peak_by_octave
 from scripts.plot_rope import BASES, KNOWN_MODELS
 
 ROOT = Path(__file__).parents[1]

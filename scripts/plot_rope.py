@@ -26,13 +26,13 @@ from rope_jax.plots.panels import label_lowest, make_grid, panel_columns
 from rope_jax.plots.saving import save_figure
 from rope_jax.plots.style import MARKERS, OKABE_ITO, WIDTHS, figure_style
 from rope_jax.rope import RotaryGeometry
-from rope_jax.rope.decay import (
+from rope_jax.rope.pairs import turns, unseen_share
+from scripts.decay import (
     decay_scores,
     first_negative_distance,
     logarithmic_decay,
     octave_means,
 )
-from rope_jax.rope.pairs import turns, unseen_share
 
 BASES = (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0)
 FARTHEST = 2**18  # tokens; farther negative scores are not searched for

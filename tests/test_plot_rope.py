@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rope_jax.rope import RotaryGeometry
-from rope_jax.rope.decay import first_negative_distance
+from scripts.decay import first_negative_distance
 from scripts.plot_rope import Model, base_figure, decay_figure, turns_figure
 
 MODELS = (Model("a", 8, 100, 16), Model("b", 16, 1e4, 300))

@@ -352,7 +352,7 @@ class SweepPlan:
         if task.needs_words and not words.has_words:
             raise ValueError(
                 f"{task.task} is for models with a tokenizer, and this one reads bytes; choose "
-                "passkey or multikey"
+                "passkey"
             )
         words = words._replace(bos_ids=streams.bos_ids)
         metrics = [

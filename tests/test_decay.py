@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
-from rope_jax.rope.decay import (
+from rope_jax.rope.pairs import exact_frequencies
+from scripts.decay import (
     decay_scores,
     first_negative_distance,
     logarithmic_decay,
@@ -16,7 +17,6 @@ from rope_jax.rope.decay import (
     octave_means,
     octaves,
 )
-from rope_jax.rope.pairs import exact_frequencies
 
 GEOMETRY = RotaryGeometry(64, 1e4, 2048)
 
