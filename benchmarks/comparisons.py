@@ -12,7 +12,6 @@ read, checked and resampled like that of any other run.
 """
 
 import argparse
-import hashlib
 import json
 import shutil
 import subprocess
@@ -46,11 +45,6 @@ def copy(sweep: Path, runs: Path, number: int, experiment: int) -> Path:
     (copied / "results.jsonl").write_text("".join(lines))
     summary = json.loads((sweep / "summary.json").read_text())
     (copied / "summary.json").write_text(json.dumps(summary | {"run": name}, indent=2) + "\n")
-    sums = (sweep / "SHA256SUMS").read_text().splitlines()
-    files = [line.split("  ", 1)[1] for line in sums]
-    hashes = [hashlib.sha256((copied / file).read_bytes()).hexdigest() for file in files]
-    lines = [f"{found}  {file}\n" for found, file in zip(hashes, files, strict=True)]
-    (copied / "SHA256SUMS").write_text("".join(lines))
     return copied
 
 

@@ -1,28 +1,18 @@
-"""Files and folders that appear complete or not at all, and whose damage is noticed.
-
-The checksums of a sealed folder are in a file that `sha256sum --check` reads as well.
-"""
+"""Files and folders that appear complete or not at all; locks; the hash of the source code."""
 
 import contextlib
 import functools
 import hashlib
 import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from rope_jax.errors import UserError
 
-CHECKSUMS = "SHA256SUMS"
 _OLD = ".old"
-_LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
-
-
-class Damaged(UserError):
-    """Files are not as they were written."""
 
 
 @contextlib.contextmanager
@@ -106,34 +96,6 @@ def locked(path: Path, busy: str = "") -> Iterator[None]:
         with contextlib.suppress(OSError):
             path.unlink()
         lock.release()
-
-
-def seal(folder: Path, names: Sequence[str]) -> None:
-    """Write the checksums of files in `folder` to a file beside them. Raises OSError."""
-    digests = [(hashlib.sha256((folder / name).read_bytes()).hexdigest(), name) for name in names]
-    write_text(folder / CHECKSUMS, "".join(f"{digest}  {name}\n" for digest, name in digests))
-
-
-def read_checksums(folder: Path) -> Mapping[str, str] | None:
-    """Return the checksums of a folder's files by name, or None if it has none. Raises Damaged."""
-    path = folder / CHECKSUMS
-    try:
-        lines = path.read_text("ascii", "replace").splitlines()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    matches = [_LINE.fullmatch(line) for line in lines]
-    if not matches or None in matches:
-        raise Damaged(f"{path}: is damaged; delete it to use the files as they are")
-    return {match[2]: match[1] for match in matches if match}
-
-
-def check_content(path: Path, content: bytes, checksums: Mapping[str, str] | None) -> None:
-    """Raise Damaged unless a file's content fits its folder's checksums, if there are any."""
-    if checksums is not None and checksums.get(path.name) != hashlib.sha256(content).hexdigest():
-        raise Damaged(
-            f"{path}: is not what was written (its checksum is not that in {CHECKSUMS}); it is "
-            f"damaged or was edited: write it again, or delete {CHECKSUMS} to use it as it is"
-        )
 
 
 @functools.cache

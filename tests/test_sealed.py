@@ -1,7 +1,6 @@
 """Folders are replaced as a whole, whenever the process is killed, and their damage is named."""
 
 import contextlib
-import hashlib
 import itertools
 import shutil
 from pathlib import Path
@@ -11,14 +10,10 @@ import pytest
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import (
-    Damaged,
-    check_content,
     finish_replacing,
     locked,
-    read_checksums,
     replacing,
     replacing_folder,
-    seal,
     write_text,
 )
 
@@ -146,32 +141,6 @@ def test_a_read_only_sweep_is_not_replaced(tmp_path, monkeypatch):
     refused = pytest.raises(UserError, match="evals/mine: cannot be written; choose another name")
     with refused, run.lock_sweep("mine"):
         pytest.fail("it was locked")
-
-
-def sealed(folder: Path) -> Path:
-    with replacing_folder(folder) as new:
-        (new / "a").write_bytes(b"abc")
-        (new / "b").write_bytes(b"")
-        seal(new, ["a", "b"])
-    return folder
-
-
-def test_a_sealed_folder_is_read_by_sha256sum(tmp_path):
-    folder = sealed(tmp_path / "sealed")
-    line = f"{hashlib.sha256(b'abc').hexdigest()}  a"
-    assert (folder / "SHA256SUMS").read_text().splitlines()[0] == line
-    check_content(folder / "a", b"abc", read_checksums(folder))
-
-
-def test_damage_is_named(tmp_path):
-    assert read_checksums(tmp_path / "nothing") is None
-    folder = sealed(tmp_path / "sealed")
-    with pytest.raises(Damaged, match="/a: is not what was written"):
-        check_content(folder / "a", b"abb", read_checksums(folder))
-    for content in (b"", b"\xff"):
-        (folder / "SHA256SUMS").write_bytes(content)
-        with pytest.raises(Damaged, match="/SHA256SUMS: is damaged"):
-            read_checksums(folder)
 
 
 def test_a_lock_excludes_others_and_leaves_nothing(tmp_path):

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from rope_jax import sealed
 from rope_jax.config.messages import alternatives, explain_value
 from rope_jax.errors import UserError, file_errors, printable
 from rope_jax.protocols import PROTOCOLS
@@ -32,6 +31,7 @@ from rope_jax.results.tasks import (
 )
 from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.logs import finite
+from rope_jax.sealed import write_text
 
 MAIN_FILES = ("results.csv", "sweep.yaml", "summary.json")
 _Row = TypeVar("_Row", Row, DocumentRow)
@@ -47,11 +47,8 @@ class SweepTables(NamedTuple):
     tasks: TaskTables = NO_TASKS
 
 
-def write_results(folder: Path, tables: SweepTables) -> Sequence[str]:
-    """Write the files that have a checksum, and return their names.
-
-    A damaged file must not give other figures; users may edit the rest.
-    """
+def write_results(folder: Path, tables: SweepTables) -> None:
+    """Write what was measured."""
     newest, *earlier = map(_checkpoint_content, tables.checkpoints)
     summary = finite(newest | {"earlier": earlier[::-1]})  # in ascending order of step
     files = {
@@ -64,8 +61,7 @@ def write_results(folder: Path, tables: SweepTables) -> Sequence[str]:
         files["tasks.csv"] = format_csv(TaskRow._fields, tables.tasks.rows)
         files["samples.csv"] = format_csv(SampleRow._fields, tables.tasks.samples)
     for name, text in files.items():
-        sealed.write_text(folder / name, text)
-    return list(files)
+        write_text(folder / name, text)
 
 
 def format_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -136,12 +132,10 @@ def _curve_content(curve: CurveSummary) -> dict[str, Any]:
 
 
 class SweepFiles:
-    """The results in one sweep's folder, checked against its checksums if it has any."""
+    """The results in one sweep's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with file_errors(folder / sealed.CHECKSUMS, advice="sweep again"):
-            self._checksums = sealed.read_checksums(folder) or {}
 
     def rows(self) -> list[Row]:
         """Return the rows of results.csv, of which there is at least one."""
@@ -194,16 +188,13 @@ class SweepFiles:
 
     def run_config(self) -> Path:
         """Return the file with the run's config: that of the time of the sweep, if there is one."""
-        if RUN_CONFIG in self._checksums:
-            return self._read(RUN_CONFIG)[0]
-        return self._folder.resolve().parent.parent / "config.yaml"
+        copy = self._folder / RUN_CONFIG
+        return copy if copy.exists() else self._folder.resolve().parent.parent / "config.yaml"
 
     def _read(self, name: str) -> tuple[Path, bytes]:
         path = self._folder / name
         with file_errors(path, advice="sweep again"):
-            content = path.read_bytes()
-        sealed.check_content(path, content, self._checksums or None)
-        return path, content
+            return path, path.read_bytes()
 
 
 def _read_rows(path: Path, content: bytes, row_type: type[_Row]) -> list[_Row]:

@@ -32,7 +32,7 @@ from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
 from rope_jax.results.files import SweepTables, write_results
 from rope_jax.results.rows import Origin
 from rope_jax.runs.directory import RUN_CONFIG, RunDirectory
-from rope_jax.sealed import replacing_folder, seal, write_text
+from rope_jax.sealed import replacing_folder, write_text
 from rope_jax.session import open_run
 from rope_jax.sweeps.announcement import announce
 from rope_jax.sweeps.journal import FileJournal, journal_identity
@@ -208,7 +208,7 @@ def write_folder(
     with replacing_folder(folder) as new:
         write_text(new / "sweep.yaml", dump(config))
         write_text(new / RUN_CONFIG, dump(training))
-        seal(new, [*write_results(new, tables), RUN_CONFIG])
+        write_results(new, tables)
         markdown, latex = results_texts(comparison, newest, tasks)
         write_text(new / "results.md", markdown)
         write_text(new / "results.tex", latex)

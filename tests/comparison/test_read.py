@@ -9,10 +9,7 @@ import pytest
 from rope_jax.comparison.read import find_sweeps, read_sweep
 from rope_jax.errors import UserError
 from rope_jax.results.statistics import Sums
-from rope_jax.sealed import seal
 from tests.comparison.conftest import compared
-
-RESULTS = ("results.csv", "results.jsonl", "documents.csv", "summary.json")
 
 
 def test_a_run_stands_for_its_sweeps(sweep_of, monkeypatch):
@@ -59,43 +56,10 @@ def test_written_results_are_read_back(sweep_of):
 
 
 @pytest.mark.parametrize("name", ["results.csv", "documents.csv", "summary.json", "sweep.yaml"])
-def test_a_damaged_file_is_refused_or_reads_the_same(sweep_of, name):
-    """Wherever a file is cut off or changed, it is refused by name, or nothing else is read."""
-    folder = sweep_of("one", own=None, protocols=("same_tokens",), lengths=(16, 64)) / "evals/demo"
-    seal(folder, RESULTS)
-    path, whole, good = folder / name, (folder / name).read_bytes(), read_sweep(folder)
-    # the baseline's sums are read even if it is not a curve
-    assert {row.name for row in good.rows} == {"yarn-4"}
-    assert ("trained", "same_tokens", 16, 100) in good.sums
-    for end in [0, 1, *range(7, len(whole), max(1, len(whole) // 6)), len(whole) - 2]:
-        path.write_bytes(whole[:end])
-        try:
-            found, said = read_sweep(folder), ""
-        except UserError as error:
-            found, said = good, str(error)
-        assert said.startswith(str(folder)) if said else name == "sweep.yaml"
-        assert "\n" not in said
-        assert (found.rows, found.windows) == (good.rows, good.windows)  # nothing else is read
-        if name != "sweep.yaml":  # which users may edit
-            path.write_bytes(whole[:end] + bytes([whole[end] ^ 1]) + whole[end + 1 :])
-            with pytest.raises(UserError, match=rf"{name}: is not what was written \(its checksum"):
-                read_sweep(folder)
-    path.unlink()
+def test_a_missing_file_is_named(sweep_of, name):
+    folder = sweep_of("one", own=None) / "evals/demo"
+    (folder / name).unlink()
     with pytest.raises(UserError, match=f"{name}.*; sweep again"):
-        read_sweep(folder)
-
-
-def test_users_may_edit_what_has_no_checksum_and_earlier_sweeps_have_none(sweep_of):
-    folder = sweep_of("one") / "evals/demo"
-    seal(folder, RESULTS)
-    (folder / "notes.txt").write_text("mine")
-    with (folder / "sweep.yaml").open("a") as file:
-        file.write("# mine\n")
-    good = read_sweep(folder)
-    (folder / "SHA256SUMS").unlink()
-    assert read_sweep(folder).rows == good.rows
-    (folder / "SHA256SUMS").write_text("junk\n")
-    with pytest.raises(UserError, match="SHA256SUMS"):
         read_sweep(folder)
 
 
@@ -124,12 +88,8 @@ def test_a_config_that_is_edited_after_the_sweep_changes_nothing(sweep_of):
     run = sweep_of("one", own=None)
     folder, config = run / "evals/demo", run / "config.yaml"
     shutil.copy(config, folder / "run.yaml")
-    seal(folder, (*RESULTS, "run.yaml"))
     before = read_sweep(folder)
     config.write_text(config.read_text().replace("hidden_size: 16", "hidden_size: 17"))
     assert read_sweep(folder).experiment == before.experiment
     config.write_text("seed: 1x")
     assert read_sweep(folder).baselines == before.baselines
-    (folder / "run.yaml").write_text(config.read_text())
-    with pytest.raises(UserError, match=r"run\.yaml: is not what was written"):
-        read_sweep(folder)
