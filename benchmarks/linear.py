@@ -36,7 +36,7 @@ def linear(chunk: int) -> Callable[..., Any]:
         def turn(x: Any) -> Any:
             return rotate(x, cos, sin)
 
-        return LinearAttention(chunk).attend_features(q, k, v, turn, turn)
+        return LinearAttention(chunk).attend_features(q, k, v, turn, turn)[0]
 
     return attend
 

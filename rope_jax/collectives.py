@@ -113,6 +113,10 @@ class Collectives:
         """Return the first token of this device's part of the vocabulary, `size` tokens."""
         return 0 if self.tensor == 1 else jax.lax.axis_index(TENSOR) * size
 
+    def whole_vocabulary(self, x: Array) -> Array:
+        """Gather the last axis over the devices that share the vocabulary."""
+        return x if self.tensor == 1 else jax.lax.all_gather(x, TENSOR, axis=x.ndim - 1, tiled=True)
+
     def whole(self, params: Tree, dtype: str, shardings: Shardings) -> Tree:
         """Gather a layer's parameters, or those outside, over the devices that share each copy."""
 

@@ -32,6 +32,8 @@ class Inputs(NamedTuple):
                    row is one document.
     part:          which of the S tokens the queries are, where devices share a window; without it,
                    they are the last T.
+    first:         index of the first of T consecutive queries, where the S tokens are a cache that
+                   goes on after the last query.
     params:        arrays for the interaction's functions; differentiable.
     """
 
@@ -41,6 +43,7 @@ class Inputs(NamedTuple):
     segment_ids: Int[Array, "B S"] | None = None
     part: ZigZag | None = None
     params: Params = {}  # noqa: RUF012
+    first: Int[Array, ""] | None = None
 
     @property
     def scaled_queries(self) -> list[Float[Array, "B T N H"]]:
@@ -70,6 +73,8 @@ class Backend:
     """Whether several devices can each compute some of a window's queries."""
     quadratic_memory: ClassVar[bool] = False
     """Whether the weights of all pairs of tokens are in memory, and kept for the backward pass."""
+    reads_caches: ClassVar[bool] = False
+    """Whether queries may be anywhere in the window: `Inputs.first`."""
     has_precision: ClassVar[bool] = False
     """Whether `attend_bands` rounds factors itself; see there."""
 

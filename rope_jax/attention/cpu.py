@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Float32, Int
 from rope_jax.attention.base import Backend, Inputs, attended
 from rope_jax.attention.blocks import document_positions
 from rope_jax.attention.blockwise import Blockwise
+from rope_jax.attention.dense import Xla
 from rope_jax.kernels.loading import call_kernel, floats, load_kernels
 from rope_jax.positions.interaction import Interaction, dot_product, plus_by_distance
 
@@ -38,6 +39,7 @@ class Cpu(Backend):
     platforms: ClassVar[tuple[str, ...]] = ("cpu",)
     # The kernel rounds what it copies. Rounded by XLA, a step took 3 to 14% longer.
     has_precision: ClassVar[bool] = True
+    reads_caches: ClassVar[bool] = True
 
     def obstacle(self, platform: str, dtype: str, head_dim: int) -> str | None:
         if reason := super().obstacle(platform, dtype, head_dim):
@@ -54,13 +56,14 @@ class Cpu(Backend):
         dtype, bias = inputs.v.dtype, None
         unbiased = interaction._replace(scores=dot_product)
         is_biased = interaction.scores is plus_by_distance and unbiased.is_dot_product
-        if inputs.part is None and is_biased:
+        if inputs.part is None and inputs.first is None and is_biased:
             bias = _by_key(inputs.params["by_distance"], inputs.v.shape[1])
             interaction = unbiased
         if not interaction.is_dot_product:
             narrow = inputs.cast(jnp.bfloat16) if low_precision else inputs
-            return Blockwise().attend_bands(interaction, narrow).astype(dtype)
-        wide = inputs.cast(jnp.float32)._replace(segment_ids=None, part=None, params={})
+            other = Blockwise() if inputs.first is None else Xla()
+            return other.attend_bands(interaction, narrow).astype(dtype)
+        wide = inputs.cast(jnp.float32)._replace(segment_ids=None, part=None, params={}, first=None)
         return _attention(low_precision, wide, bias, _seen(interaction, inputs)).astype(dtype)
 
 
@@ -86,7 +89,10 @@ def _seen(interaction: Interaction, inputs: Inputs) -> tuple[_Interval, ...]:
     position = index if segment_ids is None else document_positions(segment_ids)
 
     def of_queries(x: Int[Array, "#B S"]) -> Int[Array, "B T"]:
-        x = x[:, -queries:] if part is None else part.own(x, 1)
+        if inputs.first is not None:
+            x = jax.lax.dynamic_slice_in_dim(x, inputs.first, queries, axis=1)
+        else:
+            x = x[:, -queries:] if part is None else part.own(x, 1)
         return jnp.broadcast_to(x, (batch, queries)).astype(jnp.int32)
 
     # each band sees an interval of positions, and a document's tokens are consecutive keys

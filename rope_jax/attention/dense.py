@@ -24,7 +24,6 @@ from rope_jax.attention.blocks import (
 )
 from rope_jax.positions.interaction import Indices, Interaction
 from rope_jax.positions.mask import BandMask
-from rope_jax.positions.zigzag import ZigZag
 
 # The queries are cut into at most this many chunks. Each chunk reads only the keys up to its own
 # end, which skips most of the work above the diagonal, nearly half of the total. More chunks would
@@ -44,6 +43,7 @@ class Xla(Backend):
     name: ClassVar[str] = "xla"
     summary: ClassVar[str] = "whole score matrices"
     quadratic_memory: ClassVar[bool] = True
+    reads_caches: ClassVar[bool] = True
 
     def attend_bands(
         self, interaction: Interaction, inputs: Inputs, low_precision: bool = False
@@ -82,7 +82,7 @@ def _chunks(interaction: Interaction, inputs: Inputs) -> Iterator[_Chunk]:
     masks, kv_heads = interaction.masks, inputs.v.shape[2]
     queries = [_split(q, kv_heads) for q in inputs.scaled_queries]
     keys, v = [k.swapaxes(1, 2) for k in inputs.keys], inputs.v.swapaxes(1, 2)
-    for rows, first, span in _spans(queries[0].shape[3], v.shape[2], masks, inputs.part):
+    for rows, first, span in _spans(queries[0].shape[3], v.shape[2], masks, inputs):
         queries_at = first + jnp.arange(rows.stop - rows.start)
         indices = Indices(queries_at, jnp.arange(span.start, span.stop))
         seen = [_seen(mask, first, *indices, inputs.segment_ids) for mask in masks]
@@ -92,15 +92,20 @@ def _chunks(interaction: Interaction, inputs: Inputs) -> Iterator[_Chunk]:
 
 
 def _spans(
-    queries: int, keys: int, masks: Sequence[BandMask], part: ZigZag | None
+    queries: int, keys: int, masks: Sequence[BandMask], inputs: Inputs
 ) -> Iterator[tuple[slice, int | Int[Array, ""], slice]]:
     """Yield the queries of each chunk, the first one's index in the window, and the keys.
 
     The queries are the last ones of the window. If devices share it, they are two equal parts,
-    whose place in it is traced, so both read all keys.
+    whose place in it is traced, so both read all keys. So do those that read a cache.
     """
-    if part is not None:
-        half, starts = queries // 2, part.starts(keys)
+    if inputs.first is not None:
+        for start in range(0, queries, _MIN_CHUNK):
+            end = min(start + _MIN_CHUNK, queries)
+            yield slice(start, end), inputs.first + start, slice(0, keys)
+        return
+    if inputs.part is not None:
+        half, starts = queries // 2, inputs.part.starts(keys)
         yield slice(0, half), starts[0], slice(0, keys)
         yield slice(half, queries), starts[1], slice(0, keys)
         return

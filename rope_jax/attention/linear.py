@@ -57,12 +57,14 @@ class LinearAttention(Backend):
         rotate_queries: Callable[[Float32[Array, "B T N H"]], Float32[Array, "B T N R"]],
         rotate_keys: Callable[[Float32[Array, "B S K H"]], Float32[Array, "B S K R"]],
         segment_ids: Int[Array, "B S"] | None = None,
-    ) -> Float[Array, "B T N V"]:
+        read: "Running | None" = None,
+    ) -> tuple[Float[Array, "B T N V"], "Running"]:
         """Attend by features of q and k, which are rotated, and not q and k themselves.
 
         rotate_queries, rotate_keys: linear maps that rotate features by the positions of the last T
             and of all S tokens. Arrays that they close over, such as cos and sin, get gradients. If
             those include a factor m, the output is multiplied by m².
+        read: the sums over the tokens before these S, if any. Returned: those with these S.
         """
         batch, queries, heads, _ = q.shape
         length, kv_heads = k.shape[1:3]
@@ -74,7 +76,7 @@ class LinearAttention(Backend):
         before = length - queries
         first = keys.documents[:, before]
         earlier = _Keys(*(x[:, :before] for x in keys))
-        running = _Running(*_sums(earlier, first), first)
+        running = _sums(earlier, first, read)
 
         chunks = -(-queries // self.chunk)
         grouped = batch, queries, kv_heads, heads // kv_heads, -1
@@ -84,7 +86,8 @@ class LinearAttention(Backend):
         add_chunk = jax.checkpoint(_add_chunk, prevent_cse=False)
         _, out = jax.lax.scan(add_chunk, running, per_chunk)
         out = out.swapaxes(0, 1).reshape(batch, -1, heads, v.shape[-1])
-        return attended(out[:, :queries].astype(v.dtype))
+        every = _sums(keys, keys.documents[:, -1], read)
+        return attended(out[:, :queries].astype(v.dtype)), every
 
 
 class _Keys(NamedTuple):
@@ -96,8 +99,11 @@ class _Keys(NamedTuple):
     documents: Int[Array, "B X"]
 
 
-class _Running(NamedTuple):
-    """Sums of rotate(φ(k_n)) v_nᵀ and of φ(k_n) over the tokens of one document so far."""
+class Running(NamedTuple):
+    """Sums of rotate(φ(k_n)) v_nᵀ and of φ(k_n) over the tokens of one document so far.
+
+    document: its segment id.
+    """
 
     rotated_kv: Float32[Array, "B K R V"]
     phi_k: Float32[Array, "B K H"]
@@ -105,9 +111,9 @@ class _Running(NamedTuple):
 
 
 def _add_chunk(
-    running: _Running,
+    running: Running,
     chunk: tuple[Float[Array, "B chunk K G H"], Float32[Array, "B chunk K G R"], _Keys],
-) -> tuple[_Running, Float32[Array, "B chunk K G V"]]:
+) -> tuple[Running, Float32[Array, "B chunk K G V"]]:
     """Add the chunk (q, rotate(φ(q)), keys and values of the same tokens); return its output."""
     q, rotated_q, keys = chunk
     causal = np.tri(keys.k.shape[1], dtype=bool)[None]
@@ -124,22 +130,21 @@ def _add_chunk(
     seen_phi_k += jnp.where(continued[:, :, None, None], running.phi_k[:, None], 0)
     denominator = jnp.einsum("bqkgh,bqkh->bqkg", _phi(q), seen_phi_k)
 
-    last = keys.documents[:, -1]
-    same = last == running.document
-    rotated_kv, phi_k = _sums(keys, last)
-    rotated_kv += jnp.where(same[:, None, None, None], running.rotated_kv, 0)
-    phi_k += jnp.where(same[:, None, None], running.phi_k, 0)
-    return _Running(rotated_kv, phi_k, last), numerator / denominator[..., None]
+    running = _sums(keys, keys.documents[:, -1], running)
+    return running, numerator / denominator[..., None]
 
 
-def _sums(
-    keys: _Keys, document: Int[Array, " B"]
-) -> tuple[Float32[Array, "B K R V"], Float32[Array, "B K H"]]:
-    """Return the sums of rotate(φ(k_n)) v_nᵀ and of φ(k_n) over the tokens of one document."""
+def _sums(keys: _Keys, document: Int[Array, " B"], earlier: Running | None) -> Running:
+    """Return the sums over the tokens of one document, and over earlier ones if it is theirs."""
     included = (keys.documents == document[:, None])[:, :, None, None]
     rotated = jnp.where(included, keys.rotated, 0)
     rotated_kv = jnp.einsum("bskr,bskv->bkrv", rotated, keys.v.astype(jnp.float32))
-    return rotated_kv, jnp.where(included, _phi(keys.k), 0).sum(1)
+    phi_k = jnp.where(included, _phi(keys.k), 0).sum(1)
+    if earlier is not None:
+        same = document == earlier.document
+        rotated_kv += jnp.where(same[:, None, None, None], earlier.rotated_kv, 0)
+        phi_k += jnp.where(same[:, None, None], earlier.phi_k, 0)
+    return Running(rotated_kv, phi_k, document)
 
 
 def _phi(x: Float[Array, "*shape"]) -> Float32[Array, "*shape"]:

@@ -44,7 +44,7 @@ class Splash(PlainKernel):
         self.interpret = interpret
 
     def attend_plain(self, inputs: Inputs, sliding_window: int | None) -> Float[Array, "B T N V"]:
-        (q,), (k,), v, segment_ids, part, _ = inputs
+        (q,), (k,), v, segment_ids, part, *_ = inputs
         queries, keys = q.shape[1], k.shape[1]
         blocks = _block_sizes(queries, keys, part is not None)
         rows, size = _rounded_up(queries, blocks.block_q), _rounded_up(keys, blocks.block_kv)

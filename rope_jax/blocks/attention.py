@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.base import Inputs
-from rope_jax.attention.linear import LinearAttention
+from rope_jax.attention.linear import LinearAttention, Running
 from rope_jax.blocks.base import (
     COLUMN_PARALLEL,
     ROW_PARALLEL,
@@ -26,6 +27,7 @@ from rope_jax.blocks.base import (
     Linear,
     parameter,
 )
+from rope_jax.blocks.cache import Cache, KeyValueCache
 from rope_jax.blocks.norms import norm, without_weights
 from rope_jax.collectives import TENSOR, Sharding
 from rope_jax.positions.bands import Rotation
@@ -45,19 +47,22 @@ class LayerInputs:
     rotations:   how far queries and keys are rotated, one for each band of a position map.
     query_scale: multiplies the whole query, rotated or not; float32.
     encoding:    what the encoding needs inside attention; float32.
-    segment_ids: which document a token belongs to; None if each window is one document.
+    segment_ids: which document a token belongs to, of all tokens in a cache if there is one; None
+                 if each window is one document.
     bias:        added to the logits by head and distance.
     masks:       which keys each band of a position map holds; static.
     last:        compute only this many tokens at the end of each window; None: all; static.
+    first:       index in the cache of the first token; None: the tokens are whole windows.
     """
 
     rotations: tuple[Rotation, ...]
     query_scale: Float[Array, "*#layers #B #S"]
     encoding: dict[str, Array]
-    segment_ids: Int[Array, "*#layers B S"] | None
+    segment_ids: Int[Array, "*#layers B _"] | None
     bias: Float[Array, "*#layers #B N C"] | None
     masks: tuple[BandMask, ...] = field(default=(BandMask(),), metadata={"static": True})
     last: int | None = field(default=None, metadata={"static": True})
+    first: Int[Array, "*#layers"] | None = None
 
     def at(self, layer: int | Int[Array, ""]) -> "LayerInputs":
         """Return the inputs of one layer, without the leading axis."""
@@ -123,8 +128,28 @@ class SelfAttention(nnx.Module):
             widths = self.head_dim(spec) + self.value_dim(spec)
             return 2 * spec.num_attention_heads * widths if spec.backend.is_softmax else 0
 
+        def cached_heads(self, spec: DecoderSpec) -> tuple[int, int, int | None]:
+            """Return K, R and V of a cache, V None if values are parts of keys."""
+            width = spec.encoding.rotated_width(self.head_dim(spec))
+            return spec.kv_heads, width, self.value_dim(spec)
+
+        def empty_cache(self, spec: DecoderSpec, batch: int, capacity: int, bands: int) -> Cache:
+            """Return room for `capacity` tokens of each row."""
+            heads, width, value_width = self.cached_heads(spec)
+            if not spec.backend.is_softmax:
+                sums = jnp.zeros((batch, heads, width, self.value_dim(spec)), jnp.float32)
+                phi_k = jnp.zeros((batch, heads, self.head_dim(spec)), jnp.float32)
+                return Running(sums, phi_k, jnp.full(batch, -1, jnp.int32))
+            shape = batch, capacity, heads
+            keys = tuple(jnp.zeros((*shape, width), spec.dtype) for _ in range(bands))
+            if value_width is None:
+                return KeyValueCache(keys, None)
+            return KeyValueCache(keys, jnp.zeros((*shape, value_width), spec.dtype))
+
     def __init__(self, spec: DecoderSpec, span: AttentionSpan) -> None:
         self.spec, self.span = spec, span
+        self.cache: Cache | None = nnx.data(None)
+        """What was read before, if a text is continued; each call adds its tokens."""
 
     def _build_outputs(self, value_dim: int, rngs: nnx.Rngs) -> None:
         """Make the parameters after the softmax, and in it."""
@@ -143,12 +168,17 @@ class SelfAttention(nnx.Module):
         """Attend from the computed tokens to all tokens of their windows."""
         q, k, v = self.heads(x, inputs)
         sinks = None if self.sinks is None else self.sinks[...]
-        out = attend(self.spec, self.span, inputs, q, k, v, sinks)
+        out, self.cache = attend(self.spec, self.span, inputs, q, k, v, sinks, self.cache)
+        out = self.attended_values(out)
         return self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
 
     def heads(self, x: Float[Array, "tokens D"], inputs: LayerInputs) -> QKV:
         """Return queries, keys and values, not rotated."""
         raise NotImplementedError
+
+    def attended_values(self, out: Float[Array, "B T N _"]) -> Float[Array, "B T N V"]:
+        """Return the output in the width of the heads' values, whatever the cache's is."""
+        return out
 
 
 class GroupedQueryAttention(SelfAttention):
@@ -207,7 +237,8 @@ def attend(
     k: Float[Array, "B S K H"],
     v: Float[Array, "B S K V"],
     sinks: Float[Array, " N"] | None = None,
-) -> Float[Array, "B T N V"]:
+    cache: Cache | None = None,
+) -> tuple[Float[Array, "B T N V"], Cache | None]:
     """Rotate queries and keys (linear attention: their features), and attend to visible keys.
 
     The queries are the last T of the S tokens. Where devices share each window, q, k, v and inputs
@@ -215,6 +246,7 @@ def attend(
     gathered.
 
     inputs: without an axis of layers. sinks: one more logit of every query, without a value.
+    cache: the keys and values before these S; returned with these.
     """
     backend, mesh = spec.backend, spec.mesh
     rotate_keys = functools.partial(_rotated, spec, span, inputs)
@@ -223,18 +255,29 @@ def attend(
         (rotation,) = inputs.rotations
         of_queries = functools.partial(rotate_queries, rotation=rotation)
         of_keys = functools.partial(rotate_keys, rotation=rotation)
-        return backend.attend_features(q, k, v, of_queries, of_keys, inputs.segment_ids)
+        assert not isinstance(cache, KeyValueCache)
+        segment_ids = inputs.segment_ids
+        if segment_ids is not None and inputs.first is not None:
+            segment_ids = jax.lax.dynamic_slice_in_dim(segment_ids, inputs.first, k.shape[1], 1)
+        out, running = backend.attend_features(q, k, v, of_queries, of_keys, segment_ids, cache)
+        return out, None if cache is None else running
     queries = tuple(
         _scaled(rotate_queries(q, rotation), rotation, inputs).astype(q.dtype)
         for rotation in inputs.rotations
     )
     keys = tuple(mesh.all_tokens(rotate_keys(k, rotation), 1) for rotation in inputs.rotations)
+    v, first = mesh.all_tokens(v, 1), None
+    if isinstance(cache, KeyValueCache) and inputs.first is not None:
+        cache = cache.with_tokens(keys, v, inputs.first)
+        keys, v = cache.keys, cache.values_of(v.shape[-1])
+        first = inputs.first + jnp.int32(k.shape[1] - q.shape[1])
+        backend = backend if backend.reads_caches else BACKENDS["xla"]
     interaction, params = _interaction(spec, span, inputs, sinks)
-    bands = Inputs(queries, keys, mesh.all_tokens(v, 1), inputs.segment_ids, mesh.part, params)
+    bands = Inputs(queries, keys, v, inputs.segment_ids, mesh.part, params, first)
     rounds = spec.low_precision and backend.has_precision
     if spec.product_dtype is not None and not rounds:
         bands = bands.cast(spec.product_dtype)
-    return backend.attend_bands(interaction, bands, low_precision=rounds).astype(v.dtype)
+    return backend.attend_bands(interaction, bands, low_precision=rounds).astype(v.dtype), cache
 
 
 def _rotated(

@@ -1,5 +1,6 @@
 """`latent`: attention whose keys and values are made of one short vector for each token."""
 
+import math
 from typing import Annotated, Literal
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from rope_jax.blocks.attention import EVERY_KEY, QKV, AttentionSpan, LayerInputs
 from rope_jax.blocks.base import COLUMN_PARALLEL, DecoderSpec, Linear
 from rope_jax.blocks.norms import norm
 from rope_jax.collectives import FSDP
+from rope_jax.positions.interaction import plus_by_distance
 
 # DeepSeek's code has it, whatever the epsilon of the other norms.
 _EPSILON = 1e-6
@@ -26,6 +28,11 @@ class LatentAttention(SelfAttention):
     [k_pe, k_nope]. The rotated numbers come first here, as wherever a part of a head is rotated,
     and logits are divided by √(qk_rope_head_dim + qk_nope_head_dim). Biases of queries, keys and
     values (`qkv_bias`) are those of the latents.
+
+    Of what was read, a cache keeps k_pe and the latent c of keys and values: q_nope·k_nope is
+    (W_kᵀ q_nope)·c, and the values of a head are W_v c (§2.1.2), so all heads share the key
+    [k_pe, c] and the value c. An encoding whose logits are not products of queries and keys needs
+    the heads' own.
 
     Source: DeepSeek-V2, arXiv 2405.04434, §2.1. The latents are not split over "tensor".
     """
@@ -55,6 +62,17 @@ class LatentAttention(SelfAttention):
 
         def rotary_dim(self, spec: DecoderSpec) -> int:
             return self.qk_rope_head_dim
+
+        def shares_latents(self, spec: DecoderSpec) -> bool:
+            """Whether a cache keeps latents, see above."""
+            encoding = spec.encoding
+            is_product = not encoding.needs_interaction or encoding.scores is plus_by_distance
+            return is_product and spec.backend.is_softmax and spec.qk_norm != "rotated"
+
+        def cached_heads(self, spec: DecoderSpec) -> tuple[int, int, int | None]:
+            if self.shares_latents(spec):
+                return 1, self.qk_rope_head_dim + self.kv_lora_rank, None
+            return spec.num_attention_heads, *super().cached_heads(spec)[1:]
 
     def __init__(
         self, config: Config, spec: DecoderSpec, span: AttentionSpan, rngs: nnx.Rngs
@@ -89,9 +107,34 @@ class LatentAttention(SelfAttention):
         q = q.reshape(batch, -1, q.shape[1] // width, width)
         latent = self.kv_a_proj(x)
         k_pe = latent[:, rank:].reshape(batch, -1, 1, rotated)
-        kv = self.kv_b_proj(self.kv_a_layernorm(latent[:, :rank]))
+        latent = self.kv_a_layernorm(latent[:, :rank])
+        # in the weights, as published, the rotated numbers are the last ones
+        q = jnp.roll(q, rotated, axis=-1)
+        if self._reads_latents:
+            latent = latent.reshape(batch, -1, 1, rank)
+            of_latent = jnp.einsum("btnh,rnh->btnr", q[..., rotated:], self._by_head[0])
+            q = jnp.concatenate([q[..., :rotated], of_latent], axis=-1).astype(jnp.float32)
+            q = q * math.sqrt(q.shape[-1] / width)  # attention divides by the root of its width
+            return q.astype(x.dtype), jnp.concatenate([k_pe, latent], axis=-1), latent
+        kv = self.kv_b_proj(latent)
         kv = kv.reshape(batch, -1, q.shape[2], plain + config.v_head_dim)
         k_pe = jnp.broadcast_to(k_pe, (*kv.shape[:3], rotated))
         k = jnp.concatenate([k_pe, kv[..., :plain]], axis=-1)
-        # in the weights, as published, the rotated numbers are the last ones
-        return jnp.roll(q, rotated, axis=-1), k, kv[..., plain:]
+        return q, k, kv[..., plain:]
+
+    def attended_values(self, out: Float[Array, "B T N _"]) -> Float[Array, "B T N V"]:
+        if not self._reads_latents:
+            return out
+        return jnp.einsum("btnr,rnv->btnv", out, self._by_head[1]).astype(out.dtype)
+
+    @property
+    def _reads_latents(self) -> bool:
+        return self.cache is not None and self.config.shares_latents(self.spec)
+
+    @property
+    def _by_head(self) -> list[Float[Array, "rank N _"]]:
+        """W_k and W_v of each head."""
+        factor, config = self.kv_b_proj.factor, self.config
+        width = config.qk_nope_head_dim + config.v_head_dim
+        factor = factor.reshape(config.kv_lora_rank, -1, width)
+        return jnp.split(factor, [config.qk_nope_head_dim], axis=-1)

@@ -16,6 +16,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import KeyPath
 from jax.typing import DTypeLike
 
+from rope_jax.attention.linear import Running
+from rope_jax.blocks.cache import Cache, KeyValueCache
 from rope_jax.collectives import (
     AXES,
     CONTEXT,
@@ -206,6 +208,31 @@ class Placement:
 
         return split
 
+    def continued(self, function: Callable[..., tuple[jax.Array, list[Cache]]]) -> Any:
+        """Wrap function(params, rows, rotary, caches, first), which returns logits and caches.
+
+        The rows are split over the devices, the logits replicated, the caches where they were.
+        """
+        if self.mesh.size == 1:
+            return function
+
+        def on_all(
+            params: Params, rows: object, rotary: Rotary, caches: list[Cache], first: jax.Array
+        ) -> tuple[jax.Array, list[Cache]]:
+            of_caches = [_cache_specs(cache) for cache in caches]
+            of_rows = jax.tree.map(lambda _: _ROWS, rows)
+            of_rotary = jax.tree.map(_rotary_spec, rotary)
+            logits, caches = jax.shard_map(
+                function,
+                mesh=self.mesh,
+                in_specs=(self._specs_of(params), of_rows, of_rotary, of_caches, _REPLICATED),
+                out_specs=(_ROWS, of_caches),
+                check_vma=False,
+            )(params, rows, rotary, caches, first)
+            return jax.lax.with_sharding_constraint(logits, self.replicated), caches
+
+        return on_all
+
     def _on_all(
         self, function: Callable[..., Tree], out_specs: Callable[[Params], object]
     ) -> Callable[..., Tree]:
@@ -241,6 +268,15 @@ class Placement:
             return jax.lax.psum(leaf, tuple(axis for axis in AXES if axis not in split_over))
 
         return jax.tree.map(summed, gradient, self._specs_of(gradient))
+
+
+def _cache_specs(cache: Cache) -> Cache:
+    """Split rows, and heads over "tensor"; all heads share latents, the only single head there."""
+    if isinstance(cache, KeyValueCache):
+        heads = TENSOR if cache.keys[0].shape[2] > 1 else None
+        return jax.tree.map(lambda _: PartitionSpec(ROWS, None, heads), cache)
+    by_head = PartitionSpec(ROWS, TENSOR)
+    return Running(by_head, by_head, _ROWS)  # type: ignore[arg-type]
 
 
 def _rotary_spec(leaf: AnyArray) -> PartitionSpec:

@@ -14,7 +14,7 @@ have size 1.
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -27,14 +27,16 @@ from jaxtyping import Array, Float, Int, Key
 from rope_jax.blocks import FeedForward
 from rope_jax.blocks.attention import AttentionSpan, LayerInputs
 from rope_jax.blocks.base import Auxiliary, DecoderSpec, parameter
+from rope_jax.blocks.cache import Cache
 from rope_jax.blocks.norms import norm
 from rope_jax.collectives import FSDP, TENSOR, Collectives, Sharding
 from rope_jax.model.layers import DecoderLayer, multiplied
-from rope_jax.model.loss import Scores, token_nll, token_scores
+from rope_jax.model.loss import Scores, logits_of, token_nll, token_scores
 from rope_jax.model.remat import with_remat
 from rope_jax.model.spec import ModelSpec
 from rope_jax.positions.bands import band_masks, of_tokens, rotations
 from rope_jax.rope import Rotary
+from rope_jax.rope.geometry import AnyArray
 
 Params = dict[str, Any]
 #: The static settings in which a layer differs from the others.
@@ -68,6 +70,19 @@ class DecoderInputs(NamedTuple):
     targets: Int[Array, "B S"]
     positions: Int[Array, "#B S"]
     segment_ids: Int[Array, "B S"] | None
+    rotary: Rotary
+
+
+class CachedWindow(NamedTuple):
+    """Where the C tokens of a cache are in their texts, which end at its last token.
+
+    positions:   from 0 in each text; 0 in front of it.
+    segment_ids: 1 in the text, 0 in front of it.
+    rotary:      for the positions.
+    """
+
+    positions: Int[Array, "B C"]
+    segment_ids: Int[Array, "B C"]
     rotary: Rotary
 
 
@@ -218,7 +233,7 @@ class LanguageModel:
         tokens, own_positions = (self.mesh.own_tokens(x, 1) for x in (tokens, positions))
         x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
         x = self.encoding.embed(position, x, own_positions).reshape(tokens.size, -1)
-        inputs = self._layer_inputs(position, rotary, positions, segment_ids)
+        inputs = self._layer_inputs(position, rotary, positions, segment_ids, self.mesh.own_tokens)
         layers = self._scanned if self.spec.layers == "scanned" else self._unrolled
         auxiliary, first = None, 0
         for name, (feed_forward, count) in self.spec.stacks.items():
@@ -230,6 +245,56 @@ class LanguageModel:
             x, more = layers(x, params[name], inputs, kinds, first, last if is_last else None)
             auxiliary, first = _plus(auxiliary, more), first + count
         return multiplied(outer.norm(x), self.spec.logit_multiplier), auxiliary
+
+    def empty_caches(self, batch: int, capacity: int, bands: int) -> list[Cache]:
+        """Return the caches of all layers, of this device's rows and heads."""
+        attention = self.spec.self_attention
+        return [
+            attention.empty_cache(self.spec, batch, capacity, bands)
+            for _ in range(self.spec.num_hidden_layers)
+        ]
+
+    def next_logits(
+        self,
+        params: Params,
+        tokens: Int[Array, "B T"],
+        window: CachedWindow,
+        caches: list[Cache],
+        first: Int[Array, ""],
+    ) -> tuple[Float[Array, "B V"], list[Cache]]:
+        """Read tokens, from index `first` of the window on; return the logits after the last one.
+
+        params: with a list of layers in the place of each stack, see `with_separate_layers`.
+        caches: with what comes before; returned with the tokens.
+        """
+
+        def own(x: AnyArray, axis: int) -> AnyArray:
+            return jax.lax.dynamic_slice_in_dim(x, first, tokens.shape[1], axis)
+
+        outer, position = self._outer(params), params.get("position", {})
+        positions, segment_ids, rotary = window
+        x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
+        x = self.encoding.embed(position, x, own(positions, 1)).reshape(tokens.size, -1)
+        inputs = self._layer_inputs(position, rotary, positions, segment_ids, own)
+        inputs = replace(inputs, first=jnp.asarray(first)[None])
+        layers = [
+            (feed_forward, layer)
+            for name, (feed_forward, _) in self.spec.stacks.items()
+            for layer in params[name]
+        ]
+        read = []
+        for index, ((feed_forward, layer_params), cache) in enumerate(
+            zip(layers, caches, strict=True)
+        ):
+            kind = feed_forward, self.spec.pattern[index % len(self.spec.pattern)]
+            layer = self._layer_skeletons[kind].with_parameters(self._gathered(layer_params))
+            layer.self_attn.cache = cache
+            last = 1 if index == len(layers) - 1 else None
+            x, _ = layer(x, replace(inputs.at(index), last=last))
+            read.append(layer.self_attn.cache)
+        hidden = multiplied(outer.norm(x), self.spec.logit_multiplier)
+        logits = logits_of(*outer.logit_factors(hidden), self.spec.logit_softcap)
+        return self.mesh.whole_vocabulary(logits), read
 
     def nll(
         self, params: Params, windows: DecoderInputs, last: int | None = None
@@ -293,7 +358,9 @@ class LanguageModel:
         rotary: Rotary,
         positions: Int[Array, "#B S"],
         segment_ids: Int[Array, "B S"] | None,
+        own: Callable[[Any, int], Any],
     ) -> LayerInputs:
+        """own(x, axis): the tokens that this program computes, of an array with all of a window."""
         layers = self.spec.num_hidden_layers
         if any(leaf.shape[0] not in (1, layers) for leaf in jax.tree.leaves(rotary)):
             raise ValueError(f"rotary: a leaf's first axis must be 1 or the {layers} layers")
@@ -304,9 +371,9 @@ class LanguageModel:
             rotary = rotary._replace(frequencies=plain)
         pairs, heads = rotary.frequencies.inv_freq.shape[-1], self.spec.num_attention_heads
         masks = band_masks(rotary)
-        rotary = of_tokens(rotary, lambda x: self.mesh.own_tokens(x, -1))
+        rotary = of_tokens(rotary, lambda x: own(x, x.ndim - 1))
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
-        rotated = rotations(rotary, self.mesh.own_tokens(positions, 1))
+        rotated = rotations(rotary, own(positions, 1))
         query_scale = jnp.asarray(rotary.query_scale)
         if (scalar := self.spec.query_pre_attn_scalar) is not None:  # attention divides by √H
             query_scale = query_scale * math.sqrt(self.spec.heads_width / scalar)
@@ -407,6 +474,24 @@ def _unstacked(params: Params, count: int) -> Iterator[Params]:
     slices = [jax.lax.split(leaf, [1] * count) for leaf in leaves]
     for layer in zip(*slices, strict=True):
         yield jax.tree.unflatten(tree, [leaf[0] for leaf in layer])
+
+
+def with_separate_layers(params: Params, stacks: Iterable[str]) -> Params:
+    """Return the parameters with each stack of layers as a list of them.
+
+    A program that reads one token copies every layer of a stack, which takes as long as the rest.
+    """
+
+    @jax.jit
+    def layers_of(leaf: Array) -> list[Array]:
+        return list(leaf)
+
+    def separated(stack: Params) -> list[Params]:
+        leaves, tree = jax.tree.flatten(stack)
+        layers = zip(*map(layers_of, leaves), strict=True)
+        return [jax.tree.unflatten(tree, layer) for layer in layers]
+
+    return params | {name: separated(params[name]) for name in stacks}
 
 
 def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> Params:

@@ -46,7 +46,7 @@ def token_nll(
     """
     size = _tokens_at_once(kernel, max_logits)
     if targets.size <= size:
-        logits = _logits(hidden, kernel, softcap)
+        logits = logits_of(hidden, kernel, softcap)
         return _logsumexp(logits, mesh) - _target_logits(logits, targets, mesh)
     return _nll_in_chunks(size, softcap, mesh, hidden, kernel, targets)
 
@@ -65,7 +65,7 @@ def token_scores(
     """
 
     def chunk(x: tuple[Array, Array]) -> Scores:
-        logits = _logits(x[0], kernel, softcap)
+        logits = logits_of(x[0], kernel, softcap)
         target = _target_logits(logits, x[1], mesh)
         as_likely = mesh.sum_over_tensor((logits >= target[:, None]).sum(-1, dtype=jnp.int32))
         return Scores(_logsumexp(logits, mesh) - target, as_likely == 1)
@@ -97,7 +97,7 @@ def _forward(
 ) -> tuple[Float32[Array, " tokens"], tuple[Array, ...]]:
 
     def chunk(x: tuple[Array, Array]) -> tuple[Array, Array]:
-        logits = _logits(x[0], kernel, softcap)
+        logits = logits_of(x[0], kernel, softcap)
         lse = _logsumexp(logits, mesh)
         return lse - _target_logits(logits, x[1], mesh), lse
 
@@ -123,7 +123,7 @@ def _backward(
 
     def chunk(dkernel: Array, x: tuple[Array, ...]) -> tuple[Array, Array]:
         h, target, log_sum, weight = x
-        logits = _logits(h, kernel, softcap)
+        logits = logits_of(h, kernel, softcap)
         is_target = first + jnp.arange(kernel.shape[1])[None] == target[:, None]
         dlogits = jnp.exp(logits - log_sum[:, None]) - is_target.astype(jnp.float32)
         dlogits = dlogits * weight[:, None]
@@ -144,7 +144,7 @@ def _backward(
 _nll_in_chunks.defvjp(_forward, _backward)
 
 
-def _logits(
+def logits_of(
     hidden: Float[Array, "chunk D"], kernel: Float[Array, "D V"], softcap: float | None
 ) -> Float32[Array, "chunk V"]:
     logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32)

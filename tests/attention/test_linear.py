@@ -41,7 +41,8 @@ def by_chunks(q, k, v, cos, sin, segment_ids, chunk=CHUNK):
     def rotate_keys(x):
         return rotate(x, cos, sin)
 
-    return LinearAttention(chunk).attend_features(q, k, v, rotate_queries, rotate_keys, segment_ids)
+    features = LinearAttention(chunk).attend_features
+    return features(q, k, v, rotate_queries, rotate_keys, segment_ids)[0]
 
 
 def whole_matrices(q, k, v, cos, sin, segment_ids, chunk):
@@ -122,7 +123,7 @@ def test_weights_without_rotation_add_up_to_1_in_any_width():
     @jax.jit
     def averages(q, k, v):
         documents = jnp.asarray(DOCUMENTS)
-        return LinearAttention(CHUNK).attend_features(q, k, v, widened, widened, documents)
+        return LinearAttention(CHUNK).attend_features(q, k, v, widened, widened, documents)[0]
 
     out = averages(q, k, np.ones_like(v))
     np.testing.assert_allclose(out, np.ones(out.shape), atol=1e-6)
@@ -139,7 +140,9 @@ def test_bfloat16_inputs_are_rounded_once_more_at_the_end():
 
 def test_memory_is_linear_in_the_length():
     def loss(q, k, v, segment_ids):
-        out = LinearAttention(512).attend_features(q, k, v, jnp.negative, jnp.negative, segment_ids)
+        out, _ = LinearAttention(512).attend_features(
+            q, k, v, jnp.negative, jnp.negative, segment_ids
+        )
         return jnp.square(out).sum()
 
     def bytes_used(length):

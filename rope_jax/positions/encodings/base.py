@@ -80,6 +80,10 @@ class Encoding(Settings):
         """Return the default rotary dimension d."""
         return head_dim
 
+    def rotated_width(self, head_dim: int) -> int:
+        """Return R, the width of a head's queries and keys after the rotation."""
+        return head_dim
+
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         """Return the shape of each parameter, by name."""
         return {}

@@ -145,6 +145,9 @@ class PoPEEncoding(Encoding):
     def rotary_dim(self, head_dim: int) -> int:
         return 2 * head_dim
 
+    def rotated_width(self, head_dim: int) -> int:
+        return 2 * head_dim
+
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"delta": (sizes.layers, sizes.heads, sizes.head_dim)}
 

@@ -44,7 +44,7 @@ def layer_attention(rotary, backend, layer=0):
     with pytest.MonkeyPatch.context() as patch:
         # whose borders coincide with none of a band
         patch.setitem(BACKENDS, "blockwise", Blockwise(block=16))
-        return attend(DecoderSpec(attention=backend), AttentionSpan(), inputs, q, k, v)
+        return attend(DecoderSpec(attention=backend), AttentionSpan(), inputs, q, k, v)[0]
 
 
 def dense_attention(angles, weight, scale, bias=0.0):
