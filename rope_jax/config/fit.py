@@ -33,7 +33,6 @@ Learned = Literal[
     "far_frequencies",
     "far_phase",
     "far_amplitude",
-    "far_divisor",
     "bias",
 ]
 LEARNED: tuple[Learned, ...] = get_args(Learned)
@@ -58,7 +57,7 @@ class FitConfig(Frozen):
     learn: Annotated[NonEmpty[Learned], distinct(str)] = Field(
         ("query_scale", "far_phase", "far_amplitude", "bias"),
         description="frequencies (λ of each pair), attention_factor (m), query_scale (s, p), bias "
-        "by distance; of far keys also far_phase, far_amplitude and far_divisor",
+        "by distance; of far keys also far_phase and far_amplitude",
     )
     per: Literal["model", "layer", "head"] = Field("head", description="what has values of its own")
     far_bands: Literal["one", "octaves"] = Field("one", description="far keys: all, or by octave")
@@ -66,17 +65,15 @@ class FitConfig(Frozen):
     batch_tokens: PositiveInt = Field(4096, description="tokens per step, at least one window")
     learning_rate: Moderate = Field(0.05, description="peak learning rate of Adam")
     final_lr_fraction: Fraction = Field(0.1, description="last learning rate / peak (cosine decay)")
-    objective: Literal["beyond", "all", "far"] = Field(
-        "beyond", description="targets: context beyond the window, all, or repeats of far texts"
+    objective: Literal["beyond", "all"] = Field(
+        "beyond", description="targets: those with context beyond the window, or all"
     )
-    repeated: Annotated[int, Field(ge=2, le=64)] = Field(8, description="far: tokens that recur")
     keep_short: Weight = Field(0.0, description="weight of the loss inside the window")
     bounds: Annotated[
         Annotated[tuple[PositiveFloat, PositiveFloat], Field(strict=False)],
         single_error("should be two positive numbers, the smaller one first"),
         Ascending,
-    ] = Field((0.1, 1e4), description="smallest and largest λ = θ/θ', and far_divisor")
-    ordered: bool = Field(False, description="slower pairs have at least the λ of faster ones")
+    ] = Field((0.1, 1e4), description="smallest and largest λ = θ/θ'")
     check_every: PositiveInt = Field(25, description="steps between checks on validation")
     patience: PositiveInt = Field(4, description="checks without improvement before it stops")
     max_documents: PositiveInt = Field(64, description="validation documents per check")
@@ -90,18 +87,15 @@ class FitConfig(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_trials(cls, given: object) -> object:
-        """Leave out what earlier versions wrote to fit.yaml without a trial of several borders."""
-        if isinstance(given, dict) and given.get("windows") == []:
-            return {k: x for k, x in given.items() if k not in ("windows", "trial_steps")}
+    def _without_defaults_of_old(cls, given: object) -> object:
+        """Leave out what earlier versions wrote to fit.yaml, where it changed nothing."""
+        if isinstance(given, dict) and not given.get("windows") and not given.get("ordered"):
+            old = "windows", "trial_steps", "ordered", "repeated"
+            return {key: x for key, x in given.items() if key not in old}
         return given
 
     @model_validator(mode="after")
     def _settings_agree(self) -> "FitConfig":
-        if {"far_divisor", "far_frequencies"} <= set(self.learn):
-            raise ValueError("learn: far_divisor and far_frequencies exclude one another")
-        if self.ordered and "frequencies" not in self.learn:
-            raise ValueError("ordered: acts on λ, so learn must hold frequencies")
         if self.warmup_steps >= self.steps:
             raise ValueError(
                 f"warmup_steps: {self.warmup_steps} is not less than steps {self.steps}"

@@ -66,7 +66,6 @@ class Parameters:
             "query_scale_s": of_heads,
             "query_scale_p": of_heads,
             "far_frequencies": bands + of_keys + pairs,
-            "far_divisor": of_keys,
             "far_phase": bands + of_heads + pairs,
             "far_amplitude": bands + of_heads + pairs,
             "bias": of_heads + (() if self.start.bias is None else self.start.bias.shape[2:]),
@@ -107,8 +106,6 @@ class Parameters:
         if "far_frequencies" in free:
             changed = inv_freq + free["far_frequencies"] / np.float32(self.config.length[-1])
             inv_freq = jnp.clip(changed, -_MAX_FREQUENCY, _MAX_FREQUENCY)
-        if "far_divisor" in free:
-            inv_freq = inv_freq * jnp.exp(-free["far_divisor"])[None, ..., None]
         # What changed frequencies add to the angle at a border is taken back there, so that a step
         # in the angle comes only from the start and from a phase that is learned.
         added = inv_freq - start.far_inv_freq
@@ -130,30 +127,23 @@ class Parameters:
         return learned
 
     def projected(self, free: Free) -> Free:
-        """Return the free parameters moved into the bounds, and into order if that is asked."""
-        bounds = {name: (-_MAX_LOG, _MAX_LOG) for name in _UNBOUNDED}
-        low, high = (np.float32(math.log(bound)) for bound in self.config.bounds)
-        bounds["far_divisor"] = low, high
+        """Return the free parameters moved into the bounds."""
         free = {
-            name: jnp.clip(x, *bounds[name]) if name in bounds else x for name, x in free.items()
+            name: jnp.clip(x, -_MAX_LOG, _MAX_LOG) if name in _UNBOUNDED else x
+            for name, x in free.items()
         }
         if "frequencies" in free:
             free["frequencies"] = self._projected_factors(free["frequencies"])
         return free
 
     def _projected_factors(self, changes: Array) -> Array:
-        """Return changes of ln λ [l, k, pairs] that keep the bounds and the order in all layers."""
+        """Return changes of ln λ [l, k, pairs] that keep the bounds in all layers."""
         shared = tuple(axis for axis in (0, 1) if changes.shape[axis] == 1)
         start = self.log_factors
         low, high = (math.log(bound) for bound in self.config.bounds)
         lowest = (low - start).max(axis=shared, keepdims=True).astype(np.float32)
         highest = (high - start).min(axis=shared, keepdims=True).astype(np.float32)
-        changes = jnp.clip(changes, lowest, highest)
-        if not self.config.ordered:
-            return changes
-        least = np.diff(start, axis=-1, prepend=start[..., :1]).min(axis=shared, keepdims=True)
-        rise = np.cumsum(least, axis=-1).astype(np.float32)
-        return jax.lax.cummax(changes + rise, axis=2) - rise
+        return jnp.clip(changes, lowest, highest)
 
     def rotary(self, free: Free, positions: Array | np.ndarray, seq_len: int) -> Rotary:
         """Return the model's argument for tokens at positions [#B, S]; differentiable."""
@@ -319,11 +309,6 @@ def _numbers_at_start(
     if map_ is None or (isinstance(map_, FittedMap) and not map_.borders):
         return FittedParams(**numbers), ()
     borders, far, phase, amplitude = _far(map_, theta, training, config, scaling)
-    if "far_divisor" in learn and not far.any():
-        raise ValueError(
-            f"learn: far_divisor: the far keys of {map_.type} have frequency 0, which no "
-            "divisor changes; learn far_frequencies, or start from leaky_rerope"
-        )
     numbers["far_inv_freq"] = _full(far, layers, kv_heads, axis=1)
     # frequencies that differ between heads move the phase of every head
     phases = all_heads if far.shape[2] > 1 else heads
@@ -345,7 +330,7 @@ def _log_factors_at_start(
 ) -> np.ndarray | None:
     """Return ln λ [l, k, pairs] of the start, λ = θ/θ'; None unless frequencies are learned.
 
-    θ: without a scaling. λ is 1 for pairs that do not rotate. ValueError: λ breaks bounds or order.
+    θ: without a scaling. λ is 1 for pairs that do not rotate. ValueError: λ breaks the bounds.
     """
     if "frequencies" not in config.learn:
         return None
@@ -360,8 +345,6 @@ def _log_factors_at_start(
             f"bounds: {list(config.bounds)} leaves out λ of the start, which are "
             f"{factors.min():g} to {factors.max():g}"
         )
-    if config.ordered and (np.diff(factors, axis=-1) < -1e-6 * factors[..., :-1]).any():
-        raise ValueError("ordered: the λ of the start are not in order")
     log_factors: np.ndarray = np.log(factors)
     return log_factors
 

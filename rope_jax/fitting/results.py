@@ -135,7 +135,7 @@ def _panels(parameters: Parameters, free: Free) -> list[_Panel]:
         panels.append(_Panel("λ = θ/θ'", theta / numbers.near_inv_freq, wavelength, is_log=True))
     for band, border in enumerate(parameters.borders):
         keys = f"keys from {border} tokens"
-        if {"far_frequencies", "far_divisor"} & learn:
+        if "far_frequencies" in learn:
             panels.append(_Panel(f"θ'/θ, {keys}", numbers.far_inv_freq[band] / theta, wavelength))
         if "far_phase" in learn:
             phase = numbers.far_phase[band] - np.asarray(parameters.start.far_phase)[band]

@@ -6,7 +6,6 @@ Shapes: B windows, n context length; C windows of the model's own length L.
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
@@ -32,17 +31,12 @@ class FitStep:
         config: FitConfig,
         window: int,
     ) -> None:
-        """UserError: no text is long enough, or has the targets of the objective."""
+        """UserError: no text is long enough."""
         self._nll_of_last = loaded.nll_of_last
         self._params, self.parameters = params, parameters
         self._config, self._split, self._window = config, loaded.corpus.train, window
         self._everywhere = loaded.memory.placement.replicated
-        first = [self._windows(config.length[-1], n) for n in range(1, 9)]  # refuses short texts
-        if config.objective == "far" and not any(self._weights(tokens).any() for tokens in first):
-            raise UserError(
-                f"objective: far: in 8 batches no text of repeated {config.repeated} tokens occurs "
-                f"again from more than {window} tokens back; lower repeated, or choose beyond"
-            )
+        self._windows(config.length[-1], 1)  # refuses short texts
         self.optimizer = optax.adam(
             optax.warmup_cosine_decay_schedule(
                 init_value=0.0 if config.warmup_steps else config.learning_rate,
@@ -61,7 +55,7 @@ class FitStep:
         tokens = self._windows(length, step)
         # As a step returns them: with another sharding, the second step would compile again.
         free, opt_state = jax.device_put((free, opt_state), self._everywhere)
-        arguments: tuple[Any, ...] = (self._params, free, opt_state, tokens, self._weights(tokens))
+        arguments: tuple[Any, ...] = (self._params, free, opt_state, tokens)
         if self._config.keep_short:
             arguments += (self._windows(self._window, step),)
         after: tuple[Free, Any, Array] = self._program(*arguments)
@@ -73,28 +67,18 @@ class FitStep:
             self._split, seed=self._config.seed, step=step, length=length, count=count
         )
 
-    def _weights(self, tokens: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Return the weight of each scored target: [B, n], or [B, n − L] if those are the last."""
-        if self._config.objective == "far":
-            marked = repeats_from_afar(tokens, self._window, self._config.repeated)
-            return marked[:, self._window :]
-        length = tokens.shape[1] - 1
-        scored = length if self._config.objective == "all" else length - self._window
-        return np.ones((len(tokens), scored), np.float32)
-
     def _step(
         self,
         params: Params,
         free: Free,
         opt_state: optax.OptState,
         tokens: Int[Array, "B n_plus_1"],
-        weights: Float[Array, "B scored"],
         short: Int[Array, "C window_plus_1"] | None = None,
     ) -> tuple[Free, Any, Float[Array, ""]]:
         def loss(free: Free) -> Float[Array, ""]:
-            nll = self._nll(params, free, tokens, weights.shape[1])
-            # a batch may hold no target that counts
-            total = (nll * weights).sum() / jnp.maximum(weights.sum(), 1)
+            length = tokens.shape[1] - 1
+            scored = length if self._config.objective == "all" else length - self._window
+            total = self._nll(params, free, tokens, scored).mean()
             if short is not None:
                 inside = self._nll(params, free, short, self._window)
                 total = total + np.float32(self._config.keep_short) * inside.mean()
@@ -136,20 +120,3 @@ def windows_within_documents(
     offsets = split.starts[document] + drawn - (ends - choices)[document]
     rows = [split.tokens[offset : offset + length + 1] for offset in offsets.tolist()]
     return np.stack(rows).astype(np.int32)
-
-
-def repeats_from_afar(tokens: NDArray[np.int32], window: int, repeated: int) -> NDArray[np.float32]:
-    """Mark the targets that only far context can tell: float32 [B, n], 1 or 0.
-
-    tokens: [B, n + 1]. A target counts if the `repeated` tokens that end with it occur earlier in
-    the window, but not with a target at most L = `window` tokens back.
-    """
-    marked = np.zeros((tokens.shape[0], tokens.shape[1] - 1), np.float32)
-    for row, text in zip(marked, tokens, strict=True):
-        content, width = text.tobytes(), text.itemsize
-        last: dict[bytes, int] = {}
-        for end in range(repeated, len(text) + 1):
-            piece = content[(end - repeated) * width : end * width]
-            row[end - 2] = end - last.get(piece, end) > window
-            last[piece] = end
-    return marked

@@ -232,8 +232,8 @@ def test_a_finished_fit_does_nothing_and_another_is_refused(run, quick, settings
 def test_numbers_that_cannot_change_the_start_are_refused_before_weights_are_read(run, monkeypatch):
     monkeypatch.setattr(fitting_run, "load_model", None)
     for given in ({"start": "none"}, {"start": {"type": "yarn", "factor": 2}}):
-        with pytest.raises(UserError, match=r"far_divisor belongs to far keys"):
-            fitted(run, **QUICK | given | {"learn": ["far_divisor"]})
+        with pytest.raises(UserError, match=r"far_phase belongs to far keys"):
+            fitted(run, **QUICK | given | {"learn": ["far_phase"]})
 
 
 def test_a_killed_fit_ends_with_the_same_strategy_file(

@@ -10,7 +10,7 @@ import pytest
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.fitting.parameters import parameters_of
-from rope_jax.fitting.step import FitStep, repeats_from_afar, windows_within_documents
+from rope_jax.fitting.step import FitStep, windows_within_documents
 from rope_jax.session import Session
 from rope_jax.sweeps.model import load_model, newest_params
 from tests.fitting.conftest import WINDOW, fit_config
@@ -32,8 +32,7 @@ def step_of(loaded, params):
     """Return a function that makes a step and its free parameters, which share ReRoPE's start."""
 
     def step_of(**settings):
-        how = {"repeated": 2} | settings
-        config = fit_config(learn=["far_phase"], per="model", seed=3, **how)
+        config = fit_config(learn=["far_phase"], per="model", seed=3, **settings)
         start = parse_entry(STARTS["rerope"])
         parameters = parameters_of(loaded.training, config, start, 0)
         step = FitStep(loaded, params, parameters, config, WINDOW)
@@ -53,13 +52,7 @@ def expected_loss(loaded, params):
         )
         rotary = parameters.rotary(parameters.initial(), np.arange(length)[None], length)
         nll = np.asarray(nll_of_last(params, tokens, rotary, length))
-        if objective == "far":
-            counts = repeats_from_afar(tokens, WINDOW, 2) == 1
-        else:
-            first = WINDOW if objective == "beyond" else 0
-            counts = np.broadcast_to(np.arange(length) >= first, nll.shape)
-        assert counts.sum() > 0
-        return nll[counts].mean()
+        return nll[:, WINDOW if objective == "beyond" else 0 :].mean()
 
     return expected_loss
 
@@ -90,12 +83,12 @@ def test_steps_lower_the_loss_beyond_the_window_and_leave_the_weights(
     assert changed == {"far_phase"}
 
 
-def test_far_targets_short_windows_and_lengths_in_turn(step_of, expected_loss):
-    asked = {"length": [48, 64], "batch_tokens": 96, "objective": "far", "keep_short": 0.5}
+def test_all_targets_short_windows_and_lengths_in_turn(step_of, expected_loss):
+    asked = {"length": [48, 64], "batch_tokens": 96, "objective": "all", "keep_short": 0.5}
     step, parameters = step_of(**asked)
     free = parameters.initial()
     _, _, loss = step(free, step.optimizer.init(free), 1)
-    wanted = expected_loss(parameters, "far", 48, 2)
+    wanted = expected_loss(parameters, "all", 48, 2)
     wanted += 0.5 * expected_loss(parameters, "all", WINDOW, 6)
     assert float(loss) == pytest.approx(wanted, rel=1e-5)
     read = []
@@ -104,20 +97,7 @@ def test_far_targets_short_windows_and_lengths_in_turn(step_of, expected_loss):
         step(free, (), number)
     assert [arguments[3].shape for arguments in read] == [(2, 49), (1, 65)] * 2
     assert not np.array_equal(read[0][3], read[2][3])
-    assert not np.array_equal(read[0][5], read[2][5])
-
-
-def test_targets_of_all_are_those_of_whole_windows(step_of):
-    tokens = np.zeros((2, 49), np.int32)
-    for objective, count in (("all", 48), ("beyond", 48 - WINDOW)):
-        step, _ = step_of(length=48, objective=objective)
-        np.testing.assert_array_equal(step._weights(tokens), np.ones((2, count)))
-
-
-def test_texts_without_far_repetitions_are_refused(step_of):
-    says = r"^objective: far: in 8 batches no text of repeated 30 tokens occurs again from more th"
-    with pytest.raises(UserError, match=says):
-        step_of(length=48, batch_tokens=96, objective="far", repeated=30)
+    assert not np.array_equal(read[0][4], read[2][4])
 
 
 def test_windows_lie_within_documents_and_begin_everywhere(loaded):
@@ -155,23 +135,3 @@ def test_windows_are_a_function_of_seed_step_and_length(loaded):
     assert not np.array_equal(drawn(length=21)[:, :-1], drawn())
     with pytest.raises(UserError, match=r"^length: no document .* has 100,001 t"):
         drawn(length=100_000)
-
-
-@pytest.mark.parametrize("repeated", [2, 3, 5])
-def test_targets_that_repeat_a_far_text(repeated):
-    rng = np.random.default_rng(repeated)
-    tokens = rng.integers(0, 3, (4, 61)).astype(np.int32)
-    tokens[0, 40:50] = tokens[0, 5:15]
-    window = 20
-    wanted = np.zeros((4, 60), np.float32)
-    for row, text in zip(wanted, tokens.tolist(), strict=True):
-        for end in range(repeated, 62):
-            piece = text[end - repeated : end]
-            back = [
-                end - other
-                for other in range(repeated, end)
-                if text[other - repeated : other] == piece
-            ]
-            row[end - 2] = bool(back) and min(back) > window
-    assert 0 < wanted.sum() < wanted.size / 2
-    np.testing.assert_array_equal(repeats_from_afar(tokens, window, repeated), wanted)
