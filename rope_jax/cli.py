@@ -83,7 +83,9 @@ def print_next(*lines: str) -> None:
         print(f"{' ' * 6 if number else 'next: '}{printable(line)}")
 
 
-def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> tuple[Any, ...]:
+def open_directory(
+    run: str, distributed: "DistributedConfig | None" = None, *, stderr: bool = False
+) -> tuple[Any, ...]:
     """Return the run's directory, its config and a console; a checkpoint is imported first."""
     from rope_jax.checkpoints.open import is_checkpoint
     from rope_jax.config.checkpoints import ImportConfig
@@ -93,7 +95,7 @@ def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> 
 
     keep_freed_memory()
     keep_compiled_programs()
-    console = plain_console()
+    console = plain_console(stderr=stderr)
     directory = RunDirectory(Path(run))
     if is_checkpoint(run):
         if distributed is not None:

@@ -196,6 +196,29 @@ def extend(argv: list[str]) -> None:
     cli.print_next(page_line(extend_run(run, training, config, console)))
 
 
+def generate(argv: list[str]) -> None:
+    """Continue a text: prompt='…', a file, or standard input.
+
+    The text appears as it is made. It is read as the beginning of a window of n tokens, as sweeps
+    read it at that length: n is the trained window, unless prompt and continuation need more.
+    """
+    from rope_jax.config.generate import GenerateConfig
+    from rope_jax.config.load import flow_yaml
+
+    parser = cli.parser("RUN prompt='…'", generate.__doc__, GenerateConfig, run=cli.RUN)
+    # as it stands: YAML would take ": " for a mapping
+    texts = {word: flow_yaml(word[7:]) for word in argv if word.startswith("prompt=")}
+    words = [f"prompt={texts[word]}" if word in texts else word for word in argv]
+    arguments, config = cli.read_config(parser, words)
+    from rope_jax.generation.prompt import read_prompt
+
+    prompt = read_prompt(config)
+    run, training, console = cli.open_directory(arguments.run, stderr=True)
+    from rope_jax.generation.run import continue_prompt
+
+    continue_prompt(run, training, config, prompt, console)
+
+
 def plan(argv: list[str], devices: Sequence[Any] | None = None) -> None:
     """Show the cost of a run or a sweep without starting it.
 
@@ -395,6 +418,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "key-tokens": key_tokens,
     "fit": fit,
     "extend": extend,
+    "generate": generate,
     "plan": plan,
     "show": show,
     "maps": maps,

@@ -59,9 +59,10 @@ class ChatTemplate(NamedTuple):
         """Return the content of a tokenizer_config.json from which `find_template` reads it."""
         return json.dumps({"chat_template": self.template, **self.tokens}, indent=2) + "\n"
 
-    def render(self, messages: Messages) -> str:
+    def render(self, messages: Messages, *, add_generation_prompt: bool = False) -> str:
         """Return what transformers' `apply_chat_template` gives, on a day that is always the same.
 
+        add_generation_prompt: with the beginning of an assistant's answer.
         ValueError: the template refuses the messages, or is not valid.
         """
         # a table has null where a message lacks a key; that of `content` is the message's own
@@ -70,7 +71,11 @@ class ChatTemplate(NamedTuple):
         ]
         try:
             return _compiled(self.template).render(
-                messages=given, tools=None, documents=None, **self.tokens
+                messages=given,
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self.tokens,
             )
         except UserError:  # jinja2 is missing
             raise

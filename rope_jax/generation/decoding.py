@@ -80,7 +80,7 @@ class CachedDecoder:
         longest = max(map(len, prompts))
         chunk = self._chunk(longest)
         end = -(-longest // chunk) * chunk  # where all prompts end
-        capacity = _bucket(end + max_new_tokens)
+        capacity = cache_capacity(end + max_new_tokens)
         begins = np.array([end - len(prompt) for prompt in prompts])
         tokens = np.zeros((len(prompts), end), np.int32)
         for row, (begin, prompt) in zip(tokens, zip(begins, prompts, strict=True), strict=True):
@@ -113,7 +113,7 @@ class CachedDecoder:
         return min(self.chunk, max(_SHORTEST_CHUNK, 1 << (longest - 1).bit_length()))
 
 
-def _bucket(tokens: int) -> int:
+def cache_capacity(tokens: int) -> int:
     """Return a size of the cache for so many tokens: few sizes, at most an eighth too large."""
     step = max(256, (1 << tokens.bit_length()) // 16)
     return -(-tokens // step) * step

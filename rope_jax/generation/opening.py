@@ -1,34 +1,54 @@
 """A run's model and one checkpoint of it, opened to read texts of one's own: without its corpus."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import jax
 
 from rope_jax.config.entries import SweepEntry, Trained
 from rope_jax.config.model import check_encoding, differ_by_head
 from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.devices import processes
+from rope_jax.devices.memory import check_fits, in_gib
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.window_memory import MemoryEstimate
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries, entry_rotary
+from rope_jax.generation.decoding import cache_capacity
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.rope import Rotary
 from rope_jax.session import Session
-from rope_jax.sweeps.model import chosen_checkpoints, place_here
+from rope_jax.sweeps.model import expected_steps, place_here
+from rope_jax.training.checkpoints import params_at
 from rope_jax.training.provenance import check_provenance
 
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A run's model with the parameters of one checkpoint."""
+    """A run's model and one checkpoint, whose weights are not read before they are needed."""
 
     session: Session
     model: LanguageModel
-    params: Params
+    step: int
     memory: MemoryEstimate
     """Memory on each device; also where and how the parameters lie."""
-    trained: Trained
-    """How the checkpoint was trained."""
+
+    @functools.cached_property
+    def params(self) -> Params:
+        """Read the weights, the first time. UserError: they are damaged."""
+        with self.session.console.status("reading the weights"):
+            return params_at(self.session.run.checkpoints, self.step, self.memory.abstract_params)
+
+    @property
+    def trained(self) -> Trained:
+        """How the checkpoint was trained."""
+        return self.session.config.trained_at(self.step)
+
+    @property
+    def longest(self) -> int | None:
+        """How many tokens the position encoding can tell apart; None: any number."""
+        return self.session.config.encoding.longest
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -45,13 +65,9 @@ class OpenedModel:
         They are those of a sweep at length n: a factor of "auto" is n / window.
         UserError: the model cannot read so many tokens, or the entry does not fit it.
         """
-        training, trained = self.session.config, self.trained
-        position, longest = training.model.position.type, training.encoding.longest
+        training, trained, longest = self.session.config, self.trained, self.longest
         if longest is not None and length > longest:
-            raise UserError(
-                f"length: the model's position {position} ends at {longest:,} tokens; {length:,} "
-                "are too many"
-            )
+            raise UserError(f"length: the model's positions end at {longest:,}; give at most that")
         entry = entry.resolved(trained.scaling)
         try:
             check_encoding(training.model, [entry])
@@ -61,11 +77,28 @@ class OpenedModel:
         except (UserError, ValueError) as error:
             raise UserError(str(error).replace("scalings: ", "strategy: ", 1)) from error
 
+    def check_cache(self, prompt: int, new: int, rotary: Rotary) -> int:
+        """Return the bytes on each device of what is kept of a text that is continued.
+
+        prompt, new: numbers of tokens. UserError: it does not fit beside the weights.
+        """
+        model = self.model.on(self.placement.collectives)
+        shape = 1, cache_capacity(prompt + new), max(1, len(rotary.bands))
+        caches = jax.eval_shape(lambda: jax.tree.leaves(model.empty_caches(*shape)))
+        size, weights = sum(x.size * x.dtype.itemsize for x in caches), self.memory.weights
+        check_fits(
+            f"max_new_tokens: a cache of {prompt:,} tokens and {new:,} new ones, beside "
+            f"{in_gib(weights)} GiB of weights, takes",
+            *(size, self.memory.available - weights),
+            "lower it, or give a shorter prompt",
+        )
+        return size
+
 
 def open_model(
     session: Session, entries: Sequence[SweepEntry] = (), step: int | None = None
 ) -> OpenedModel:
-    """Open the checkpoint of a step; None: the newest undamaged one.
+    """Open the checkpoint of a step; None: the newest.
 
     entries: those that the model will read with, on which it depends how devices share heads.
     session: see `session.open_run`. UserError: there is no such checkpoint, or no memory for it.
@@ -74,10 +107,5 @@ def open_model(
     whole_heads = differ_by_head(entry.map for entry in entries)
     model, memory = place_here(session, whole_heads=whole_heads)
     memory.check_weights()
-    steps = None if step is None else (step,)
-    with session.console.status("reading the weights"):
-        _, checkpoints = chosen_checkpoints(
-            session.run, steps, memory.abstract_params, session.warn
-        )
-        step, params = next(checkpoints)
-    return OpenedModel(session, model, params, memory, session.config.trained_at(step))
+    (step,) = expected_steps(session.run, None if step is None else (step,))
+    return OpenedModel(session, model, step, memory)

@@ -17,7 +17,7 @@ __all__ = ["GREEDY", "Sampling"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn; the definitions, and the order of the fields, are transformers'.
+    """How tokens are drawn: as in transformers, by these fields in turn.
 
     temperature: T, which divides the logits; 0: the likeliest token (greedy), the first of several.
     top_k: only tokens whose logits are at least the k-th highest; None: all.
