@@ -14,7 +14,6 @@ from scripts.decay import (
     first_negative_distance,
     logarithmic_decay,
     mean_and_peak_by_octave,
-    octave_means,
     octaves,
 )
 
@@ -58,23 +57,6 @@ def test_octave_means_follow_the_logarithmic_decay():
         spans = octaves(2**last)
         expected = [logarithmic_decay(geometry, np.arange(a, b + 1.0)).mean() for a, b in spans]
         np.testing.assert_allclose(means[2:], expected[2:], atol=0.35)
-
-
-def test_octaves_hold_every_distance_once():
-    for length in (2, 3, 4, 5, 100, 1024, 2048):
-        spans = octaves(length)
-        assert [n for a, b in spans for n in range(a, b + 1)] == list(range(1, length))
-        assert all(last < 2 * first for first, last in spans)
-    means, largest = mean_and_peak_by_octave(np.arange(2048.0))
-    np.testing.assert_allclose(means, [(first + last) / 2 for first, last in spans])
-    np.testing.assert_array_equal(largest, [last for _, last in spans])
-
-
-def test_octave_means_average_half_an_octave_either_side():
-    scores = np.arange(100.0) ** 2
-    mean = octave_means(scores, np.array([1, 2, 10, 70]))
-    spans = [(1, 1), (2, 2), (8, 14), (50, 98)]
-    np.testing.assert_allclose(mean, [np.mean(scores[a : b + 1]) for a, b in spans])
 
 
 def test_the_first_negative_distance_matches_all_scores():

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from rope_jax.checkpoints import exporting
 from rope_jax.checkpoints.describing import describe
 from rope_jax.checkpoints.exporting import export_run
 from rope_jax.checkpoints.reading import read_description
@@ -204,23 +203,6 @@ def test_folders_that_are_refused(run: RunDirectory, tmp_path: Path) -> None:
         (RunDirectory(tmp_path), "out", f"{tmp_path}: not a run directory (it has no config.yaml)"),
     ):
         assert says(exported, source, tmp_path / out).endswith(message)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space", "out/config.json")])
-def test_an_export_that_fails_leaves_nothing(
-    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    def fail(*arguments: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(exporting, "_write_texts", fail)
-    out = tmp_path / "new" / "out"
-    if isinstance(error, OSError):
-        assert says(exported, run, out) == "out/config.json: cannot be written (No space)"
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            exported(run, out)
-    assert list(out.parent.iterdir()) == []
 
 
 # scalings

@@ -10,13 +10,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tokenizers import Tokenizer
 
 from rope_jax.checkpoints.files import CheckpointFiles
 from rope_jax.checkpoints.open import find_folder, is_checkpoint
 from rope_jax.cli import open_directory
 from rope_jax.config.devices import DistributedConfig
-from rope_jax.data.tokenizers import JsonTokenizer
 from tests.checkpoints.folders import (
     assert_same,
     byte_checkpoint,
@@ -224,26 +222,6 @@ def test_buffers_of_older_versions_are_left_out(
 def test_a_tokenizer_that_cannot_be_used(folder: Path, damage: Damage, message: str) -> None:
     damage(folder)
     assert says(imported, folder).startswith(message.replace("{folder}", str(folder)))
-
-
-def test_an_added_token_that_the_model_does_not_know(folder: Path) -> None:
-    """Only a text that holds it is refused: a padding token often has id vocab_size."""
-    path = folder / "tokenizer.json"
-    library = Tokenizer.from_file(str(path))
-    size = library.get_vocab_size()
-    library.add_tokens(["<extra>"])
-    library.save(str(path))
-    edit_config(folder, vocab_size=size)
-    edit_tensors(folder, lambda name, t: (name, t[:size].copy() if len(t) == 264 else t))
-    run = imported(folder)
-    tokenizer = run.open_tokenizer(run.load_config())
-    assert tokenizer.vocab_size == size
-    assert tokenizer.encode("ab").tolist() == [97, 98]
-    assert says(tokenizer.encode, "a<extra>").startswith(
-        f"tokenizer.path: {run.tokenizer_file} gives token {size} ('<extra>') for a text, outside "
-    )
-    unlimited = JsonTokenizer(path.read_text(), "<|begin_of_text|>", "x")
-    assert (unlimited.vocab_size, unlimited.name == tokenizer.name) == (size + 1, False)
 
 
 # names

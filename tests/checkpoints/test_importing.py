@@ -12,18 +12,15 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from rope_jax.checkpoints import importing
 from rope_jax.checkpoints.exporting import export_run
 from rope_jax.cli import open_directory
 from rope_jax.config.checkpoints import ExportConfig
-from rope_jax.config.fit import FitConfig
 from rope_jax.config.inherit import load_training, training_config
 from rope_jax.config.load import dump, load, validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
-from rope_jax.fitting.run import fit_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.run import sweep_run
 from rope_jax.training.run import train
@@ -160,30 +157,6 @@ def test_a_folder_of_something_else_is_not_replaced(folder: Path, name: str, mes
     assert contents(there) == before
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(30, "Read-only", "a/config.yaml")])
-def test_an_import_that_fails_leaves_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    def fail(*arguments: Any) -> None:
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(importing.Checkpoints, "wait", fail)
-        if isinstance(error, OSError):
-            assert says(imported, folder) == "a/config.yaml: cannot be written (Read-only)"
-        else:
-            with pytest.raises(type(error)):
-                imported(folder)
-        assert not list((folder.parent / "runs").iterdir())
-        patch.setattr(importing, "device_bytes", lambda: 1000)
-        said = says(imported, folder)
-        assert said.startswith("mesh.fsdp: the weights take ")
-        assert said.endswith("split them over more devices, or give param_dtype=bfloat16")
-    assert not list((folder.parent / "runs").iterdir())
-    said = says(imported, folder, runs_dir=str(folder / "config.json"))
-    assert said == f"{folder}/config.json: cannot be written (File exists)"
-
-
 def test_an_older_import_with_another_backend_is_still_that_import(
     llama: Path, run: RunDirectory
 ) -> None:
@@ -217,16 +190,6 @@ def test_it_is_not_trained_itself_and_has_no_moments(llama: Path, run: RunDirect
     said = says(train, training_config(raw, "C.yaml"), QUIET)
     assert said.startswith(f"init_from.optimizer: {run.path} was imported, so its checkpoint has ")
     assert not (run.path.parent / "more").exists()
-
-
-@pytest.mark.slow
-def test_training_starts_from_it(llama: Path, run: RunDirectory, tmp_path: Path) -> None:
-    # on a CPU, these compile faster than an import's blockwise and scanned
-    raw = {"model": {"attention": "xla", "layers": "unrolled"}, "runs_dir": str(tmp_path)}
-    raw |= {"init_from": str(run.path), "rope": {"scaling": {"type": "pi", "factor": 2.0}}}
-    more = train(training_config(MORE | raw, "C.yaml"), QUIET)
-    origin = json.loads(more.environment_file.read_text())["init_from"]
-    assert (origin["run"], origin["step"]) == (str(run.path), 0)
 
 
 def test_a_sweep_of_a_checkpoint_imports_it_once(
@@ -335,17 +298,3 @@ def test_a_checkpoint_with_a_tokenizer_is_asked_the_original_prompts(
         shutil.rmtree(run.evals)
     assert len(table) == 1 + 2 * 2 * 2  # tasks, metrics, asked and taken out
     assert "passkey_text" in table[1]
-
-
-@pytest.mark.slow
-def test_a_fit_of_an_import(run: RunDirectory) -> None:
-    raw: dict[str, Any] = {"length": 64, "steps": 2, "check_every": 1, "batch_tokens": 128}
-    raw |= {"warmup_steps": 0, "learn": ["far_phase"]}
-    raw |= {"max_documents": 2, "max_blocks": 1, "resamples": 10}
-    folder = fit_run(run, run.load_config(), validate(FitConfig, raw, "test"), QUIET)
-    try:
-        strategy = json.loads((folder / "strategy.json").read_text())
-        assert strategy["made_by"]["length"] == [64]
-        assert strategy["map"]["type"] == "fitted"
-    finally:
-        shutil.rmtree(run.fits)

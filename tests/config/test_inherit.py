@@ -180,24 +180,6 @@ def test_a_strategy_file_replaces_the_inherited_scaling_and_map(source):
     assert config.rope.strategy is None  # a dumped config does not need the file
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_the_configs_that_extend_the_demo_are_valid(source, path):
-    source(model={}, rope={}, data={}, stages=[{"steps": 15, "seq_len": 128, "batch_size": 16}])
-    write_fit(Path("runs/demo/fits/far/strategy.json"), {"type": "none"}, borders=[])
-    config = load_training(path)
-    method, factor = path.stem.removesuffix("x").split("-")
-    assert config.name == f"extend-{path.stem}"
-    assert config.geometry.train_length == config.sweep.window == 128
-    assert config.stages[0].seq_len == 128 * int(factor)
-    assert config.stages[0].seq_len * config.stages[0].batch_size == 4096
-    scaling, map_ = config.stage_scaling(0), config.stage_map(0)
-    has_map = method in ("map", "fitted")
-    assert scaling.type == ("none" if has_map else method)
-    assert getattr(scaling, "factor", int(factor)) == int(factor)
-    assert (map_ is None) != has_map
-    assert f"rope-jax sweep runs/{config.name} " in path.read_text()
-
-
 # What is refused
 
 

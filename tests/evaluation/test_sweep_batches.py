@@ -16,7 +16,6 @@ from tests.evaluation.toy_model import (
     assert_equal,
     cheap_nll,
     gib,
-    of_last,
     recording,
     run,
     windows_of,
@@ -130,27 +129,6 @@ def test_what_does_not_fit_into_memory_is_refused_before_anything_is_read(
 
 
 # Interrupted
-
-
-@pytest.mark.parametrize("tokens", [8, 200])  # one reading at a time, and several in a batch
-def test_an_interrupted_sweep_resumes_where_it_stopped(tokens):
-    entries = ["trained", {"type": "pi", "factor": "auto"}, {"type": "none", "map": LEAKY}]
-    settings = {"protocols": ["same_tokens", "per_position"], "memory_gib": gib(tokens)}
-    settings["nll_of_last"] = of_last(cheap_nll)
-    read = []
-    settings["progress"] = lambda what, done, total: read.append(total)
-    journal = Interrupting(9)
-    with pytest.raises(KeyboardInterrupt):
-        run(entries, journal=journal, **settings)
-    kept = dict(journal)
-    result = run(entries, journal=kept, **settings)
-    part = read[-1]
-    whole = run(entries, **settings)
-    assert_equal(result, whole)
-    assert 0 < part < read[-1]
-    # with a complete journal nothing is read
-    assert_equal(run(entries, journal=kept, **settings), whole)
-    assert read[-1] == 0
 
 
 BASE = {"lengths": [8, 64], "scalings": [PI | {"map": LEAKY}]}

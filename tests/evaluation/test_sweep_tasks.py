@@ -16,7 +16,7 @@ from rope_jax.results.statistics import accuracy_interval
 from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.strategies import NoScaling
 from rope_jax.tasks import TokenizerView
-from tests.evaluation.toy_model import assert_equal, never_read, run
+from tests.evaluation.toy_model import assert_equal, run
 
 BOS = 256
 LENGTHS = [64, 128, 200]
@@ -132,16 +132,6 @@ def test_sums_by_sample_add_up_to_the_rows(result):
         sums[sample.name, sample.length, sample.depth] += sample.nll, sample.tokens
     for key, row in rows.items():
         assert (sums[key][0] / row.tokens, sums[key][1]) == pytest.approx((row.value, row.tokens))
-
-
-def test_an_interrupted_sweep_does_not_ask_again(result):
-    journal: dict = {}
-    sweep_tasks(journal=journal)
-    again = sweep_tasks(nll=never_read, journal=journal)  # nothing is left to measure
-    assert_equal(again, result)
-    for a, b in zip(again.task_measurements, result.task_measurements, strict=True):
-        np.testing.assert_array_equal(a.sums.nll, b.sums.nll)
-        np.testing.assert_array_equal(a.num_correct, b.num_correct)
 
 
 def test_perplexity_beside_tasks_is_what_it_is_alone(result):

@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from rope_jax import stopping
@@ -258,55 +257,3 @@ def test_a_command_does_not_outlive_an_error(stand_ins, folder, monkeypatch):
 
     with once_it_begins(fail), pytest.raises(ZeroDivisionError):
         run_job(expanded()[0], Path("logs"))
-
-
-@pytest.mark.slow
-def test_a_real_grid_that_is_stopped_gives_the_same_results(folder):
-    """The real commands, a fit included; the grid is stopped in the middle of the training."""
-    Path("texts").mkdir()
-    rng = np.random.default_rng(0)
-    for number in range(10):
-        text = "".join(rng.choice(["rope ", "turns ", "slow\n", "fast "], 120))
-        Path(f"texts/{number}.txt").write_text(text)
-    Path("run.yaml").write_text("""\
-name: tiny
-model: {hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1, num_attention_heads: 2}
-stages: [{steps: 600, seq_len: 16, batch_size: 4}]
-optim: {warmup_steps: 1}
-log_every_steps: 5
-checkpoint: {every_steps: 100, keep: 1}
-data:
-  {type: text, files: ['texts/*.txt'], test_fraction: 0.4, validation_fraction: 0.2,
-   cache_dir: cache}
-""")
-    Path("sweep.yaml").write_text("{name: short, lengths: [16, 32], resamples: 100}")
-    Path("fit.yaml").write_text("""\
-{length: 32, learn: [far_phase], steps: 2, warmup_steps: 0, max_documents: 4, max_blocks: 1,
- batch_tokens: 128, resamples: 20}
-""")
-    Path("grid.yaml").write_text("""\
-name: small
-runs:
-  - {name: tiny, train: run.yaml, sweeps: [sweep.yaml]}
-  - name: search
-    fit: fit.yaml
-    source: tiny
-    sweeps: [{config: sweep.yaml, set: {scalings: [trained, '{fit}/strategy.json']}}]
-compare: {output: compared}
-""")
-    metrics = Path("runs/tiny/metrics.jsonl")
-    grid = start_grid("rope_jax", "grid.yaml")
-    wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 2, seconds=300)
-    grid.send_signal(signal.SIGTERM)
-    finish(grid, 128 + signal.SIGTERM)
-    assert '"step": 600' not in metrics.read_text()
-
-    names = [f"tiny/{n}" for n in ("train", "sweep-short", "fit-search", "sweep-short-search")]
-    for outcome in ("done in", "already done"):
-        out, _ = finish(start_grid("rope_jax", "grid.yaml"), 0)
-        assert re.findall(r"] (\S+): " + outcome, out)[:4] == names
-    assert Path("compared/comparison.html").exists()
-
-    undisturbed = ["runs=[{name: tiny, train: run.yaml}]", "compare=null", "runs_dir=undisturbed"]
-    finish(start_grid("rope_jax", "grid.yaml", *undisturbed), 0)
-    assert Path("undisturbed/tiny/metrics.jsonl").read_bytes() == metrics.read_bytes()

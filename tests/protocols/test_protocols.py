@@ -232,20 +232,6 @@ def test_the_fingerprint_changes_with_what_is_scored():
     assert len(set.union(*found)) == sum(map(len, found))
 
 
-def test_the_fingerprint_depends_on_positions_in_the_text():
-    # The same tokens of the same texts, counted with and without a document-start token before.
-    docs = documents(6)
-    with_start = streams_of(docs)
-    without = streams_of(docs, "none")
-    windows = windows_of(without, "same_tokens", 64)
-    shifted = windows._replace(start=windows.start + 1)
-    one = scored(without, windows, 64)
-    np.testing.assert_array_equal(one, scored(with_start, shifted, 64))
-    wanted = without.fingerprint(windows, 64)
-    assert with_start.fingerprint(shifted, 64) == wanted
-    assert with_start.fingerprint(windows, 64) != wanted
-
-
 # The choice of documents
 
 
@@ -370,11 +356,3 @@ def test_auto_scores_16384_tokens(protocol, units, documents, wanted):
     streams = Streams([], [np.zeros(1, np.int32)] * documents, units, "none", ())
     assert protocol_of(streams, protocol, (2048,), targets=32, blocks="auto").blocks == wanted
     assert protocol_of(streams, protocol, (2048,), targets=32, blocks=5).blocks == 5
-
-
-def test_the_stride_is_the_distance_between_windows():
-    streams = streams_of(documents(0))
-    found = {name: protocol_of(streams, name).stride_at(12) for name in PROTOCOLS}
-    # per_position: windows of 64, however far they are read
-    strides = {"same_tokens": None, "whole_window": 12, "per_position": 64}
-    assert found == found | strides | {"sliding": 4, "yarn_compat": 4}

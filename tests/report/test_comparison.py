@@ -105,27 +105,6 @@ def test_latex_writes_each_group_once_and_a_row_of_truncation_for_one(sweep_of):
     assert line.removesuffix(r" \\").split(" & ") == ["  truncation", "", *[value] * 3, ""]
 
 
-def test_the_comments_of_latex_say_what_a_caption_has_to(sweep_of):
-    one = [sweep_of("a-s0", seed=0), sweep_of("a-s3", seed=3)]
-
-    def comments(*runs, **settings):
-        above = comparison_latex(compared(*runs, **settings)).split("\\begin{tabular}")[0]
-        return " ".join(line.removeprefix("% ") for line in above.splitlines())
-
-    text = comments(*one, tolerance=0.5)
-    assert "Perplexity by context length, on the same tokens at every length; ± half of" in text
-    assert "± half of the 95% interval over documents and seeds" in text
-    assert "test split, 120 tokens in 24 documents" in text
-    assert "a (2 seeds): seeds 0, 3, step 100, trained at 16 tokens" in text
-    assert "truncation: only the last 16 tokens are kept" in text
-    assert "within 0.5 nats per token of truncation" in text
-    assert "unreliable" not in text
-    text = comments(*one, sweep_of("b", seed=3, model="hidden_size: 32"))
-    assert "b: seed 3, step 100, trained at 16 tokens, model.hidden_size 32" in text
-    assert "one seed says nothing about other seeds" in text
-    assert "truncation:" not in text
-
-
 def test_bits_per_byte_that_are_not_known_are_refused(sweep_of):
     (sweep,) = read(sweep_of("one"))
     unknown = [replace(sweep, rows=[row._replace(bpb=None) for row in sweep.rows])]

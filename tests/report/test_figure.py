@@ -1,8 +1,6 @@
 """The figures of sweeps and comparisons show their results."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import matplotlib
@@ -16,10 +14,9 @@ from rope_jax.comparison.curves import Comparison, compare_checkpoints
 from rope_jax.comparison.groups import Group
 from rope_jax.config.presentation import Presentation
 from rope_jax.evaluation.results import rows as result_rows
-from rope_jax.plots.panels import panel_columns
 from rope_jax.plots.saving import save_figure
-from rope_jax.plots.style import BACKGROUND, MARKERS, REFERENCE
-from rope_jax.report.figure import describe_group, draw_checkpoints, draw_comparison, draw_result
+from rope_jax.plots.style import BACKGROUND, MARKERS
+from rope_jax.report.figure import draw_checkpoints, draw_comparison, draw_result
 from rope_jax.results.summary import CheckpointSummary
 from tests.comparison.conftest import compared
 from tests.evaluation.test_results import OFFSETS, ORIGIN, measurement, result_of
@@ -180,35 +177,6 @@ def test_checkpoints_have_one_panel_per_scaling_and_one_line_per_step():
     assert (len(labels), labels[0], labels[-1]) == (12, "step 1", "step 100")
 
 
-def test_each_protocol_starts_a_row_of_panels():
-    counts = {1: 1, 2: 2, 3: 3, 4: 4, 5: 3, 6: 3, 7: 4, 9: 3, 11: 4, 16: 4}
-    assert {count: panel_columns(count, "page") for count in counts} == counts
-    protocols = ("same_tokens", "whole_window")
-    figure = draw_steps(checkpoints([f"yarn-{n}" for n in range(5)], (1, 5), protocols))
-    shown = [axis for axis in figure.axes if axis.get_visible()]
-    titles = [f"yarn-{n}\n{p}" for p in protocols for n in range(5)]
-    assert [axis.get_title() for axis in shown] == titles
-    places = [axis.get_subplotspec() for axis in shown]
-    assert [(place.rowspan.start, place.colspan.start) for place in places] == [
-        (2 * block + n // 3, n % 3) for block in (0, 1) for n in range(5)
-    ]
-    # labelled where no panel of the same protocol is below; no row moves for one beside a gap
-    labelled = [axis.get_title() for axis in shown if axis.get_xlabel()]
-    assert labelled == [f"yarn-{n}\n{p}" for p in protocols for n in (2, 3, 4)]
-    above_gap = [axis.get_title() for axis in shown if not axis.xaxis.get_in_layout()]
-    assert above_gap == [f"yarn-2\n{p}" for p in protocols]
-
-
-IMPORT = """
-import sys
-import matplotlib
-before = dict(matplotlib.rcParams.copy())
-import rope_jax.report.comparison
-assert dict(matplotlib.rcParams.copy()) == before
-assert "matplotlib.pyplot" not in sys.modules, "pyplot was imported"
-"""
-
-
 def test_drawing_and_saving_leave_matplotlib_as_it_is(tmp_path):
     def settings():
         # dict.items: asking for the backend by its key would choose one
@@ -229,11 +197,6 @@ def test_drawing_and_saving_leave_matplotlib_as_it_is(tmp_path):
     for suffix in (".png", ".pdf", ".svg"):
         one, other = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("curve", "again"))
         assert one == other  # the same bytes, without the time of saving
-
-
-@pytest.mark.slow
-def test_importing_leaves_matplotlib_as_it_is():
-    subprocess.run([sys.executable, "-W", "error", "-c", IMPORT], check=True)
 
 
 def test_figures_are_drawn_at_their_width_with_text_of_7_to_9_points():
@@ -298,10 +261,6 @@ def bands(axis):
     return [found for found in axis.collections if isinstance(found, PolyCollection)]
 
 
-def coloured(axis, colour):
-    return [line.get_label() for line in axis.lines if line.get_color() == colour]
-
-
 def test_scalings_have_colours_and_groups_dashes_and_seeds_thin_lines(comparison):
     figure = draw_comparison(comparison)
     (axis,) = panels(figure).values()
@@ -324,31 +283,6 @@ def test_scalings_have_colours_and_groups_dashes_and_seeds_thin_lines(comparison
     assert "CANNOT BE COMPARED" in draw_comparison(odd).get_suptitle()
 
 
-def test_labels_say_what_differs_between_the_groups(several):
-    made = several(2, ["trained"])
-    first, second = made.groups
-    assert describe_group(first) == "g0: rope.base 0"
-    many = replace(first, label="a (3 seeds)", settings={f"k{i}": str(i) for i in range(5)})
-    assert describe_group(many) == "a (3 seeds): k0 0, k1 1, k2 2 and 2 more"
-    assert describe_group(replace(first, settings={})) == "g0"
-    made.groups[1] = replace(second, settings={"rope.base": "1", "optim.lr": "2"})
-    curves = [replace(c, group=g) for c, g in zip(made.curves, made.groups, strict=True)]
-    figure = draw_comparison(replace(made, curves=curves))
-    assert figure.get_suptitle() == "g0; g1"
-    assert legend(figure)[:2] == ["g0: rope.base 0", "g1: rope.base 1, optim.lr 2"]
-
-
-def test_a_column_is_narrow_and_its_title_counts_groups_without_room_for_their_names(several):
-    made = several(3, ["trained"])
-    long = [replace(g, label=f"a-rather-long-name-{i}") for i, g in enumerate(made.groups)]
-    curves = [replace(c, group=g) for c, g in zip(made.curves, long, strict=True)]
-    figure = draw_comparison(
-        replace(made, groups=long, curves=curves, how=Presentation(figure_width="column"))
-    )
-    assert figure.get_suptitle() == "3 groups of runs"
-    assert figure.get_figwidth() == 3.3
-
-
 def test_more_than_six_curves_of_few_groups_have_a_panel_for_each_scaling(several):
     figure = draw_comparison(several(2, ["trained", "yarn-1", "yarn-2", "yarn-3"]))
     assert list(panels(figure)) == ["trained", "yarn-1", "yarn-2", "yarn-3"]
@@ -359,19 +293,6 @@ def test_more_than_six_curves_of_few_groups_have_a_panel_for_each_scaling(severa
         assert len({line.get_marker() for line in own}) == 2
         assert len(bands(axis)) == 2
     assert legend(figure)[:3] == ["g0: rope.base 0", "g1: rope.base 1", "95% interval"]
-
-
-def test_a_curve_that_other_groups_lack_has_the_others_in_grey_behind_it(several):
-    figure = draw_comparison(several(2, ["trained"], own=[f"yarn-{n}" for n in range(6)]))
-    first, *others = panels(figure).items()
-    assert first[0] == "trained"
-    assert len(bands(first[1])) == 2
-    assert [title for title, _ in others] == [f"yarn-{n}-g{i}" for i in (0, 1) for n in range(6)]
-    for title, axis in others:
-        assert len(bands(axis)) == 1
-        assert coloured(axis, REFERENCE.color) == [f"{title[-2:]}: trained"]
-        assert len(coloured(axis, BACKGROUND)) == 12
-    assert legend(figure)[2:4] == ["trained of the same runs", "the others"]
 
 
 def test_more_than_six_groups_have_a_panel_each(several):

@@ -11,8 +11,7 @@ from rich.console import Console
 from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.presentation import Presentation
 from rope_jax.console import plain_console
-from rope_jax.report.comparison import comparison_markdown
-from rope_jax.report.measured import usable_text, value_text
+from rope_jax.report.measured import usable_text
 from rope_jax.report.terminal import SweepProgress, print_comparison, print_sweep, warn_of_chance
 from rope_jax.results.statistics import Estimate, UsableLength
 from tests.comparison.conftest import compared
@@ -70,22 +69,6 @@ def test_80_columns_have_every_length_in_one_table_and_say_where_the_intervals_a
     line = "rerope-logn  4.10  4.07  4.02•   3.86•*   3.67•*   3.49•*  ≥ 2,048\n"
     assert line in demo(80)
     assert "results.md has the 95% intervals; • best of its column;" in demo(80)
-
-
-def test_a_table_that_is_too_wide_is_divided_evenly():
-    headings = [line.split() for line in demo(40).splitlines() if line.startswith("scaling")]
-    assert headings == [
-        ["scaling", "64", "128", "256", "512"],
-        ["scaling", "1,024", "2,048", "usable"],
-    ]
-
-
-def test_losses_of_other_protocols_are_nats_and_the_title_says_why():
-    curves = {"trained": curve(AT_WINDOW, above_truncation={16: Estimate(0.1, 0.0, 0.2)})}
-    table = [row("trained", 16, 1.0, protocol=p) for p in ("same_tokens", "sliding")]
-    text = printed(table, checkpoint(curves=curves), show="above_truncation")
-    assert "same_tokens: nats per token above truncation by" in text
-    assert "sliding: nats per token, as truncation scores other tokens, by" in text
 
 
 def test_no_number_is_folded_however_narrow_the_console():
@@ -195,13 +178,6 @@ def two(lasting):
     return compared(lasting("first", **WAYS), lasting("second", model="hidden_size: 32", **WAYS))
 
 
-def test_a_comparison_has_usable_lengths_and_says_what_one_seed_is_worth(one):
-    lines = printed_comparison(one, 100).splitlines()
-    assert lines[1].endswith("64   usable")
-    assert lines[2].endswith("42.36 ±10.46       16")
-    assert "one seed says nothing about other seeds" in " ".join(lines)
-
-
 def test_groups_have_headings_and_notes_that_say_what_differs(two):
     text = printed_comparison(two, 80)
     trained = "  trained  12.17 ±2.91   9.48 ±2.26•  15.63 ±3.73    42.48 ±10.15       16\n"
@@ -245,23 +221,3 @@ def test_names_settings_and_notes_are_shown_as_they_are(two):
         assert f"{shown}: seed 0, step 100, trained at 16 tokens, [/] [bold]\\x1b; " in text
         assert text.endswith(f"\n{shown}\n")  # the note
         assert "\x1b" not in text
-
-
-def test_wide_intervals_are_whole_in_a_narrow_terminal_and_explained_if_there_are_any(one):
-    def changed(point):
-        half = 0.1 if point.length < 64 else 3 * point.nll
-        return replace(point, ci_low=point.nll - 0.1, ci_high=point.nll + half)
-
-    curves = [replace(c, points=tuple(map(changed, c.points))) for c in one.curves]
-    found = replace(one, curves=curves)
-    point = next(p for p in found.curves[0].points if p.length == 64)
-    low, high = (value_text(nll, "perplexity", 2) for nll in (point.nll - 0.1, point.nll * 4))
-    assert rf" \[{low}, {high}\]" in comparison_markdown(found)
-    assert f"[{low}, {high}]" in printed_comparison(found, 80)
-    assert "comparison.md has the 95% intervals" in printed_comparison(found, 50)
-    # intervals that do not exist are not explained
-    unknown = {"ci_low": math.nan, "ci_high": math.nan, "above_own": None}
-    curves = [replace(c, points=tuple(replace(p, **unknown) for p in c.points)) for c in one.curves]
-    text = printed_comparison(replace(one, curves=curves), 100)
-    assert "• best of its column" in text
-    assert "±" not in text

@@ -144,23 +144,3 @@ def test_scores_depend_on_the_distance_alone_as_a_sum_of_cosines(layout):
         assert score == pytest.approx(cosines.sum(), abs=1e-8)
     # |q_m|² = |q|²: norms are kept
     assert np.linalg.norm(turned(q, 12345, layout)) == pytest.approx(np.linalg.norm(q), rel=1e-14)
-
-
-def test_a_score_can_peak_at_any_distance():
-    q = normal(64, seed=4)
-    for wanted in (0, 500, 4000):
-        scores = turned(np.broadcast_to(q, (4096, 64)), np.arange(4096)) @ turned(q, wanted)
-        assert scores.argmax() == wanted
-        assert scores[wanted] == pytest.approx(q @ q, rel=1e-12)
-
-
-@pytest.mark.parametrize("base", [10.0, 5e5])
-def test_abels_bound_holds(base):
-    # RoFormer, eq. 37: |Σ h_i·e^(jΔθ_i)| <= max |h_(i+1) − h_i| · Σ |S_(i+1)|
-    theta = RotaryGeometry(64, base, 64).inv_freq()
-    rotations = np.exp(1j * np.arange(4096)[:, None] * theta)
-    partial_sums = np.abs(np.cumsum(rotations, axis=1)).sum(1)
-    q, k = np.random.default_rng(5).standard_normal((2, 32, 2)) @ np.array([1, 1j])
-    for h in (q * np.conj(k), np.abs(q) ** 2, np.ones(32)):
-        bound = np.abs(np.diff(h, append=0)).max() * partial_sums
-        assert np.all(np.abs((h * rotations).sum(1)) <= bound * (1 + 1e-12))

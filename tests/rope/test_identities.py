@@ -49,30 +49,6 @@ def test_yarn_is_none_before_its_ramp_and_pi_after(geometry):
     assert (parts_m, given_m) == (1, 0.75)
 
 
-@pytest.mark.parametrize("truncate", [True, False])
-@pytest.mark.parametrize(
-    ("geometry", "beta_fast", "beta_slow"),
-    [
-        (RotaryGeometry(128, 1e4, 4096), 32, 1),
-        (RotaryGeometry(32, 1e4, 128), 8, 0.5),
-        (RotaryGeometry(64, 1e4, 256), 32, 24),
-        (RotaryGeometry(64, 5e4, 4096), 1, 1),  # Kimi K2's step
-        (RotaryGeometry(64, 10.0, 32768), 256, 128),
-    ],
-)
-def test_yarn_keeps_fast_pairs_and_interpolates_slow_ones(geometry, beta_fast, beta_slow, truncate):
-    yarn = scaling("yarn", 4, beta_fast=beta_fast, beta_slow=beta_slow, truncate=truncate)
-    plain = geometry.inv_freq()
-    turns = geometry.train_length * plain / (2 * math.pi)
-    ratio = yarn.scaled(geometry)[0] / plain
-    # Rounding moves each end of the ramp outward by less than a pair.
-    margin = geometry.base ** (2 / geometry.rotary_dim) if truncate else 1
-    fast, slow = turns > beta_fast * margin, turns < beta_slow / margin
-    assert fast.any() or slow.any()
-    np.testing.assert_allclose(ratio[fast], 1, rtol=1e-12)
-    np.testing.assert_allclose(ratio[slow], 1 / 4, rtol=1e-12)
-
-
 def test_the_papers_ramp_equals_llama3s_and_differs_from_the_codes():
     for geometry, fast in itertools.product(GEOMETRIES, (6.0, 1.5)):
         ends = {"beta_slow": 1.5, "beta_fast": fast, "ramp": "rotations"}
@@ -114,21 +90,6 @@ def test_cope_clips_a_fixed_share_of_the_pairs():
         assert (ratio == 1).sum() - 1 == pairs - max(2, round(0.3125 * pairs))
         assert np.all(np.diff(ratio) <= 0)
         assert ratio[-1] == 0
-
-
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_a_larger_tau_speeds_up_every_pair_without_a_jump(geometry):
-    grid = geometry.inv_freq() * geometry.base ** (-1 / geometry.rotary_dim)
-    at_zero = scaling("evq_cosh", tau=0.0).scaled(geometry)[0]
-    np.testing.assert_allclose(at_zero, grid, rtol=1e-14)  # the midpoints
-    # across the borders between the formula's three branches, 1e-8 and 1
-    taus = [1e-9, 0.99e-8, 1.01e-8, 1e-4, 0.5, 1 - 1e-9, 1.0, 1 + 1e-9, 10.0, 700.0, 720.0, 1e5]
-    made = [np.log(scaling("evq_cosh", tau=tau).scaled(geometry)[0]) for tau in taus]
-    for slower, faster in itertools.pairwise(made):
-        assert np.all(faster >= slower - 1e-13)
-    for left, right in ((1, 2), (5, 6), (6, 7)):
-        np.testing.assert_allclose(made[left], made[right], atol=1e-7)
-    np.testing.assert_allclose(made[-1], 0, atol=1e-3)  # φ tends to 0: all pairs turn alike
 
 
 @pytest.mark.parametrize("name", sorted(EXTENDING))

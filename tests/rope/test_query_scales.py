@@ -58,18 +58,6 @@ def test_query_scales_match_their_formulas(name):
     assert not made.length_dependent  # keys stay as they are
 
 
-def test_query_scales_golden():
-    # Llama 4's own numbers: floor_scale 8192, attn_scale 0.1; Ministral 3's: L 16384, beta 0.1
-    llama = scaled_by("llama4").query_scale_at(GEOMETRY, np.array([8190, 8191, 131071]))
-    np.testing.assert_allclose(llama, [1, 1.0693147181, 1.2833213344], rtol=1e-7)
-    geometry = RotaryGeometry(64, 1e6, 16384)
-    ministral = scaled_by("ministral").query_scale_at(geometry, np.array([16383, 16384, 262143]))
-    np.testing.assert_allclose(ministral, [1, 1.0693147181, 1.2772588722], rtol=1e-7)
-    positions = np.array([0, 7, 511, 5000, 2**31 - 1], np.int32)
-    same = [scaled_by(name).query_scale_at(GEOMETRY, positions) for name in ("logn", "power")]
-    np.testing.assert_array_equal(*same)
-
-
 @pytest.mark.parametrize("p", [1e-30, 16.0])
 @pytest.mark.parametrize("train_length", [2, 2**31 - 1])
 def test_power_is_finite_from_the_first_position_to_the_last(p, train_length):

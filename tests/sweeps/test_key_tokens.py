@@ -129,19 +129,6 @@ def test_the_file_lies_beside_the_tokens_and_is_written_once(evaluator, mask):
     load_model(Session(*evaluator, plain_console(quiet=True)))
 
 
-def test_the_command_names_the_sweep_that_comes_next(evaluator, mask, capsys):
-    main([str(evaluator[0].path), *(f"{key}={value}" for key, value in LOW.items())])
-    *_, last = capsys.readouterr().out.splitlines()
-    assert last.startswith("next: ")
-    *_, run, tasks = shlex.split(last)
-    assert run == "RUN"
-    key, _, value = tasks.partition("=")
-    assert (key, yaml.safe_load(value)) == ("tasks", [{"task": "longppl", "mask": str(mask[0])}])
-    with pytest.raises(SystemExit):
-        main([str(evaluator[0].path), "short=9", "--print-config"])
-    assert "short: 9\n" in capsys.readouterr().out
-
-
 def test_a_sweep_of_other_texts_scores_the_key_tokens_of_these(evaluator, run, tmp_path, capsys):
     words = np.random.default_rng(0).choice(["if", "for", "x", "=", "return"], (3, 120))
     for number, line in enumerate(words):

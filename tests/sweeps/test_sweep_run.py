@@ -1,9 +1,7 @@
 """A sweep of a run: what it prints and writes, and how it resumes after an interruption."""
 
 import dataclasses
-import errno
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -114,21 +112,6 @@ def test_a_refused_sweep_leaves_nothing(run, tmp_path, settings, says):
     assert {p for p in copy.path.rglob("*") if "checkpoints" not in p.parts} == before
 
 
-def test_a_full_disk_is_one_line_and_the_same_command_continues(run, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("rope_jax.sweeps.run.save_figure", full)
-        with pytest.raises(UserError, match=r"evals/full: .*No space left on d"):
-            swept(run, name="full")
-    evals = run[0].evals
-    assert {path.name for path in evals.glob("*full*")} == {".full.2.journal"}
-    _, said = swept(run, name="full")
-    assert "nothing to measure: all 3 measurements were made before" in said
-    assert {path.name for path in evals.glob("*full*")} == {"full", ".full.2.journal"}
-
-
 def test_a_journal_is_for_one_checkpoint_corpus_split_backend_and_code(run, monkeypatch):
     said = plain_console(quiet=True)
     session, other = Session(*run, said), Session(*run, said, "blockwise")
@@ -175,20 +158,6 @@ def test_a_sweep_is_refused_before_weights_are_read(run, monkeypatch):
         with pytest.raises(UserError, match=r"^lengths: a window of 64 .* may fit is 16$"):
             swept(run, name="large", attention="blockwise")
     assert not (run[0].evals / "large").exists()
-
-
-def test_every_measurement_has_perplexity_nats_and_bits(run):
-    folder, said = swept(run, name="units")
-    assert re.search(r"; [0-9.e-]+ of [0-9.,]+ GiB per device, at 64 tokens\n", said)
-    _, in_nats = swept(run, name="units", show="nats")
-    _, in_bits = swept(run, name="units", show="bits_per_byte")
-    for row in rows(folder):
-        assert row["ppl"] == pytest.approx(np.exp(row["nll"]))
-        assert row["bpb"] == pytest.approx(row["nll"] / np.log(2))  # a token is a byte
-    first = rows(folder)[0]
-    assert f"{first['ppl']:.0f}" in said
-    assert f"{first['nll']:.3f}" in in_nats
-    assert f"{first['bpb']:.3f}" in in_bits
 
 
 @pytest.mark.slow

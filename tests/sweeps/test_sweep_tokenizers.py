@@ -11,11 +11,9 @@ from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from results.costs import costs_of
-from rope_jax.config.inherit import load_training
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.tokenizer import START_TOKEN, FileTokenizerConfig
-from rope_jax.console import plain_console
+from rope_jax.config.tokenizer import START_TOKEN
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import train_bpe
 from rope_jax.errors import UserError
@@ -23,8 +21,7 @@ from rope_jax.protocols.base import make_streams
 from rope_jax.protocols.same_tokens import SameTokens
 from rope_jax.results.files import SweepFiles
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.training.run import train
-from tests.sweeps.conftest import SMALL, STAGE, Run, train_nothing, trained
+from tests.sweeps.conftest import SMALL, Run, trained
 from tests.sweeps.conftest import swept as swept_to
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -180,27 +177,6 @@ def test_the_runs_own_corpus_is_not_read_whole(bpe):
     own = bpe[1].model_copy(update={"data": type(bpe[1].data).model_validate(data)})
     with pytest.raises(UserError, match=r"^data: is what the run was trained on; leave it out"):
         swept((bpe[0], own), data=data)
-
-
-def test_a_run_that_starts_from_another_has_its_tokenizer(bpe, tmp_path):
-    run, config = bpe
-    raw = {"name": "more", "runs_dir": str(tmp_path), "init_from": str(run.path)}
-    raw |= {"optim": {"warmup_steps": 0}, "data": {"files": [str(tmp_path / "new*")]}}
-    raw |= {"stages": [STAGE | {"steps": 1}]}
-    for index, text in enumerate(texts(3)):
-        (tmp_path / f"new{index}").write_text(text)
-    (tmp_path / "more.yaml").write_text(json.dumps(raw))
-    more = load_training(tmp_path / "more.yaml")
-    copy = run.path / "tokenizer.json"
-    assert more.tokenizer == FileTokenizerConfig(path=str(copy), bos=START_TOKEN)
-    child = train_nothing(more)
-    assert child.tokenizer_file.read_text() == copy.read_text()
-    assert child.open_tokenizer(more).name == run.open_tokenizer(config).name
-    # the same settings on other texts would be another tokenizer
-    raw |= {"name": "other", "tokenizer": {"type": "bpe", "vocab_size": 270}}
-    (tmp_path / "more.yaml").write_text(json.dumps(raw))
-    with pytest.raises(UserError, match=r"^init_from: the tokenizer of .*tiny is another one; le"):
-        train(load_training(tmp_path / "more.yaml"), plain_console(quiet=True))
 
 
 def test_a_changed_copy_of_the_tokenizer_is_refused(bpe, tmp_path):

@@ -248,30 +248,6 @@ def test_flipped_signs_do_not_cancel_in_the_fingerprint() -> None:
     assert len(fingerprints) == 3
 
 
-def test_a_checkpoint_that_could_not_be_read_is_not_damaged(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.rmtree(copy / "4" / "params")  # a newer one is really damaged: it is not moved either
-    before = files_of(copy.parent)
-    checkpoints = Checkpoints(copy, keep=3)
-    restored = checkpoints._manager.restore
-
-    def restore_or_fail(step: int, **settings: object) -> object:
-        if step == 3:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return restored(step, **settings)
-
-    monkeypatch.setattr(checkpoints._manager, "restore", restore_or_fail)
-    message = r"checkpoints/3: the checkpoint could not be read \(.+\); nothing was changed"
-    for opt_state in (state(0).opt_state, None):
-        with pytest.raises(UserError, match=message) as refused:
-            checkpoints.restore_newest(TrainState(state(0).params, opt_state), warn=pytest.fail)
-        assert not isinstance(refused.value, DamagedCheckpoint)
-    checkpoints.close()
-    assert files_of(copy.parent) == before
-    assert restore(copy)[0] == 3  # the next attempt reads it
-
-
 # Which read errors are evidence of damage, and how they are named
 
 

@@ -91,16 +91,6 @@ def test_the_compilers_figure_decides_what_the_estimate_lets_pass(config, tmp_pa
         compile_with(validation - 100, validates=True)
 
 
-def test_a_run_refused_by_the_compilers_figure_writes_nothing(config, tmp_path, monkeypatch):
-    def needed(program, number, *, validates):
-        return memory.StageBytes(2**60 if number == 1 else 0)
-
-    monkeypatch.setattr(memory, "compiled_bytes", needed)
-    with pytest.raises(UserError, match=r"^stages\[1\]: 2 × 32 tokens at a time take"):
-        train(config(tmp_path), quiet())
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_shortage_in_a_stage_is_one_line_and_only_stages_that_are_left_are_compiled(
     resumed, monkeypatch
 ):

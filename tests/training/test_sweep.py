@@ -1,7 +1,6 @@
 """The sweep during training: its numbers, when it is made, and what is refused."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,16 +103,6 @@ def test_it_equals_a_sweep_of_the_saved_checkpoints(swept: Run) -> None:
     for row in rows:
         value = logged[row["step"]][f"sweep/trained/nll_{row['length']}"]
         assert value == pytest.approx(row["nll"], rel=1e-6)
-
-
-def test_a_resumed_run_neither_repeats_nor_loses_a_sweep(swept: Run, tmp_path: Path) -> None:
-    config_ = swept[0].model_copy(update={"runs_dir": str(tmp_path)})
-    run = RunDirectory(tmp_path / config_.name)
-    shutil.copytree(swept[1].path, run.path, ignore=shutil.ignore_patterns("evals"))
-    for step in (8, 9):
-        shutil.rmtree(run.checkpoints / str(step))
-    train(config_, quiet())
-    assert run.metrics_file.read_bytes() == swept[1].metrics_file.read_bytes()
 
 
 @pytest.mark.parametrize(

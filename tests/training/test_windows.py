@@ -3,9 +3,6 @@
 Shapes: B rows, T tokens per window, S tokens per short window.
 """
 
-import json
-import shutil
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,15 +11,12 @@ import pytest
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.training import TrainingConfig
-from rope_jax.console import plain_console
 from rope_jax.data.batches import Batch, ShortRows, training_batch
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import DecoderInputs
 from rope_jax.rope import Rotary
-from rope_jax.training.checkpoints import params_at
 from rope_jax.training.program import Program
-from rope_jax.training.run import train
 from rope_jax.training.step import loss_sums
 from tests.data.test_batches import split_of
 
@@ -195,30 +189,3 @@ def test_a_token_depends_on_what_it_sees_and_on_nothing_else(attention, kind):
     visible = (segments[:, None] == segments[None]) & np.tri(32, dtype=bool)
     np.testing.assert_array_equal(found > 0, visible)
     assert (segments[-1] == 0) == ("documents" in stage)
-
-
-def test_a_run_with_every_kind_of_window_on_one_text_resumes_bit_for_bit(config, tmp_path):
-    stage = {"steps": 5, "seq_len": 32, "batch_size": 4, "grad_accumulation": 2}
-    stage |= {"scaling": {"type": "pi", "factor": 4.0}} | STAGES["mixed"] | STAGES["open"]
-    stage |= {"positions": {"type": "pose", "length": 64}}
-    checkpoints = {"every_steps": 2, "keep": 5}
-    config_ = config(tmp_path, stages=[stage], checkpoint=checkpoints)
-    one = {"files": [str(tmp_path / "texts" / "0.txt")]}
-    one |= {"validation_fraction": 0.0, "test_fraction": 0.0}
-    config_ = config_.model_copy(update={"data": config_.data.model_copy(update=one)})
-    run = train(config_, plain_console(quiet=True))
-    like = jax.eval_shape(
-        lambda: language_model(resolve_run(config_), ByteTokenizer.vocab_size).init(0)
-    )
-    logged, trained = run.metrics_file.read_bytes(), params_at(run.checkpoints, 5, like)
-    for step in (4, 5):
-        shutil.rmtree(run.checkpoints / str(step))
-    train(config_, plain_console(quiet=True))
-    assert run.metrics_file.read_bytes() == logged
-    again = params_at(run.checkpoints, 5, like)
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, again, trained)))
-    lines = [json.loads(line) for line in logged.splitlines()]
-    trained_on = [line for line in lines if "train/loss" in line]
-    assert [line["step"] for line in trained_on] == [2, 4, 5]
-    assert not any("validation/loss" in line for line in lines)
-    assert all(line["distances/32-63"] > 0.01 for line in trained_on)  # beyond the windows
