@@ -112,6 +112,23 @@ static float largest_square(const float *x, long x_row, long rows, long width) {
   return largest;
 }
 
+// The logits of a single query and a tile of keys, before scaling. Those of keys that are not there are 0.
+static void multiply_rows(const float *q, const float *k, long k_row, long keys, long width,
+                          float *logits) {
+  for (long s = 0; s < K; s++) logits[s] = s < keys ? product_of(q, k + s * k_row, width) : 0;
+}
+
+// out += weights · values, for a single query.
+static void add_rows(const float *weights, const float *v, long v_row, long keys, long width,
+                     float *out) {
+  for (long s = 0; s < keys; s++) {
+    long h = 0;
+    for (; h + LANES <= width; h += LANES)
+      store(out + h, load(out + h) + load(v + s * v_row + h) * weights[s]);
+    for (; h < width; h++) out[h] += weights[s] * v[s * v_row + h];
+  }
+}
+
 // How many floats `forward` needs for itself.
 extern "C" long NAME(forward_scratch)(const Attention *a) {
   const long v_row = vectors(a->value_width), tiles = factors_in(a->width) * K + K / TOGETHER * v_row;
@@ -145,21 +162,29 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   for (long i = 0; i < count; i += Q) seen[i / Q] = seen_by(first, last, i, least(i + Q, count));
   const Seen whole = seen_by(first, last, 0, count);
   const long visible = most(0, whole.last + 1 - whole.first);
-  const float square = largest_square(q, q_row, count, a->width) *
-                       largest_square(k + whole.first * k_row, k_row, visible, a->width);
-  const int small = bias == nullptr && square * scale * scale <= SMALL * SMALL;  // |q·k| <= |q||k|
+  // Where a text is continued, to copy keys and values would take longer than to read them.
+  const int single = TOGETHER == 1 && a->queries == 1;
+  const int small = !single && bias == nullptr &&  // |q·k| <= |q||k|
+                    largest_square(q, q_row, count, a->width) *
+                            largest_square(k + whole.first * k_row, k_row, visible, a->width) *
+                            scale * scale <= SMALL * SMALL;
   for (long r = 0; r < count; r++) row_max[r] = small ? USUAL : LOWEST, row_sum[r] = divisor[r] = 0;
   memset(sums, 0, count * v_row * sizeof(float));
 
   for (long j = whole.first / K * K; j <= whole.last; j += K) {
     const long keys = least(K, a->keys - j);
-    transpose(k + j * k_row, k_row, keys, a->width, k_tile);
-    copy_down(v + j * value_row, value_row, keys, a->value_width, v_tile, v_row, K);
+    if (!single) {
+      transpose(k + j * k_row, k_row, keys, a->width, k_tile);
+      copy_down(v + j * value_row, value_row, keys, a->value_width, v_tile, v_row, K);
+    }
     for (long i = 0; i < count; i += Q) {
       const Seen own = seen[i / Q];
       if (!overlaps(own, j)) continue;
       const long rows = least(Q, count - i);
-      multiply(rows, K, depth, q_factors + i * factors_row, factors_row, 1, k_tile, K, logits, K);
+      if (single)
+        multiply_rows(q, k + j * k_row, k_row, keys, a->width, logits);
+      else
+        multiply(rows, K, depth, q_factors + i * factors_row, factors_row, 1, k_tile, K, logits, K);
       hide(logits, rows, first + i, last + i, j, own);
       if (bias != nullptr) add_biases(logits, rows, to_base_2, bias + j - begin - i);
       for (long r = 0; r < rows; r++) {
@@ -176,7 +201,10 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
         row_sum[i + r] += sum_of(sum);
         divisor[i + r] += sum_of(TOGETHER > 1 ? sum_as_stored : sum);  // else they are equal
       }
-      multiply_add(rows, v_row, K / TOGETHER, weights, K, 1, v_tile, v_row, sums + i * v_row, v_row);
+      if (single)
+        add_rows(logits, v + j * value_row, value_row, keys, a->value_width, sums);
+      else
+        multiply_add(rows, v_row, K / TOGETHER, weights, K, 1, v_tile, v_row, sums + i * v_row, v_row);
     }
   }
   for (long r = 0; r < count; r++) {
