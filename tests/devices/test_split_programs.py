@@ -27,6 +27,7 @@ from rope_jax.config.resolve import resolve_model
 from rope_jax.data.batches import Batch
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.decoder import nll_of_last, scores_of_last
+from rope_jax.generation.decoding import CachedDecoder
 from rope_jax.model import loss
 from rope_jax.model.decoder import DecoderInputs, LanguageModel
 from rope_jax.positions.encodings import ENCODINGS
@@ -51,6 +52,13 @@ BY_HEAD |= {"head_bias": True, "tie_word_embeddings": False}
 GEMMA = {
     **{"norm_placement": "both", "attention_softcap": 5.0, "logit_softcap": 3.0},
     **{"norm": "rms_norm_plus_one", "qk_norm": True, "scale_embeddings": "sqrt_hidden_size"},
+}
+LATENT = {
+    "self_attention": {
+        **{"type": "latent", "q_lora_rank": 8, "kv_lora_rank": 12, "v_head_dim": 6},
+        **{"qk_rope_head_dim": 4, "qk_nope_head_dim": 6},
+    },
+    **{"num_key_value_heads": None, "qkv_bias": True},
 }
 EXPERTS = {
     "feed_forward": {
@@ -94,7 +102,7 @@ def measured(
     """Return the quantities `of`.
 
     nll: of the last tokens. batch: the gradient and the sums. frequencies: the gradient with
-    respect to these.
+    respect to these. steps: the logits of texts that are read on, token by token.
     """
     position = ENCODINGS[encoding]().resolved(T)
     config = ModelConfig(**(SIZES | fields), position=position)
@@ -151,6 +159,20 @@ def measured(
 
         return jax.grad(mean)(jnp.asarray(rotary.frequencies.inv_freq))
 
+    def steps(params):
+        texts = [row[: 20 + number] for number, row in enumerate(batch().tokens[:5])]
+        found = []
+
+        def read_on(logits, step):
+            found.append(logits)
+            return jnp.asarray(batch().targets[: len(logits), 25 + step])
+
+        decoder = CachedDecoder(alone, params, placement)
+        rotary = rotary_at(np.arange(T, dtype=np.int32)[None])
+        for _ in decoder.continue_texts(texts, rotary, read_on, 3):
+            pass
+        return [logits[:5] for logits in found]  # rows that are copies divide evenly
+
     params = alone.init(0)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, placement.shard_state(params))
     params, rows = jax.device_put(params, shardings), placement.batch(batch, B)
@@ -162,6 +184,8 @@ def measured(
             found["gradient"], found["sums"] = jax.jit(gradient)(params, rows)
     finally:
         loss.MAX_LOGITS = old
+    if "steps" in of:
+        found["steps"] = steps(params)
     if "frequencies" in of:
         found["frequencies"] = jax.jit(by_frequencies)(params, batch().tokens[:3])
     return jax.device_get(found)
@@ -205,10 +229,7 @@ def models():
     yield "Gemma with remat", lambda: case(GEMMA | scanned | {"remat": "layer"}, MIXED)
     yield "remat products", lambda: case(scanned | {"remat": "products"}, MIXED)
     yield "norms by head and a bias of the head", lambda: case(BY_HEAD | ONE_LAYER, MIXED)
-    latent = {"type": "latent", "q_lora_rank": 8, "kv_lora_rank": 12, "v_head_dim": 6}
-    latent |= {"qk_rope_head_dim": 4, "qk_nope_head_dim": 6}
-    own = {"self_attention": latent, "num_key_value_heads": None, "qkv_bias": True}
-    yield "latent attention", lambda: case(own | {"attention_sinks": True}, MIXED)
+    yield "latent attention", lambda: case(LATENT | {"attention_sinks": True}, MIXED)
     yield "sliding windows", lambda: case(BLOCKWISE, {"context": 8}, windows=(None, 10))
     chunks = AttentionSpan(attention_chunk=10), AttentionSpan(rotates=False)
     llama4 = {"qk_norm": "rotated"} | BLOCKWISE
@@ -216,6 +237,15 @@ def models():
     mixed = EXPERTS | {"dense_layers": 1, "remat": "products", "layers": "scanned"}
     yield "experts with remat", lambda: case(mixed, two)
     yield "a fit", lambda: case(BLOCKWISE, MIXED, of=("nll", "frequencies"))
+
+
+def reading():
+    """Caches whose rows and heads devices share."""
+    two, of = {"fsdp": 2, "tensor": 2}, ("steps",)
+    yield "all axes", lambda: case(BIASES | GEMMA, two, of=of, windows=(None, 10))
+    yield "a map", lambda: case({}, two, of=of, map_="self_extend")
+    yield "latent attention", lambda: case(LATENT | {"attention_sinks": True}, two, of=of)
+    yield "linear", lambda: case({"attention": "linear"}, two, of=of)
 
 
 def bfloat16():
@@ -247,7 +277,10 @@ def positions():
         yield f"{how} by {attention}", functools.partial(of_one, of=("batch" if trains else "nll",))
 
 
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("models", "bfloat16", "positions")]
+SLOW = [
+    pytest.param(kind, marks=pytest.mark.slow)
+    for kind in ("models", "reading", "bfloat16", "positions")
+]
 
 
 @pytest.mark.parametrize("kind", ["few", *SLOW])
@@ -269,6 +302,7 @@ def test_programs_on_a_mesh_compute_what_one_device_does(kind: str) -> None:
 
 if __name__ == "__main__":
     jax.config.update("jax_disable_most_optimizations", True)
-    kinds = {"few": few, "models": models, "bfloat16": bfloat16, "positions": positions}
+    kinds = {"few": few, "models": models, "reading": reading}
+    kinds |= {"bfloat16": bfloat16, "positions": positions}
     cases = kinds[sys.argv[1]]()
     print(json.dumps({name: measure() for name, measure in cases}))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rope_jax.generation.decoding import CachedDecoder
+from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.decoder import DecoderInputs
 from rope_jax.rope import STRATEGIES, Rotary, RotaryGeometry, RotaryLayers
 from tests.compiled import needs_kernels
@@ -59,18 +60,25 @@ def nll_of_whole(model, params, rotary, tokens):
     return np.stack([row[size - 1 :][:steps] for row, size in zip(nll, PROMPTS, strict=True)])
 
 
-def assert_same(model, params, rotary, tokens, rounding=ROUNDING):
-    expected = nll_of_whole(model, params, rotary, tokens)
+def decoder_of(model, params):
     decoder = CachedDecoder(model, params)
     decoder.chunk = 16
-    found = nll_of_steps(decoder, rotary, tokens)
+    return decoder
+
+
+def assert_same(model, params, rotary, tokens, decoder=None):
+    expected = nll_of_whole(model, params, rotary, tokens)
+    found = nll_of_steps(decoder or decoder_of(model, params), rotary, tokens)
     assert expected.std() > 0.1
-    np.testing.assert_allclose(found, expected, atol=rounding)
+    np.testing.assert_allclose(found, expected, atol=ROUNDING)
 
 
-@pytest.mark.parametrize(
-    "attention", ["xla", pytest.param("cpu", marks=needs_kernels), "blockwise"]
-)
+KERNEL = pytest.param("cpu", marks=[needs_kernels, pytest.mark.slow])
+# those that read no caches leave them to `xla`
+OTHERS = [KERNEL, pytest.param("blockwise", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("attention", ["xla", *OTHERS])
 @positions.every_method
 def test_every_method_reads_on_as_in_whole_windows(method, attention):
     model, params = positions.model_and_params(method, attention)
@@ -79,7 +87,7 @@ def test_every_method_reads_on_as_in_whole_windows(method, attention):
     assert_same(model, params, rotary, tokens_of(positions.VOCABULARY, positions.LENGTH))
 
 
-@pytest.mark.parametrize("attention", ["xla", pytest.param("cpu", marks=needs_kernels)])
+@pytest.mark.parametrize("attention", ["xla", KERNEL])
 @pytest.mark.parametrize("name", [*FAMILIES, "full"])
 def test_every_family_reads_on_as_in_whole_windows(name, attention):
     model = decoders.made(name, attention=attention)
@@ -87,11 +95,26 @@ def test_every_family_reads_on_as_in_whole_windows(name, attention):
     assert_same(model, loud_params(model), decoders.by_layer(), tokens)
 
 
+@functools.cache
+def plain():
+    attention = "xla" if load_kernels() is None else "cpu"
+    model = decoders.made("plain", attention=attention)
+    return model, loud_params(model), decoder_of(model, loud_params(model))
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_scaling_reads_on_as_in_whole_windows(name):
-    model, params = decoders.made("plain"), loud_params(decoders.made("plain"))
+    model, params, decoder = plain()
     index = np.arange(decoders.T, dtype=np.int32)[None]
     example = scaling(name, 2.0, pairs=4, query_scale={"type": "power", "s": 1.5})
     layers = RotaryLayers(RotaryGeometry(8, 1e4, 16))
     rotary: Rotary = layers.rotary(example, index, decoders.T)
-    assert_same(model, params, rotary, tokens_of(decoders.V, decoders.T))
+    assert_same(model, params, rotary, tokens_of(decoders.V, decoders.T), decoder)
+
+
+def test_a_cache_of_latent_attention_keeps_latents():
+    model = decoders.made("deepseek")
+    one, *_ = model.empty_caches(batch=1, capacity=10, bands=1)
+    own = model.spec.self_attention
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(one))
+    assert numbers == 10 * (own.qk_rope_head_dim + own.kv_lora_rank)
