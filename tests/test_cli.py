@@ -182,14 +182,3 @@ def test_the_help_of_a_command_has_at_most_150_lines_at_80_columns(installed):
         lines = out.splitlines()
         assert len(lines) <= 150
         assert max(map(len, lines)) <= 80
-
-
-def test_an_error_is_one_line_that_begins_with_the_command_as_it_was_called(installed):
-    assert installed("swep") == (2, "", "rope-jax swep: unknown command; did you mean sweep?\n")
-    there = f"there are {', '.join(COMMANDS)}"
-    assert installed("xyz") == (2, "", f"rope-jax xyz: unknown command; {there}\n")
-    status, out, err = installed("train", "dmo")
-    assert (status, out) == (2, "")
-    assert err.startswith("rope-jax train: dmo: no such file, and no config has that name; did ")
-    says = "rope-jax sweep: argument --sweep: expected one argument; see rope-jax sweep --help\n"
-    assert installed("sweep", "--sweep") == (2, "", says)

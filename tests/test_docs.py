@@ -11,7 +11,6 @@ import pytest
 import yaml
 from flax import linen, nnx
 
-from docs import plain_math
 from rope_jax.blocks.attention import AttentionSpan, LayerInputs, attend
 from rope_jax.blocks.base import DecoderSpec
 from rope_jax.config.fit import FitConfig
@@ -83,26 +82,6 @@ def test_commands_have_valid_configs(monkeypatch):
             load(CONFIGS[command], path and Path(path), overrides)
             checked += 1
     assert checked > 25
-
-
-@pytest.mark.parametrize(
-    ("text", "latex"),
-    [
-        ("base b·s^(d/(d−2)), so that", [r"b\cdot s^{d/(d-2)}"]),
-        (
-            "Δ = 0 and √d·ln 2/ln b per",
-            [r"\Delta =0", r"\sqrt{d}\cdot \operatorname{ln} 2/\operatorname{ln} b"],
-        ),
-        ("a map r(i, j), |z_i|² and θ'_i", ["r(i,j)", "|z_{i}|^{2}", "θ'_{i}"]),
-        ("of length L, a ramp; factors s", ["L", "s"]),
-        # words, units, names and numbers
-        ("it takes 5 s in C++, e.g. 8B models, T5, q_proj, top-p, 1.6e−8, I/O", []),
-    ],
-)
-def test_mathematics_in_plain_text_is_found(text, latex):
-    found = list(plain_math.pieces(text))
-    assert "".join(shown for shown, _ in found) == text
-    assert [piece for _, piece in found if piece] == latex
 
 
 # Examples

@@ -16,7 +16,7 @@ from rope_jax.checkpoints.exporting import export_run
 from rope_jax.cli import open_directory
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.inherit import load_training, training_config
-from rope_jax.config.load import dump, load, validate
+from rope_jax.config.load import load, validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console
@@ -34,7 +34,6 @@ from tests.checkpoints.folders import (
     params_of,
     says,
 )
-from tests.training.conftest import tiny
 
 
 def texts_in(folder: Path) -> dict[str, Any]:
@@ -139,22 +138,6 @@ def test_another_import_of_that_name_is_refused(llama: Path, run: RunDirectory) 
     finally:
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert contents(run.path) == before
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("notes.txt", "exists, and is not a run; give another name with name="),
-        ("config.yaml", "holds a run that was trained here ("),
-    ],
-)
-def test_a_folder_of_something_else_is_not_replaced(folder: Path, name: str, message: str) -> None:
-    there = folder.parent / "runs" / "tiny"
-    there.mkdir(parents=True)
-    (there / name).write_text(dump(tiny(folder.parent)))
-    before = contents(there)
-    assert says(imported, folder).startswith(f"{there}: {message}")
-    assert contents(there) == before
 
 
 def test_an_older_import_with_another_backend_is_still_that_import(

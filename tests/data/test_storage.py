@@ -4,8 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -149,13 +147,6 @@ print(open_corpus(data, ByteTokenizer()).fingerprint)
 """
 
 
-def in_processes(data, count):
-    """Open a corpus in several processes at once, and return what each prints."""
-    command = [sys.executable, "-c", OPEN, data.model_dump_json()]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    return [process.communicate()[0].strip() for process in running]
-
-
 @pytest.mark.parametrize(
     ("folder", "error", "message"),
     [
@@ -207,14 +198,6 @@ def test_a_cache_that_cannot_be_read_is_reported(data):
     about.unlink()
     about.mkdir()
     assert wrong(data).startswith(f"{about}: cannot be read (Is a directory); name another folder")
-
-
-@pytest.mark.slow
-def test_processes_that_write_a_corpus_at_once_all_succeed(data):
-    printed = in_processes(data, 3)
-    assert printed == [opened(data).fingerprint] * 3
-    assert [path.name for path in Path(data.cache_dir).iterdir()] == [cached_files(data).name]
-    assert contents(opened(data)) == list(TEXTS.values())
 
 
 def test_the_name_depends_on_every_field_that_changes_the_tokens(tmp_path):

@@ -9,7 +9,6 @@ import numpy as np
 
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.maps import relative_positions
-from rope_jax.rope import RotaryLayers
 from tests.evaluation.toy_model import (
     GEOMETRY,
     LEAKY,
@@ -133,31 +132,3 @@ def test_longest_leaves_lengths_out_but_keeps_documents_and_targets():
     assert result.baseline is not None
     # beyond what the model can read, not even the window is measured
     assert run(["trained"], longest=10).baseline is None
-
-
-def test_layers_may_differ_only_in_the_far_frequencies():
-    """A map's scaling may give each layer frequencies of its own, where no other entry does."""
-    layers = RotaryLayers(GEOMETRY, 2)
-    theta = GEOMETRY.inv_freq()
-    far = {"type": "explicit", "inv_freq": [(theta / 4).tolist(), (theta / 8).tolist()]}
-    entries = ["trained", {"type": "none", "map": {"type": "far_frequencies", "far": far}}]
-    shapes = {}
-
-    def nll(params, tokens, rotary):
-        shapes[len(rotary.bands), tokens.shape[1] - 1] = {
-            leaf.shape[0] for leaf in jax.tree.leaves(rotary)
-        }
-        near = cheap_nll(params, tokens, rotary._replace(bands=()))
-        if not rotary.bands:
-            return near
-        slowest = rotary.bands[1].frequencies.inv_freq[:, :, 0, -1]  # [2, B|1]
-        return near + 1000 * (slowest[0] - 2 * slowest[1])[:, None]
-
-    found = figures(run(entries, [8, 64], nll=nll, geometry=layers))
-    # the window, 16, lies between; up to it, auto is no map
-    assert shapes == {(0, 8): {2}, (0, 16): {2}, (0, 64): {2}, (2, 64): {2}}
-    # θ/4 − 2·θ/8 = 0: each layer's own frequencies arrived
-    mapped, plain = (
-        found[name, "same_tokens", 64].sums.nll for name in ("far_frequencies", "trained")
-    )
-    np.testing.assert_allclose(mapped, plain, rtol=1e-6)

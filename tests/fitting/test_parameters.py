@@ -20,7 +20,6 @@ from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
 from rope_jax.model.decoder import DecoderInputs
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Rotary
-from rope_jax.rope.hf import from_hf, to_hf
 from tests.fitting.conftest import MODEL, WINDOW, fit_config
 
 VOCABULARY, LENGTH = 23, 64
@@ -272,28 +271,6 @@ def test_a_fit_may_start_from_a_fit_with_more_numbers():
                 np.testing.assert_allclose(*pair, rtol=2e-6, err_msg=name)
         again = parameters.strategy(random_free(parameters))
         again.map.check_heads(4, 2)
-
-
-def test_a_strategy_goes_to_hugging_face_or_is_refused(tmp_path):
-    path, geometry = tmp_path / "strategy.json", training_config().geometry
-    shared = made("none", learn=["frequencies", "attention_factor"], per="model")
-    strategy = shared.strategy(random_free(shared), {"length": [32, LENGTH]})
-    write_strategy(strategy, path)
-    written = to_hf(geometry, read_strategy(str(path)).scaling, max_position_embeddings=LENGTH)
-    factors = geometry.inv_freq() / np.array(strategy.scaling.inv_freq)
-    assert written["rope_scaling"]["rope_type"] == "longrope"
-    np.testing.assert_allclose(written["rope_scaling"]["long_factor"], factors, rtol=1e-6)
-    assert written["max_position_embeddings"] == LENGTH
-    read, scaling = from_hf(written)
-    assert read.train_length == WINDOW
-    theirs = scaling.frequencies(read, LENGTH)
-    np.testing.assert_allclose(theirs.inv_freq, strategy.scaling.inv_freq, rtol=1e-6)
-    m = strategy.scaling.attention_factor
-    np.testing.assert_allclose(theirs.attention_factor, m, rtol=1e-6)
-
-    layers = made("none", learn=["frequencies"], per="layer")
-    with pytest.raises(ValueError, match="inv_freq: has one entry per layer"):
-        to_hf(geometry, layers.strategy(random_free(layers)).scaling)
 
 
 def test_the_default_start_keeps_the_checkpoints_scaling():

@@ -26,7 +26,6 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.sweeps import model
 from tests.fitting.conftest import fitted
-from tests.rounded import rounded_copy
 from tests.sweeps.conftest import rows, swept
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -155,35 +154,6 @@ def test_a_sweep_takes_the_strategy_file_by_path(run, quick, settings):
         assert found[mine] == pytest.approx(wanted[theirs], abs=1e-6)
 
 
-@pytest.mark.slow
-def test_weights_in_bfloat16_are_swept_and_fitted_like_their_rounded_values(run, tmp_path):
-    found = []
-    for dtype in ("bfloat16", "float32"):
-        *copied, params = rounded_copy(*run, tmp_path / dtype, dtype=dtype, step=2)
-        assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {dtype}
-        folder, _ = fitted(copied, **QUICK | {"steps": 2, "length": 32})
-        strategy = json.loads((folder / "strategy.json").read_text())["map"]
-        evaluated, _ = swept(copied, lengths=[16, 32], scalings=["trained"], **SWEEP)
-        nll = [row["nll"] for row in rows(evaluated)]
-        found.append((nll, np.ravel(strategy["far_phase"]), np.ravel(strategy["far_amplitude"])))
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-
-
-def test_training_takes_the_strategy_file_by_path(run, quick):
-    path = quick[0] / "strategy.json"
-    raw = run[1].model_dump(mode="json", exclude_none=True)
-    del raw["rope"]["scaling"]
-    config = TrainingConfig.model_validate(raw | {"rope": raw["rope"] | {"strategy": str(path)}})
-    assert config.rope.map == read_strategy(str(path)).map
-    assert config.rope.scaling.query_scale.type == "logn"
-    # the file is not needed again
-    assert TrainingConfig.model_validate(config.model_dump(mode="json")) == config
-    both = raw["rope"] | {"strategy": str(path), "scaling": {"type": "none"}}
-    with pytest.raises(ValueError, match=r"scaling: is given both here and in strategy; keep one"):
-        TrainingConfig.model_validate(raw | {"rope": both})
-
-
 HEADS = {"num_attention_heads": 8, "head_dim": 4, "num_key_value_heads": 2}
 OTHERS = {
     "layers": ({"model": {"num_hidden_layers": 3}}, "far_inv_freq: has numbers for 2 layers, and"),
@@ -194,17 +164,6 @@ OTHERS = {
         "train_length: was fitted for a model trained at 16",
     ),
 }
-
-
-@pytest.mark.parametrize(("change", "says"), OTHERS.values(), ids=OTHERS)
-def test_another_model_refuses_the_strategy_file(run, quick, change, says):
-    raw = run[1].model_dump(mode="json", exclude_none=True)
-    for section, values in change.items():
-        raw[section] |= values
-    del raw["rope"]["scaling"]
-    raw["rope"]["strategy"] = str(quick[0] / "strategy.json")
-    with pytest.raises(ValueError, match=f"rope.map.{says}"):
-        TrainingConfig.model_validate(raw)
 
 
 def test_a_finished_fit_does_nothing_and_another_is_refused(run, quick, settings, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rope_jax.config.grid import GridConfig
-from rope_jax.config.load import config_folder, load
+from rope_jax.config.load import load
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
@@ -54,18 +54,6 @@ def test_the_printed_commands_run_under_sh(stand_ins, folder):
     assert done == {job.name for job in jobs} - {"compare"}
     (compare,) = shell_lines(jobs, done)
     assert compare.endswith("# compare")
-
-
-def test_the_printed_commands_are_those_of_this_python(folder):
-    _, jobs = grid_of()
-    words = [line.partition("  # ")[0].split(" ") for line in shell_lines(jobs, frozenset())]
-    assert all(line[:3] == [sys.executable, "-m", "rope_jax"] for line in words)
-    assert [line[3] for line in words] == ["train", "sweep", "train", "sweep", "compare"]
-    # configs by name are those of the package
-    _, jobs = grid_of("runs.0.train=demo", "runs.0.sweeps=[demo]")
-    train, sweep = (line.split(" ") for line in shell_lines(jobs, frozenset())[:2])
-    assert train[4] == str(config_folder() / "demo.yaml")
-    assert sweep[6] == str(config_folder() / "sweeps/demo.yaml")
 
 
 def test_what_is_missing_or_refused_is_said(stand_ins, folder, slurm, monkeypatch):

@@ -4,9 +4,8 @@ import itertools
 
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from rope_jax.plots.panels import add_legend, fold_text, label_powers, scale_lengths
+from rope_jax.plots.panels import label_powers, scale_lengths
 from rope_jax.plots.style import OKABE_ITO, PALETTE, assign_styles, distinct_styles, figure_style
 from rope_jax.positions.maps import MAPS
 from rope_jax.rope import STRATEGIES
@@ -42,28 +41,6 @@ def test_perplexities_have_round_ticks_whatever_their_range():
         label_powers(axis.yaxis, low, high)
         shown = [tick for tick in axis.get_yticks() if low <= tick <= high]
         assert shown == pytest.approx(ticks)
-
-
-def test_a_legend_has_as_many_columns_as_fit():
-    for label, count, inches, columns in (
-        *(("a", 6, 6.8, 6), ("a", 8, 3.3, 4), ("x" * 30, 3, 3.3, 1), ("x" * 20, 4, 6.8, 4)),
-    ):
-        figure = Figure(figsize=(inches, 2))
-        add_legend(figure, [Line2D([], [], label=label)] * count)
-        assert figure.legends[0]._ncols == columns
-
-
-def test_text_is_folded_before_parentheses_and_not_in_them():
-    for text, letters, folded in (
-        ("encoding-rope (3 seeds)", 23, "encoding-rope (3 seeds)"),
-        ("encoding-rope (3 seeds)", 20, "encoding-rope\n(3 seeds)"),
-        ("a (3 seeds); b (3 seeds)", 13, "a (3 seeds);\nb (3 seeds)"),
-        ("leaky (window 96, k 13)", 20, "leaky\n(window 96, k 13)"),
-        ("leaky (window 96, k 13)", 16, "leaky (window\n96, k 13)"),  # too long for one line
-        ("two lines\n\nof (their own)", 12, "two lines\n\nof\n(their own)"),
-        ("model.position.type", 10, "model.posi\ntion.type"),
-    ):
-        assert fold_text(text, letters) == folded
 
 
 KINDS = ["trained", "pi", "ntk", "yarn", "llama3", "longrope", "rerope", "leaky_rerope", "abf"]

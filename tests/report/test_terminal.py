@@ -206,18 +206,3 @@ def test_intervals_over_seeds_may_be_wider_than_their_values(sweep_of):
     text = " ".join(printed_comparison(compared(*seeds), 100).splitlines())
     assert "± half of the 95% interval over documents and seeds, or [ ] its ends where" in text
     assert "one seed" not in text
-
-
-EVIL = "[red]x [/] \\[b] :smile: \x1b[31m"
-
-
-def test_names_settings_and_notes_are_shown_as_they_are(two):
-    group = replace(two.groups[0], label=EVIL, settings={"[/]": "[bold]\\x1b"})
-    curves = [replace(c, group=group) if c.group is two.groups[0] else c for c in two.curves]
-    odd = replace(two, groups=[group, two.groups[1]], curves=curves, notes=[EVIL])
-    for make in (plain_console, Console):  # also on a console that reads markup
-        text = printed_comparison(odd, 200, make, force_terminal=True, color_system=None)
-        shown = EVIL.replace("\x1b", "\\x1b")
-        assert f"{shown}: seed 0, step 100, trained at 16 tokens, [/] [bold]\\x1b; " in text
-        assert text.endswith(f"\n{shown}\n")  # the note
-        assert "\x1b" not in text

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from rope_jax.config.training import TrainingConfig
-from rope_jax.console import describe_duration, plain_console
+from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.sweeps.journal import FileJournal, journal_identity
-from rope_jax.sweeps.model import load_model, sweep_flops
+from rope_jax.sweeps.model import load_model
 from tests.sweeps.conftest import STAGE, rows, swept, trained
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -203,20 +203,6 @@ def test_the_estimate_is_of_what_is_left_of_all_checkpoints(staged):
     said = [swept(staged, steps=steps, **asked)[1] for steps in ([2], [2, 4], [2, 4])]
     assert ["time: about " in text for text in said] == [True, True, False]
     assert ["nothing to measure" in text for text in said] == [False, True, True]
-
-
-def test_the_time_of_the_defaults_and_of_what_is_chosen_is_at_one_speed(run, monkeypatch):
-    flops = []
-    counted = lambda *plan: flops.append(sweep_flops(*plan)) or flops[-1]  # noqa: E731
-    monkeypatch.setattr("rope_jax.sweeps.model.sweep_flops", counted)
-    # what is chosen depends on the nominal speed alone
-    monkeypatch.setattr("rope_jax.devices.hardware._NOMINAL_FLOPS_OF_CORE", 1.0)
-    monkeypatch.setattr("rope_jax.devices.hardware._measured_flops", lambda: 1e3 / 0.9)
-    _, said = swept(run, name="long")
-    defaults, chosen = (describe_duration(count / 1e3) for count in (flops[0], flops[-1]))
-    assert defaults != chosen
-    assert f"the defaults would take {defaults}; max_documents=5 max_blocks=1 instead" in said
-    assert f"time: {chosen}, compiling not counted" in said
 
 
 def test_a_damaged_checkpoint_is_skipped_among_all_but_refused_by_number(staged, tmp_path):

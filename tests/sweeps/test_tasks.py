@@ -2,17 +2,15 @@
 
 import csv
 import dataclasses
-import io
 import json
 
 import pytest
-from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rope_jax.config.training import TrainingConfig
 from rope_jax.report import tasks as report
 from rope_jax.report.measured import effective_text
-from rope_jax.report.table import format_latex, format_markdown, print_table
+from rope_jax.report.table import format_latex, format_markdown
 from rope_jax.results.files import SweepFiles
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.tasks import (
@@ -109,19 +107,6 @@ def test_tables_have_a_row_per_scaling_and_two_to_compare_with(found):
     assert latex.count(r"\begin{tabular}") == 1
     assert "trained" in latex
     assert "taken out & 0 & 0 & 0 &" in " ".join(latex.split())
-
-
-def test_the_terminal_has_the_intervals_as_far_as_there_is_room(found):
-    (table,) = report.task_tables(found.checkpoints[0], found.tasks, {})
-    for width, has_intervals in ((60, False), (80, True)):
-        console = Console(file=io.StringIO(), width=width)
-        notes = print_table(console, table)
-        text = console.file.getvalue()
-        assert ("[84, 100]" in text) == has_intervals
-        assert ("results.md has the 95% intervals" in notes) != has_intervals
-        assert max(map(len, text.splitlines())) <= width
-        assert "taken out" in text
-        assert "chance" in text
 
 
 def test_a_folder_has_the_tables_the_figure_and_the_curves(found, written):
