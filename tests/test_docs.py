@@ -175,7 +175,7 @@ def test_the_attention_of_a_model_of_your_own_is_ours(map_):
         every = jax.tree.map(lambda leaf: leaf[0], rotations(rotary, jnp.asarray(positions)))
         scale, masks = jnp.ones((1, 40), jnp.float32), band_masks(rotary)
         inputs = LayerInputs(every, scale, {}, None, None, masks)
-        wanted = attend(DecoderSpec(), AttentionSpan(), inputs, q, k, v)
+        wanted, _ = attend(DecoderSpec(), AttentionSpan(), inputs, q, k, v)
         found, pull = jax.vjp(
             lambda v: page["attention"](q, k, v, rotary, jnp.asarray(positions))[0, -1], v
         )
