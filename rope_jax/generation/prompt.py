@@ -23,7 +23,7 @@ def read_prompt(config: GenerateConfig) -> str:
         raise UserError("prompt: give prompt='…' or file=PATH, or pipe a text to this command")
     with file_errors("standard input" if is_stdin else config.file):
         content = sys.stdin.buffer.read() if is_stdin else Path(config.file).read_bytes()
-    with errors_in("file: ", UserError, UnicodeDecodeError):
+    with errors_in(f"file: {config.file}: ", UserError, UnicodeDecodeError):
         return content.decode("utf-8").removesuffix("\n")
 
 
@@ -42,7 +42,7 @@ def prompt_tokens(tokenizer: Tokenizer, text: str, chat: bool | None = None) -> 
         raise UserError("chat: this tokenizer has no chat template; give false")
     (tokens,) = tokenizer.encode_batch([text], control=True)
     if not (start or len(tokens)):
-        raise UserError("prompt: is empty, and this model has no document start to begin with")
+        raise UserError("prompt: is empty, and this model has no document start; give some text")
     return start + tokens.tolist()
 
 
