@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.blocks.cache import Cache
 from rope_jax.devices.mesh import Placement
+from rope_jax.generation.sampling import GREEDY, Sampling
 from rope_jax.model.decoder import CachedWindow, LanguageModel, Params, with_separate_layers
 from rope_jax.positions.bands import of_tokens
 from rope_jax.rope import Rotary
@@ -111,6 +112,21 @@ class CachedDecoder:
     def _chunk(self, longest: int) -> int:
         """Return how many tokens of prompts are read at once: a power of two."""
         return min(self.chunk, max(_SHORTEST_CHUNK, 1 << (longest - 1).bit_length()))
+
+
+def generate(
+    model: LanguageModel,
+    params: Params,
+    tokens: Sequence[Prompt],
+    rotary: Rotary,
+    sampling: Sampling = GREEDY,
+    *,
+    max_new_tokens: int,
+    placement: Placement | None = None,
+) -> Iterator[Int[np.ndarray, " B"]]:
+    """Yield the token that follows each text, step by step, as `CachedDecoder.continue_texts`."""
+    decoder = CachedDecoder(model, params, placement)
+    return decoder.continue_texts(tokens, rotary, sampling.choose, max_new_tokens)
 
 
 def cache_capacity(tokens: int) -> int:
