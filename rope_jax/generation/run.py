@@ -3,7 +3,7 @@
 import itertools
 import re
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
 from rich.console import Console
 
@@ -39,7 +39,6 @@ def continue_prompt(
     advice = "max_new_tokens: there is not enough memory; lower it, or give a shorter prompt"
     with open_run(run, training, console, out_of_memory=advice) as session:
         tokens = prompt_tokens(session.tokenizer, prompt, config.chat)
-        ends = end_tokens(run, training, session.tokenizer)
         opened = open_model(session, [config.strategy], config.step)
         length, most = window_and_new(opened, config, len(tokens))
         rotary = opened.rotary(config.strategy, length)
@@ -49,20 +48,22 @@ def continue_prompt(
         print_message(console, f"{run.path}, step {opened.step}: {read_as}", "dim")
 
         sampling = Sampling(config.temperature, config.top_k, config.top_p, config.seed)
-        begun = time.perf_counter()
         steps = decoder.continue_texts([tokens], rotary, sampling.choose, most)
+        begun = time.perf_counter()
         with console.status(f"reading {len(tokens):,} tokens"):
             first = next(steps)
         read = time.perf_counter()
-        new = (int(step[0]) for step in itertools.chain([first], steps))
-        stream = TextStream(session.tokenizer, tokens, config.stop)
         out = plain_console()
         if out.is_terminal:
             is_message = config.chat is not False and session.tokenizer.chat is not None
             shown = prompt if len(prompt) <= _SHOWN else f"…{prompt[-_SHOWN:]}"
             out.out(_without_control(shown) + "\n\n" * is_message, style="dim", end="")
-        count, why = write_text(out, stream, new, ends)
+        ends = end_tokens(run, training, session.tokenizer)
+        stream = TextStream(session.tokenizer, tokens, config.stop, ends)
+        count = write_text(out, stream, (int(step[0]) for step in itertools.chain([first], steps)))
         speed = (count - 1) / (time.perf_counter() - read)
+    signal = stopping.requested()
+    why = stream.ended_by or ("a signal" if signal else "max_new_tokens")
     print_message(
         console,
         f"prompt: {len(tokens):,} tokens, {len(tokens) / (read - begun):,.1f} per second with "
@@ -70,7 +71,7 @@ def continue_prompt(
         f"cache: {in_gib(size)} GiB",
         "dim",
     )
-    if signal := stopping.requested():
+    if signal:
         raise Stopped("stopped", signal)
 
 
@@ -88,28 +89,22 @@ def window_and_new(opened: OpenedModel, config: GenerateConfig, count: int) -> t
     return length, min(config.max_new_tokens, length - count)
 
 
-def write_text(
-    out: Console, stream: TextStream, tokens: Iterable[int], ends: Container[int]
-) -> tuple[int, str]:
-    """Write a continuation until it ends; return how many tokens it has, and what ended it."""
-    count, why = 0, "max_new_tokens"
-
-    def write(text: str) -> None:
-        # not by Rich, which makes spaces of tabs
-        out.file.write(_without_control(text) if out.is_terminal else text)
-        out.file.flush()
-
+def write_text(out: Console, stream: TextStream, tokens: Iterable[int]) -> int:
+    """Write a continuation as it is made; return how many tokens it has."""
+    count = 0
     for token in tokens:
         count += 1
-        if token in ends:
-            why = "the model"
+        _write(out, stream.add(token))
+        if stream.ended_by or stopping.requested():
             break
-        write(stream.add(token))
-        if stream.is_stopped or stopping.requested():
-            why = "a stop text" if stream.is_stopped else "a signal"
-            break
-    write(f"{stream.rest()}\n")
-    return count, why
+    _write(out, f"{stream.rest()}\n")
+    return count
+
+
+def _write(out: Console, text: str) -> None:
+    # not by Rich, which makes spaces of tabs
+    out.file.write(_without_control(text) if out.is_terminal else text)
+    out.file.flush()
 
 
 def _without_control(text: str) -> str:

@@ -19,11 +19,11 @@ __all__ = ["GREEDY", "Sampling"]
 class Sampling:
     """How tokens are drawn: as in transformers, by these fields in turn.
 
-    temperature: T, which divides the logits; 0: the likeliest token (greedy), the first of several.
-    top_k: only tokens whose logits are at least the k-th highest; None: all.
+    temperature: T, which divides the logits; 0: the first of the likeliest tokens (greedy).
+    top_k: only tokens whose logits are at least the k-th highest.
     top_p: without the least likely tokens, while their probabilities add up to at most 1 − p
-        (Holtzman et al., arXiv 1904.09751); the likeliest stay. Of equal ones, where transformers
-        keeps some in the order of an unstable sort, all stay. 1: all.
+        (Holtzman et al., arXiv 1904.09751). Of equal ones at the border, all stay, of which
+        transformers keeps some in the order of an unstable sort.
     seed: of the draws, which differ between texts and steps.
     """
 

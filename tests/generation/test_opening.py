@@ -45,7 +45,6 @@ def test_its_nll_is_that_of_a_sweep_whose_texts_are_gone(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "entry", "said"),
     [
-        ({"position": {"type": "learned"}}, "trained", "length: the model's positions end at 16;"),
         ({"position": {"type": "alibi"}}, "yarn", "strategy: yarn-auto: the model's position alib"),
         (
             {},

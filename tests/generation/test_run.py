@@ -63,15 +63,14 @@ def test_a_prompt_from_standard_input_and_a_seed(run, call, monkeypatch):
     assert generated(*drawn, "seed=1") != generated(*drawn, "seed=2")
 
 
-def test_a_terminal_is_not_obeyed_and_a_text_ends(monkeypatch):
-    def written(text, stop=(), ends=(256,)):
-        out = plain_console(file=io.StringIO(), force_terminal=True)
-        stream = TextStream(BYTES, [256], stop)
-        return write_text(out, stream, [*text.encode(), 256, 65], ends), out.file.getvalue()
+def test_a_terminal_is_not_obeyed():
+    def written(is_terminal):
+        out = plain_console(file=io.StringIO(), force_terminal=is_terminal)
+        assert write_text(out, TextStream(BYTES, [256], ["!"]), b"a\t\x1b[2J\n! b") == 8
+        return out.file.getvalue()
 
-    assert written("a\tb\x1b[2J\n") == ((9, "the model"), "a\tb\\x1b[2J\n\n")
-    assert written("one. two", ["."]) == ((4, "a stop text"), "one\n")
-    assert written("one", ends=()) == ((5, "max_new_tokens"), "oneA\n")
+    assert written(True) == "a\t\\x1b[2J\n\n"
+    assert written(False) == "a\t\x1b[2J\n\n"
 
 
 def test_a_chat_template_makes_the_prompt_a_message(monkeypatch):
@@ -99,27 +98,25 @@ def test_a_text_ends_where_its_publisher_says(tmp_path):
         assert end_tokens(directory, imported, BYTES) == {*np.atleast_1d(ids)}
 
 
-def test_a_window_holds_the_text_or_the_prompt_is_refused(tmp_path, call):
+def test_a_window_holds_prompt_and_continuation(run, tmp_path):
+    asked, opened = GenerateConfig(max_new_tokens=8), open_model(Session(*run, QUIET))
+    assert window_and_new(opened, asked, 8) == (16, 8)
+    assert window_and_new(opened, asked, 9) == (17, 8)
+    assert window_and_new(opened, GenerateConfig(length=12), 9) == (12, 3)
     learned = trained(tmp_path, model=SMALL | {"position": {"type": "learned"}})
     opened = open_model(Session(*learned, QUIET))
-    asked = GenerateConfig(max_new_tokens=8)
     assert window_and_new(opened, asked, 10) == (16, 6)
     with pytest.raises(
         UserError, match=r"prompt: 16 tokens leave .* of 16 \(the model's positions"
     ):
         window_and_new(opened, asked, 16)
+    with pytest.raises(UserError, match="length: the model's positions end at 16; give at most"):
+        opened.rotary(parse_entries("trained")[0], 17)
 
 
-def test_a_prompt_is_longer_than_the_window_or_memory(run, call, monkeypatch):
-    opened = open_model(Session(*run, QUIET))
-    asked = GenerateConfig(max_new_tokens=8)
-    assert window_and_new(opened, asked, 8) == (16, 8)
-    assert window_and_new(opened, asked, 9) == (17, 8)
-    assert window_and_new(opened, GenerateConfig(length=12), 9) == (12, 3)
+def test_a_cache_larger_than_memory_is_refused(run, call, monkeypatch):
     monkeypatch.setattr("rope_jax.sweeps.model.device_bytes", lambda: 2**18)
     words = "generate", str(run[0].path), "prompt=a", "max_new_tokens=9999999"
     status, out, err = call(main, "rope-jax", *words)
     assert (status, out) == (2, "")
-    assert err.startswith(
-        "rope-jax generate: max_new_tokens: a cache of 2 tokens and 9,999,999 new ones"
-    )
+    assert err.startswith("rope-jax generate: max_new_tokens: a cache of 2 tokens and 9,999,999 ne")
