@@ -181,9 +181,3 @@ def test_listing_the_commands_loads_no_jax() -> None:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
-
-
-def test_the_way_from_a_config_to_the_curve_exists():
-    way = re.findall(r"\]\(([\w/]+\.py)\)", (ROOT / "CONTRIBUTING.md").read_text())
-    assert way[0] == "rope_jax/commands/main.py"
-    assert [path for path in way if not (ROOT / path).is_file()] == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rope_jax.checkpoints.open import is_checkpoint, open_checkpoint
+from rope_jax.checkpoints.open import open_checkpoint
 from rope_jax.console import plain_console
 from tests.checkpoints.folders import (
     assert_same,
@@ -93,13 +93,6 @@ def test_the_product_is_added_to_each_matrix(
             scale = alphas[MODULES.index(module)] / divisor
             expected = expected + scale * (b.astype(np.float64) @ a.astype(np.float64))
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-5)
-
-
-def test_an_adapter_is_imported_with_its_base_model(folder: Path) -> None:
-    assert is_checkpoint(str(folder))
-    run = imported(folder)
-    assert run.path.name == "adapter"
-    assert (run.huggingface / "config.json").is_file()
 
 
 @pytest.mark.parametrize(

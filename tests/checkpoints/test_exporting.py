@@ -208,18 +208,6 @@ def test_folders_that_are_refused(run: RunDirectory, tmp_path: Path) -> None:
 # scalings
 
 
-def test_a_stage_extended_with_yarn(run: RunDirectory, tmp_path: Path) -> None:
-    yarn = {"scaling": {"type": "yarn", "factor": 2.0}}
-    exported(with_config(run, tmp_path / "yarn", stages=stages_of(run, {}, yarn)), tmp_path / "out")
-    config = read(tmp_path / "out")
-    rope = config["rope_parameters"]
-    assert (rope["rope_type"], rope["factor"]) == ("yarn", 2.0)
-    assert rope["original_max_position_embeddings"] == 16
-    assert config["original_max_position_embeddings"] == 16
-    assert config["max_position_embeddings"] == 32
-    assert config["rope_scaling"] == {k: v for k, v in rope.items() if k != "rope_theta"}
-
-
 def test_a_shorter_fine_tune_keeps_the_length_of_its_source(
     run: RunDirectory, tmp_path: Path
 ) -> None:

@@ -78,25 +78,6 @@ def test_a_loss_is_above_truncation_and_usable_length_follows(sweep_of):
     assert all(p.difference is None for p in trained.points)
 
 
-def test_a_curve_with_the_trained_scaling_is_the_baseline(sweep_of):
-    for own, trained_with, beta_fast, baseline, other, difference in (
-        ("none", "none", 32, "none", "yarn-4", -0.375),
-        ("none", "yarn", 32, "yarn-4", "none", 0.375),
-        ("none", "yarn", 8, None, "none", None),
-        ("trained", "yarn", 32, "trained", "yarn-4", -0.375),
-    ):
-        name = f"{own}-{trained_with}-{beta_fast}"
-        run = sweep_of(name, own=own, trained_with=trained_with, beta_fast=beta_fast)
-        (sweep,) = read(run)
-        assert sweep.baselines == ({} if baseline is None else {100: baseline})
-        found = compared(run)
-        if baseline is not None:
-            assert point(found.curves, baseline, 32).difference is None
-        p = point(found.curves, other, 32)
-        assert p.difference == (difference and pytest.approx((difference,) * 3))
-        assert found.baseline == (baseline or "trained")
-
-
 def test_each_stage_has_its_own_baseline_and_curves(sweep_of):
     run = sweep_of("demo", own="none", steps=(50, 100))
     config = run / "config.yaml"

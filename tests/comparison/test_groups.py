@@ -118,19 +118,3 @@ def test_long_values_and_lists_of_settings_are_shortened():
     shown = "rope.k0 0, rope.k1 1, rope.k2 2 and 4 more"
     assert describe_settings(settings, briefly=True) == shown
     assert describe_settings(settings, briefly=False).count(",") == 6
-
-
-def test_groups_know_their_settings(sweep_of):
-    """Neither the seed, the name and the folder of a run nor defaults distinguish it."""
-    runs = [sweep_of(f"a-s{seed}", seed=seed) for seed in (0, 1)]
-    runs.append(sweep_of("b", model="hidden_size: 32", trained_with="yarn"))
-    config = runs[1] / "config.yaml"
-    config.write_text(config.read_text() + "validation: {batches: 2}\nimported: null\n")
-    first, second = group_sweeps(read(*runs), [], {})
-    assert (first.label, second.label) == ("a (2 seeds)", "b")
-    assert first.settings == {"model.hidden_size": "16", "rope.scaling.type": "none"}
-    assert second.settings == {
-        "model.hidden_size": "32",
-        "rope.scaling.type": "yarn",
-        "rope.scaling.factor": "4",
-    }

@@ -14,7 +14,6 @@ from rope_jax.errors import UserError
 from rope_jax.positions.encodings import FIREEncoding
 from rope_jax.rope.strategies import NoScaling, PIScaling, YaRNScaling
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs/extend").glob("*.yaml"))
 SOURCE = {
     "name": "demo",
     "model": {"hidden_size": 96, "intermediate_size": 200, "num_attention_heads": 6},
@@ -151,15 +150,6 @@ def test_scripts_that_show_a_training_config_inherit_as_well(source, tmp_path):
     assert training is not None
     assert training.geometry.train_length == 64
     assert training.stage_scaling(0) == PIScaling(factor=4)
-
-
-def test_a_source_that_is_trained_further_does_not_change_a_resolved_config(source, tmp_path):
-    run = source(steps=(5, 10))
-    config = extended()
-    (tmp_path / "again.yaml").write_text(dump(config))
-    (run / "checkpoints" / "15").mkdir()
-    assert load_training(tmp_path / "again.yaml") == config
-    assert extended().init_from.step == 15
 
 
 def write_fit(path, scaling, **map_):

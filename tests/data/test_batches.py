@@ -129,20 +129,6 @@ def test_documents_are_masked_and_numbered_as_the_switches_say(mask, positions):
     assert last.positions.tolist() == [{"reset": [0, 1, 0, 1, 0, 0, 1]}.get(positions, [*range(7)])]
 
 
-@pytest.mark.parametrize("seq_len", [1, 2, 33])
-def test_windows_agree_with_a_loop_over_the_stream(seq_len):
-    batch = draw(mixed_documents(), seq_len=seq_len, batch_size=32)
-    for row in range(32):
-        segment, position = 0, 0
-        for t, token in enumerate(batch.tokens[row]):
-            if t and token == BOS:
-                segment, position = segment + 1, 0
-            assert (batch.segment_ids[row, t], batch.positions[row, t]) == (segment, position)
-            position += 1
-        assert np.array_equal(batch.targets[row, :-1], batch.tokens[row, 1:])
-        assert np.array_equal(batch.weights[row], batch.targets[row] != BOS)
-
-
 def test_validation_windows_are_spaced_evenly_and_reach_both_ends():
     batches = list(validation_batches(numbered(1000), seq_len=99, batch_size=2, batches=5))
     offsets = np.concatenate([b.tokens[:, 0] for b in batches])

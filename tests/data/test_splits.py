@@ -81,24 +81,6 @@ def test_two_files_are_each_split_by_position_and_three_by_document(tmp_path):
         assert len(load_documents(data, tmp_path / "scratch").notes) == noted
 
 
-def test_the_parts_of_a_file_stay_in_its_split(tmp_path):
-    rng = np.random.default_rng(0)
-    for number in range(12):
-        words = rng.choice(["rope", "turns", "slow", "fast"], 3000)
-        (tmp_path / f"{number:02}.txt").write_text(f"{number}\n" + "\n".join(words))
-    data = TextData(files=[str(tmp_path / "*.txt")], split_bytes=2048)
-    whole = data.model_copy(update={"split_bytes": None})
-    cut = read(data, tmp_path)
-    for name, rows in read(whole, tmp_path).items():
-        together = {}
-        for document, part in cut[name]:
-            assert len(part.encode()) <= 2048
-            file = document.rpartition("#")[0]
-            together[file] = together.get(file, "") + part
-        assert together == dict(rows)
-    assert sum(map(len, cut.values())) > 12 * 5
-
-
 def keys_of(*names):
     return np.array([stable_key(name) for name in names], np.uint64)
 

@@ -136,17 +136,6 @@ def test_changed_or_added_files_are_read_again(data, tmp_path):
     assert contents(first) == list(TEXTS.values())  # an open corpus stays as it was
 
 
-OPEN = """
-import sys
-from pydantic import TypeAdapter
-from rope_jax.config.data import DataConfig
-from rope_jax.data.storage import open_corpus
-from rope_jax.data.tokenizers import ByteTokenizer
-data = TypeAdapter(DataConfig).validate_json(sys.argv[1])
-print(open_corpus(data, ByteTokenizer()).fingerprint)
-"""
-
-
 @pytest.mark.parametrize(
     ("folder", "error", "message"),
     [

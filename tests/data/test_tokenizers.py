@@ -293,16 +293,6 @@ def test_bpe_merges_the_most_frequent_pair_first():
     assert [tuple(merge) for merge in merges] == [("a", "b"), ("ab", "ab")]
 
 
-def test_bpe_is_the_same_in_any_number_of_threads_and_batches(monkeypatch):
-    texts = TEXT.split("\n\n")
-    made = set()
-    for parallel, size in (("false", 1), ("true", 7)):
-        monkeypatch.setenv("TOKENIZERS_PARALLELISM", parallel)
-        batches = [texts[i : i + size] for i in range(0, len(texts), size)]
-        made.add(train_bpe(batches, 500))
-    assert len(made) == 1
-
-
 def test_too_little_text_for_the_vocabulary_is_explained():
     message = r"^tokenizer\.vocab_size: the train split is enough text for 262 tokens, not 4,096; l"
     with pytest.raises(UserError, match=message):

@@ -154,18 +154,6 @@ def test_a_sweep_takes_the_strategy_file_by_path(run, quick, settings):
         assert found[mine] == pytest.approx(wanted[theirs], abs=1e-6)
 
 
-HEADS = {"num_attention_heads": 8, "head_dim": 4, "num_key_value_heads": 2}
-OTHERS = {
-    "layers": ({"model": {"num_hidden_layers": 3}}, "far_inv_freq: has numbers for 2 layers, and"),
-    "heads": ({"model": HEADS}, "far_phase: has numbers for 4 heads, and the model has 8"),
-    "pairs": ({"model": {"head_dim": 8}}, "far_inv_freq: has numbers for 2 pairs, and the model r"),
-    "window": (
-        {"rope": {"train_length": 32}},
-        "train_length: was fitted for a model trained at 16",
-    ),
-}
-
-
 def test_a_finished_fit_does_nothing_and_another_is_refused(run, quick, settings, tmp_path):
     folder = quick[0]
     before = files_of(folder)

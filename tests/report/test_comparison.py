@@ -23,7 +23,6 @@ from rope_jax.report.comparison import (
     comparison_csv,
     comparison_latex,
     comparison_markdown,
-    write_comparison,
 )
 from rope_jax.report.measured import interval_text
 from rope_jax.results.statistics import Estimate
@@ -223,15 +222,6 @@ def test_the_same_sweeps_replace_their_comparison_and_say_so(
     code, out, _ = run_command("three", "output=three/compared")
     assert code == 0
     assert "replaced three/compared/comparison.png, " in out
-
-
-def test_a_folder_that_cannot_be_written_is_named(sweep_of, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("rope_jax.report.comparison.save_figure", full)
-    with pytest.raises(UserError, match=r"cannot be written \(No space left on device"):
-        write_comparison(tmp_path / "out", compared(sweep_of("one")))
 
 
 def test_mismatches_are_refused_unless_forced(sweep_of, run_command, tmp_path):

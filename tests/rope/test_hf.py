@@ -55,15 +55,6 @@ def test_golden_values_of_transformers_are_met_and_survive_writing(kind):
 # Known mistakes
 
 
-def test_dynamic_grows_from_max_position_embeddings():
-    config = BASE | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
-    geometry, scaling = from_hf(config)
-    assert (geometry.train_length, scaling.type, scaling.factor) == (4096, "dynamic_ntk", 2.0)
-    # HF's factor is a, not s: at n = 2L, s = 2·2 − 1 = 3
-    ntk = parse_scaling({"type": "ntk", "factor": 3.0})
-    assert_same(numbers((geometry, scaling), 8192), numbers((geometry, ntk)))
-
-
 def test_the_base_never_falls_back_silently():
     unknown = {"head_dim": 64, "max_position_embeddings": 4096, "model_type": "unknown"}
     with pytest.raises(ValueError, match=r"^rope_theta: is missing, both in the rope parameters"):
@@ -74,14 +65,6 @@ def test_the_base_never_falls_back_silently():
     assert from_hf(inside)[0].base == from_hf(unknown | {"rope_theta": 5e5})[0].base == 5e5
     with pytest.raises(ValueError, match=r"^rope_theta: is 500000.0 in the rope parameters but 10"):
         from_hf(inside | {"rope_theta": 1e4})
-
-
-def test_partial_rotary_is_not_proportional():
-    share = {"rope_theta": 1e4, "partial_rotary_factor": 0.25}
-    partial = from_hf(BASE | {"rope_parameters": {"rope_type": "default"} | share})
-    whole = from_hf(BASE | {"rope_parameters": {"rope_type": "proportional"} | share})
-    assert (partial[0].rotary_dim, partial[1].type) == (16, "none")
-    assert (whole[0].rotary_dim, whole[1].type, whole[1].p) == (64, "p_rope", 0.25)
 
 
 # Forms

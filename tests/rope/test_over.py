@@ -134,15 +134,6 @@ def test_an_index_ramp_is_interpolated_between_the_trained_pairs():
     np.testing.assert_allclose(made, theta * (1 - ramp) + theta / 4 * ramp, rtol=1e-12)
 
 
-def test_the_slowest_pair_of_an_extended_llama_turns_as_slowly_as_trained_and_not_faster():
-    geometry = RotaryGeometry(32, 500000.0, 64)
-    llama3 = scaling("llama3", {"factor": 8.0})
-    pi = scaling("pi", {"factor": 2.0})  # for 1,024 tokens
-    made = over(pi, llama3, 512)
-    slowest = [2 * np.pi / x.scaled(geometry)[0][-1] for x in (llama3, pi, made)]
-    assert slowest == pytest.approx([11_069_000, 2_767_000, 22_138_000], rel=1e-3)
-
-
 @pytest.mark.parametrize("name", ["pi", "ntk", "yarn", "ntk_by_parts", "llama3", "dynamic_yarn"])
 def test_over_no_scaling_and_a_window_of_l_nothing_changes_by_a_bit(name):
     plain = scaling(name, {} if name == "dynamic_yarn" else {"factor": 4.0})

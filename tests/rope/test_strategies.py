@@ -222,22 +222,6 @@ def test_golden_values(settings, geometry, golden, m):
     assert frequencies.attention_factor == pytest.approx(m, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("geometry", "ends"),
-    [
-        (RotaryGeometry(128, 1e4, 4096), (20, 46)),
-        (RotaryGeometry(64, 1e4, 512), (3, 16)),
-        (RotaryGeometry(64, 1e4, 256), (0, 13)),
-        (RotaryGeometry(32, 1e4, 128), (0, 6)),
-        (RotaryGeometry(128, 1e4, 65536), (40, 65)),
-        (RotaryGeometry(64, 1.5e5, 4096), (8.0927791, 17.3980245)),
-    ],
-)
-def test_yarn_ramp_ends_golden(geometry, ends):
-    yarn = scaling("yarn", truncate=isinstance(ends[0], int))
-    assert yarn.ramp_ends(geometry) == pytest.approx(ends, rel=1e-6)
-
-
 def test_llama3_without_a_ramp_is_a_step():
     # Llama 4 Scout: both factors 1. A pair that turns once or more in L is unchanged.
     geometry = RotaryGeometry(128, 5e5, 8192)

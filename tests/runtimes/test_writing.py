@@ -119,14 +119,6 @@ def test_what_no_runtime_can_express(training: TrainingConfig, tmp_path: Path) -
     assert len(content["frequencies"][0]["inv_freq"]) == 4
 
 
-def test_a_model_that_is_in_no_family(training: TrainingConfig, tmp_path: Path) -> None:
-    raw = training.model_dump(mode="json")
-    raw["model"] |= {"mlp_bias": True, "o_bias": True, "qk_norm": True}
-    odd = validate(TrainingConfig, raw, "test")
-    _, printed, _ = swept(odd, tmp_path / "run", {'"pi"': 1.9})
-    assert "runtimes each cannot express it: " in printed
-
-
 def test_the_settings_of_a_fit(training: TrainingConfig, tmp_path: Path) -> None:
     run, said = RunDirectory(tmp_path / "run"), plain_console(file=io.StringIO(), width=400)
     folder = run.fits / "mine"

@@ -142,13 +142,6 @@ def test_a_sweep_of_other_texts_scores_the_key_tokens_of_these(evaluator, run, t
     assert "longppl" in (folder / "tasks.csv").read_text()
 
 
-def test_a_damaged_file_is_not_taken_for_written(evaluator):
-    path, _ = found(evaluator, name="damaged")
-    path.write_text(path.read_text()[:-10])
-    with pytest.raises(UserError, match=r"name: .* is not a file of key tokens; .* delete it"):
-        found(evaluator, name="damaged")
-
-
 def test_too_few_key_tokens_are_refused(evaluator):
     with pytest.raises(UserError) as error:
         found(evaluator, alpha=15.0, name="few")

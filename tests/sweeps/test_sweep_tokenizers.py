@@ -151,25 +151,6 @@ def test_a_sweep_may_read_other_texts_without_those_of_the_run(bpe, tmp_path):
     assert [row.nll for row in again] == [row.nll for row in rows]
 
 
-def test_bits_per_byte_are_of_the_tokens_that_are_scored(bpe, tmp_path):
-    """Of two kinds of documents, only those of one byte per token are long enough."""
-    unmerged = str.maketrans("abcdefilnoprstuw\né ", "0123456789+-*/=<>()")
-    long = [text[:150].translate(unmerged) for text in texts(7, 24)]
-    for index, text in enumerate([*long, *(text[:150] for text in texts(8, 72))]):
-        (tmp_path / f"{index}.txt").write_text(text)
-    data = {"type": "text", "files": [str(tmp_path / "*.txt")]}
-    data |= {"cache_dir": str(tmp_path / "cache")}
-    rows, printed = swept(bpe, name="kinds", data=data, lengths=[64, 128], show="bits_per_byte")
-    written = load(SweepConfig, bpe[0].evals / "kinds" / "sweep.yaml")
-    corpus = open_corpus(written.data, bpe[0].open_tokenizer(bpe[1]), only="test")
-    assert corpus.test.bytes_per_token > 1.4  # over all documents
-    for row in rows:
-        assert row.documents == 24
-        ends = np.array([row.nll, row.ci_low, row.ci_high]) / math.log(2)
-        assert [row.bpb, row.bpb_low, row.bpb_high] == pytest.approx(ends, rel=1e-12)
-        assert f"{row.bpb:.3f}" in printed
-
-
 def test_the_runs_own_corpus_is_not_read_whole(bpe):
     data = bpe[1].data.model_dump(mode="json", exclude={"validation_fraction", "test_fraction"})
     with pytest.raises(UserError, match=r"^test: data\.test_fraction: all of"):

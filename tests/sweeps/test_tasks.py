@@ -1,7 +1,6 @@
 """What a sweep says about its tasks: tables, terminal, event files, figures, and its folder."""
 
 import csv
-import dataclasses
 import json
 
 import pytest
@@ -122,9 +121,3 @@ def test_a_folder_has_the_tables_the_figure_and_the_curves(found, written):
     exact = {event.step: event.value for event in curve.Scalars("exact/passkey")}
     assert exact == {64: 1.0, 128: pytest.approx(2 / 3), 200: pytest.approx(1 / 3)}
     assert {event.step for event in curve.Scalars("nats/passkey")} == {64, 128, 200}
-
-
-def test_a_sweep_without_tasks_writes_none_of_their_files(result, tmp_path, blank_figures):
-    plain = dataclasses.replace(result, task_measurements=[])
-    write_folder(tmp_path / "plain", plain.config, sweep_tables([(plain, ORIGIN)]), TRAINING)
-    assert not (tmp_path / "plain/tasks.csv").exists()

@@ -85,20 +85,6 @@ def test_stages_share_a_schedule_until_one_has_its_own(first, settings):
     np.testing.assert_allclose(rates(chosen, range(240)), wanted, rtol=1e-5, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("steps", "schedule", "wanted"),
-    [
-        (10, "wsd", [0, *[1] * 7, 0.55, 0.1]),
-        (5, "wsd", [1, 1, 1, 1, 0.1]),
-        (1, "wsd", [0.1]),
-        (10, "linear", [0, *np.linspace(1, 0.1, 10)[:-1]]),
-    ],
-)
-def test_the_last_step_of_wsd_has_the_final_rate(steps, schedule, wanted):
-    found = rates(config(steps, learning_rate=1, schedule=schedule), range(steps))
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-9)
-
-
 # AdamW
 
 
