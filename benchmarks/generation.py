@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -75,7 +76,7 @@ def theirs(exported: str, prompt: np.ndarray, new: int, out: Path, cache: str) -
         exported, dtype="auto", attn_implementation="sdpa"
     ).eval()
     given = torch.from_numpy(prompt.astype(np.int64))[None]
-    fixed = {"min_new_tokens": new, "max_new_tokens": new, "do_sample": False}
+    fixed: dict[str, Any] = {"min_new_tokens": new, "max_new_tokens": new, "do_sample": False}
     fixed |= {"cache_implementation": "static"} if cache == "static" else {}
     clock = Clock()
 
@@ -142,16 +143,16 @@ def compare(
         print(f"| {row} |", flush=True)
 
 
-def build(name: str, source: str, new: str, folder: Path) -> Side:
+def build(name: str, source: str, new: int, folder: Path) -> Side:
     prompt, out = np.load(folder / "prompt.npy"), folder / f"{name}.npy"
     if name == "ours":
-        return ours(source, prompt, int(new), out)
-    return theirs(source, prompt, int(new), out, name)
+        return ours(source, prompt, new, out)
+    return theirs(source, prompt, new, out, name)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["ours"], *([name] for name in PEERS)):
-        *asked, in_folder = sys.argv[1:]
-        serve(lambda: build(*asked, Path(in_folder)))
+        side, source, new, folder = sys.argv[1:]
+        serve(lambda: build(side, source, int(new), Path(folder)))
     else:
         main()

@@ -64,7 +64,10 @@ class Cpu(Backend):
             other = Blockwise() if inputs.first is None else Xla()
             return other.attend_bands(interaction, narrow).astype(dtype)
         wide = inputs.cast(jnp.float32)._replace(segment_ids=None, part=None, params={}, first=None)
-        return _attention(low_precision, wide, bias, _seen(interaction, inputs)).astype(dtype)
+        seen = _seen(interaction, inputs)
+        if inputs.first is not None and inputs.queries[0].shape[1] == 1:
+            return _attend_one(low_precision, wide, seen).astype(dtype)
+        return _attention(low_precision, wide, bias, seen).astype(dtype)
 
 
 def _by_key(table: Float[Array, "*B N C"], keys: int) -> Float[Array, "#B N _"]:
@@ -101,6 +104,21 @@ def _seen(interaction: Interaction, inputs: Inputs) -> tuple[_Interval, ...]:
         (of_queries(index - position + first), of_queries(index - position + last))
         for first, last in intervals
     )
+
+
+def _attend_one(
+    low_precision: bool, inputs: Inputs, seen: tuple[_Interval, ...]
+) -> Float32[Array, "B 1 N V"]:
+    """Attention of one query: its heads that share keys are queries, so that keys are read once."""
+    heads, kv_heads = inputs.queries[0].shape[2], inputs.v.shape[2]
+
+    def as_queries(q: Float[Array, "B 1 N H"]) -> Float[Array, "B G K H"]:
+        return q.reshape(q.shape[0], kv_heads, -1, q.shape[-1]).swapaxes(1, 2)
+
+    queries = tuple(map(as_queries, inputs.queries))
+    shared = [tuple(jnp.repeat(x, heads // kv_heads, 1) for x in interval) for interval in seen]
+    out = _attention(low_precision, inputs._replace(queries=queries), None, tuple(shared))
+    return out.swapaxes(1, 2).reshape(out.shape[0], 1, heads, -1)
 
 
 class _Saved(NamedTuple):

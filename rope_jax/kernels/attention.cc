@@ -112,21 +112,29 @@ static float largest_square(const float *x, long x_row, long rows, long width) {
   return largest;
 }
 
-// The logits of a single query and a tile of keys, before scaling. Those of keys that are not there are 0.
-static void multiply_rows(const float *q, const float *k, long k_row, long keys, long width,
-                          float *logits) {
-  for (long s = 0; s < K; s++) logits[s] = s < keys ? product_of(q, k + s * k_row, width) : 0;
+// With so few queries, as where a text is continued, to copy keys and values takes longer than all else.
+enum { FEW = 8 };
+
+// The logits of few queries and a tile of keys, before scaling. Those of keys that are not there are 0.
+static void multiply_rows(long rows, const float *q, long q_row, const float *k, long k_row,
+                          long keys, long width, float *logits) {
+  memset(logits, 0, rows * K * sizeof(float));
+  for (long s = 0; s < keys; s++)
+    for (long r = 0; r < rows; r++)
+      logits[r * K + s] = product_of(q + r * q_row, k + s * k_row, width);
 }
 
-// out += weights · values, for a single query.
-static void add_rows(const float *weights, const float *v, long v_row, long keys, long width,
-                     float *out) {
-  for (long s = 0; s < keys; s++) {
-    long h = 0;
-    for (; h + LANES <= width; h += LANES)
-      store(out + h, load(out + h) + load(v + s * v_row + h) * weights[s]);
-    for (; h < width; h++) out[h] += weights[s] * v[s * v_row + h];
-  }
+// out += weights · values, for few queries.
+static void add_rows(long rows, const float *weights, const float *v, long v_row, long keys,
+                     long width, float *out, long out_row) {
+  for (long r = 0; r < rows; r++, weights += K, out += out_row)
+    for (long s = 0; s < keys; s++) {
+      const float *value = v + s * v_row;
+      long h = 0;
+      for (; h + LANES <= width; h += LANES)
+        store(out + h, load(out + h) + load(value + h) * weights[s]);
+      for (; h < width; h++) out[h] += weights[s] * value[h];
+    }
 }
 
 // How many floats `forward` needs for itself.
@@ -162,9 +170,8 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   for (long i = 0; i < count; i += Q) seen[i / Q] = seen_by(first, last, i, least(i + Q, count));
   const Seen whole = seen_by(first, last, 0, count);
   const long visible = most(0, whole.last + 1 - whole.first);
-  // Where a text is continued, to copy keys and values would take longer than to read them.
-  const int single = TOGETHER == 1 && a->queries == 1;
-  const int small = !single && bias == nullptr &&  // |q·k| <= |q||k|
+  const int few = TOGETHER == 1 && a->queries <= FEW;
+  const int small = !few && bias == nullptr &&  // |q·k| <= |q||k|
                     largest_square(q, q_row, count, a->width) *
                             largest_square(k + whole.first * k_row, k_row, visible, a->width) *
                             scale * scale <= SMALL * SMALL;
@@ -173,7 +180,7 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
 
   for (long j = whole.first / K * K; j <= whole.last; j += K) {
     const long keys = least(K, a->keys - j);
-    if (!single) {
+    if (!few) {
       transpose(k + j * k_row, k_row, keys, a->width, k_tile);
       copy_down(v + j * value_row, value_row, keys, a->value_width, v_tile, v_row, K);
     }
@@ -181,8 +188,8 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
       const Seen own = seen[i / Q];
       if (!overlaps(own, j)) continue;
       const long rows = least(Q, count - i);
-      if (single)
-        multiply_rows(q, k + j * k_row, k_row, keys, a->width, logits);
+      if (few)
+        multiply_rows(rows, q, q_row, k + j * k_row, k_row, keys, a->width, logits);
       else
         multiply(rows, K, depth, q_factors + i * factors_row, factors_row, 1, k_tile, K, logits, K);
       hide(logits, rows, first + i, last + i, j, own);
@@ -201,8 +208,8 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
         row_sum[i + r] += sum_of(sum);
         divisor[i + r] += sum_of(TOGETHER > 1 ? sum_as_stored : sum);  // else they are equal
       }
-      if (single)
-        add_rows(logits, v + j * value_row, value_row, keys, a->value_width, sums);
+      if (few)
+        add_rows(rows, logits, v + j * value_row, value_row, keys, a->value_width, sums, v_row);
       else
         multiply_add(rows, v_row, K / TOGETHER, weights, K, 1, v_tile, v_row, sums + i * v_row, v_row);
     }
