@@ -214,7 +214,6 @@ def send_signal(bench: Bench, chance: random.Random) -> Case:
 DAMAGED = (
     (TRAIN, (f"checkpoints/{LAST_STEP}",), "copy/run/**/*"),
     *[(name, (), "copy/run/**/*") for name in COMMANDS],
-    (SWEEP, ("evals/swept",), "copy/run/evals/.*.journal"),  # as if it was killed at its end
 )
 
 
@@ -223,7 +222,8 @@ def damage(bench: Bench, chance: random.Random) -> Case:
     name, deleted, where = chance.choice(DAMAGED)
     bench.copy(*deleted)
     paths = [path for path in bench.folder.glob(where) if path.is_file()]
-    read = [path for path in paths if path.name != ".lock" and "tfevents" not in path.name]
+    unchecked = (".lock", ".journal")
+    read = [x for x in paths if not x.name.endswith(unchecked) and "tfevents" not in x.name]
     path = chance.choice(sorted(read))
     what = f"{name} after {_damage(path, chance)} {path.relative_to(bench.folder)}"
     outcome = bench.execute(name)

@@ -113,13 +113,8 @@ def _explain(schemas: Schemas, settings: object, error: ErrorDetails) -> str:
             hint = f"; a list of one element is [{shorten(wrong)}]"
         case "model_attributes_type" if isinstance(wrong, str) and wrong in types:
             hint = f"; did you mean {below}{tag}={wrong}?"
-    return explain_value(error, key) + hint
-
-
-def explain_value(error: ErrorDetails, key: str) -> str:
-    """Return what the value of a key should be and what it is, in a line that begins with it."""
-    begin = f"{key}: " if key else ""
-    return f"{begin}{_requirement(error)}, not {show_value(error['input'])}"
+    subject = f"{key}: " if key else ""
+    return f"{subject}{_requirement(error)}, not {show_value(wrong)}{hint}"
 
 
 def _suggest_key(schemas: Schemas, path: Path, members: Schemas, given: Schemas, wrong: str) -> str:

@@ -1,7 +1,6 @@
 """The journal of a sweep on disk, from which an interrupted sweep resumes."""
 
 import contextlib
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -26,9 +25,9 @@ _LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
 class FileJournal(UserDict[str, JournalEntry]):
     """A sweep's journal in a file, whose entries survive a killed process.
 
-    The first line identifies what was measured and by what: checkpoint, corpus, device, code. Each
-    other line is a checksum, a space and one entry as JSON. A line that fails its checksum is
-    ignored, with everything after it; `dropped` says so.
+    The first line identifies what was measured and by what: checkpoint, corpus, device, code;
+    `dropped` says what is ignored because that has changed. Each other line is one entry as JSON.
+    A line that a crash has torn is ignored, with everything after it.
     """
 
     def __init__(self, path: Path | None, identity: str, text: str) -> None:
@@ -40,19 +39,19 @@ class FileJournal(UserDict[str, JournalEntry]):
         self._path, self._identity, self.dropped = path, json.dumps(identity), ""
         self._unwritten = [self._identity]
         first, *lines = text.split("\n")
-        reason = "the checkpoint, the corpus, the device, the settings or the code is another one"
+        lines = lines[:-1]  # the last line break ends a line
         if first == self._identity:
-            reason = "a checksum in the file is wrong"
-            for line in lines[:-1]:
-                content = line.partition(" ")[2]
-                if line != self._line(content):
-                    break
-                key, *entry = json.loads(content)
-                self.data[key] = JournalEntry(*entry)
-                self._unwritten.append(line)
-        if number := max(0, len(lines) - 1) - len(self):  # the last line break ends a line
-            count = f"{number} measurement{'s were' if number > 1 else ' was'}"
-            self.dropped = f"{count} dropped, because {reason}"
+            with contextlib.suppress(ValueError):
+                for line in lines:
+                    key, *entry = json.loads(line)
+                    self.data[key] = JournalEntry(*entry)
+                    self._unwritten.append(line)
+        elif lines:
+            were = "s were" if len(lines) > 1 else " was"
+            self.dropped = (
+                f"{len(lines)} measurement{were} dropped, because the checkpoint, the corpus, the "
+                "device, the settings or the code is another one"
+            )
 
     def __setitem__(self, key: str, entry: JournalEntry) -> None:
         self.data[key] = entry
@@ -65,12 +64,7 @@ class FileJournal(UserDict[str, JournalEntry]):
             # never created here: without its first line, a journal says nothing
             with open(self._path, "r+", encoding="utf-8") as file:
                 file.seek(0, os.SEEK_END)
-                file.write(self._line(json.dumps([key, *entry])) + "\n")
-
-    def _line(self, content: str) -> str:
-        """Return an entry after its checksum, which is another one in another journal."""
-        text = f"{self._identity}\n{content}"
-        return f"{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]} {content}"
+                file.write(json.dumps([key, *entry]) + "\n")
 
 
 def journal_identity(

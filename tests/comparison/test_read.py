@@ -65,21 +65,19 @@ def test_a_missing_file_is_named(sweep_of, name):
 
 def test_what_no_sweep_writes_is_refused(sweep_of):
     folder = sweep_of("one", protocols=("same_tokens",)) / "evals/demo"
-    for old, new, says in (
-        ("same_tokens,8,5,8", "same_tokens,x,5,8", "line 2: length: should be a valid integer"),
-        ("same_tokens,8,5,8", "same_tokens,,5,8", "line 2: length: should be a valid integer"),
-        ("same_tokens,8", "junk,8", "line 2: protocol should be same_tokens, whole_window"),
-        (",one,0,", f",{'o' * 200_000},0,", "cannot be read .field larger than field limit"),
-        (",one,0,", ",one,0,1,2,", "line 2 is incomplete"),
-        (",False,", ",maybe,", "line 2: auto: should be a valid boolean, .* not 'maybe'"),
-        (",corpus,", ",", "has no column corpus; it is damaged or was made by another"),
-        *((None, text, "missing or damaged; sweep") for text in ("junk", "null", '{"run": "one"}')),
+    for old, new in (
+        ("same_tokens,8,5,8", "same_tokens,x,5,8"),
+        ("same_tokens,8", "junk,8"),
+        (",corpus,", ","),  # as of another version
+        ("same_tokens,64,61,64,", ""),  # cut off
+        *((None, text) for text in ("junk", "null", '{"run": "one"}')),
     ):
         path = folder / ("summary.json" if old is None else "results.csv")
         text = path.read_text()
         assert old is None or old in text
         path.write_text(new if old is None else text.replace(old, new, 1))
-        with pytest.raises(UserError, match=f"^{re.escape(str(path))}: {says}"):
+        says = f"{path}: is damaged, or was made by another version; sweep again"
+        with pytest.raises(UserError, match=f"^{re.escape(says)}$"):
             read_sweep(folder)
         path.write_text(text)
 

@@ -53,24 +53,6 @@ def test_entries_of_another_checkpoint_are_dropped(tmp_path):
     assert opened(path).dropped.startswith("1 measurement was dropped, because the checkpoint, the")
 
 
-def test_any_flipped_bit_is_found_and_told(tmp_path):
-    path = tmp_path / "journal"
-    entries = {f"key {n}": JournalEntry([2.631 + n, 0.5], 1.0) for n in range(3)}
-    opened(path).update(entries)
-    content = path.read_bytes()
-    ends = [i for i, byte in enumerate(content) if byte == ord("\n")]
-    for place in range(len(content)):
-        for bit in (0, 3, 6):
-            flipped = bytearray(content)
-            flipped[place] ^= 1 << bit
-            path.write_bytes(flipped)
-            found = FileJournal(None, "run 1", path.read_bytes().decode(errors="replace"))
-            whole = max(0, sum(end < place for end in ends) - 1)
-            assert dict(found) == dict(list(entries.items())[:whole])
-            if place < len(content) - 1:  # without its last line break, a line was cut off
-                assert "dropped" in found.dropped
-
-
 def test_nothing_is_written_before_the_first_measurement(tmp_path):
     path = tmp_path / "journal"
     journal = opened(path)
@@ -94,14 +76,6 @@ def test_a_full_disk_is_one_line_and_keeps_what_is_written(tmp_path, monkeypatch
     with pytest.raises(UserError, match=r"journal: .*; what is done is kept, and"):
         journal["b"] = JournalEntry([2.0], 1.0)
     assert dict(opened(path)) == {"a": ([1.0], 1.0, None)}
-
-
-def test_other_processes_keep_the_journal_in_memory(tmp_path):
-    path = tmp_path / "journal"
-    opened(path)["a"] = JournalEntry([1.0], 2.0)
-    journal = FileJournal(None, "run 1", path.read_text())
-    journal["b"] = JournalEntry([3.0], 1.0)
-    assert dict(journal) == {"a": ([1.0], 2.0, None), "b": ([3.0], 1.0, None)}
 
 
 def test_the_hash_is_of_the_code_at_the_first_call(tmp_path, monkeypatch):
