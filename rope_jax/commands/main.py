@@ -375,12 +375,10 @@ def import_(argv: list[str]) -> None:
     Or a GGUF file. Neither needs torch.
     """
     from rope_jax.config.checkpoints import ImportConfig
-    from rope_jax.devices.malloc import return_freed_memory
 
     about = "a folder, an id (owner/name) on the hub, or a GGUF file"
     parser = cli.parser("MODEL", import_.__doc__, ImportConfig, model=about)
     arguments, config = cli.read_config(parser, argv)
-    return_freed_memory()
     from rope_jax.checkpoints.importing import import_checkpoint
     from rope_jax.console import plain_console
 
@@ -392,7 +390,6 @@ def import_(argv: list[str]) -> None:
 def export(argv: list[str]) -> None:
     """Export a run as a folder for transformers, or as a GGUF file."""
     from rope_jax.config.checkpoints import ExportConfig
-    from rope_jax.devices.malloc import return_freed_memory
 
     about = {
         "run": "a run directory",
@@ -400,7 +397,6 @@ def export(argv: list[str]) -> None:
     }
     parser = cli.parser("RUN OUT", export.__doc__, ExportConfig, **about)
     arguments, config = cli.read_config(parser, argv)
-    return_freed_memory()
     from rope_jax.checkpoints.exporting import export_run
     from rope_jax.console import plain_console
     from rope_jax.runs.directory import RunDirectory

@@ -30,7 +30,7 @@ from rope_jax.devices import processes
 from rope_jax.errors import GO_ON, UserError, file_errors
 from rope_jax.model.decoder import Params
 from rope_jax.sealed import remove
-from rope_jax.training.provenance import Record, check_record, sealed_record
+from rope_jax.training.provenance import Record, check_record
 from rope_jax.training.step import TrainState
 
 _IN_FLIGHT = 2**26  # bytes, or the largest array
@@ -96,7 +96,7 @@ class Checkpoints:
             content[name] = _fingerprints(part)
             chunks = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=_CHUNK), part)
             args[name] = ocp.args.StandardSave(part, save_args=chunks)
-        args["fingerprint"] = ocp.args.JsonSave(sealed_record(content))
+        args["fingerprint"] = ocp.args.JsonSave(content)
         self._write(lambda: self._manager.save(step, args=ocp.args.Composite(**args)))
 
     def wait(self) -> None:
