@@ -207,8 +207,7 @@ def generate(argv: list[str]) -> None:
 
     parser = cli.parser("RUN prompt='…'", generate.__doc__, GenerateConfig, run=cli.RUN)
     # as it stands: YAML would take ": " for a mapping
-    texts = {word: flow_yaml(word[7:]) for word in argv if word.startswith("prompt=")}
-    words = [f"prompt={texts[word]}" if word in texts else word for word in argv]
+    words = [f"prompt={flow_yaml(x[7:])}" if x.startswith("prompt=") else x for x in argv]
     arguments, config = cli.read_config(parser, words)
     from rope_jax.generation.prompt import read_prompt
 

@@ -1,6 +1,6 @@
 """Texts that a model continues."""
 
 from rope_jax.generation.decoding import CachedDecoder, generate
-from rope_jax.generation.sampling import GREEDY, Sampling
+from rope_jax.generation.sampling import Sampling
 
-__all__ = ["GREEDY", "CachedDecoder", "Sampling", "generate"]
+__all__ = ["CachedDecoder", "Sampling", "generate"]
