@@ -149,10 +149,7 @@ def format_html(table: Table) -> str:
 
 
 def yaml_block(yaml: str) -> str:
-    """Return a block of code; nothing in it ends the block, whatever backticks it contains."""
-    longest = max(map(len, re.findall("`+", yaml)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}yaml\n{yaml}{fence}"
+    return f"```yaml\n{yaml}```"
 
 
 def escape_latex(text: str) -> str:

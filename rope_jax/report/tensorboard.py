@@ -4,15 +4,13 @@ TensorBoard sorts charts and columns by name, and unticks all runs where there a
 """
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from tensorboardX.summary import custom_scalars, image, text
+from tensorboardX.summary import image, text
 
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
@@ -24,15 +22,6 @@ from rope_jax.results.tasks import TaskRow
 from rope_jax.runs.logs import TensorBoardWriter
 from rope_jax.tasks import TASKS
 
-# The "custom scalars": categories by the group of their tags, each of which is a chart.
-_CATEGORIES = {
-    "perplexity": "perplexity",
-    "unit_nats_per_token": "nats per token",
-    "unit_bits_per_byte": "bits per byte",
-    "perplexity_by_step": "perplexity by training step",
-    "exact": "tasks, exact answers",
-    "nats": "tasks, nats per token",
-}
 # The columns of every scaling of every sweep, measured or not: see `TensorBoardWriter.hparams`.
 METRICS = (
     "summary/usable_length",
@@ -59,7 +48,6 @@ def write_events(
 
     images: by title. training: the run's config. table, tasks: of all checkpoints.
     """
-    tags: dict[str, None] = {}
     for name in dict.fromkeys(row.name for row in table):
         of_scaling = sorted((row for row in table if row.name == name), key=lambda row: -row.step)
         scalars = [(row.last_position, _values(row, row.step == newest.step)) for row in of_scaling]
@@ -74,19 +62,11 @@ def write_events(
         writer = TensorBoardWriter(folder / name)
         for step, values in scalars:
             writer.scalars(step, values)
-            tags |= dict.fromkeys(values)
         longest = [row for row in of_scaling if row.step == newest.step][-1]
         settings = _settings(longest, config, training, newest.window)
         writer.hparams(settings, _outcome(newest, name, config), METRICS)
         writer.close()
     writer = TensorBoardWriter(folder)
-    charts: dict[str, dict[str, Any]] = {}
-    for group, category in _CATEGORIES.items():
-        for tag in tags:
-            if tag.startswith(f"{group}/"):  # TensorBoard takes tags as regular expressions
-                chart = tag.removeprefix(f"{group}/")
-                charts.setdefault(category, {})[chart] = ["Multiline", [f"^{re.escape(tag)}$"]]
-    writer.add(0, custom_scalars(charts))
     for title, pixels in images.items():
         writer.add(newest.step, image(f"summary/{title}", pixels, dataformats="HWC"))
     writer.add(newest.step, text("sweep", yaml_block(dump(config))))

@@ -17,7 +17,6 @@ from rope_jax.report.table import (
     escape_markdown,
     format_latex,
     latex_cell,
-    yaml_block,
 )
 from rope_jax.results.statistics import Estimate, UsableLength
 from rope_jax.results.tasks import NO_TASKS
@@ -113,13 +112,6 @@ def test_markdown_is_escaped():
         "_a_ **b**": r"\_a\_ \*\*b\*\*",
     }
     assert {text: escape_markdown(text) for text in shown} == shown
-
-    for name in ("plain", "```", "a ````` b", "``"):  # nothing ends a block
-        block = yaml_block(f"name: x\n{name}\n<script>\n")
-        fence = block.partition("yaml")[0]
-        assert len(fence) >= 3
-        assert block.count(fence) == 2
-        assert block.endswith(f"<script>\n{fence}")
 
 
 def test_latex_is_escaped():

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
 from rope_jax.config.sweep import SweepConfig
@@ -120,16 +119,3 @@ def test_of_two_tasks_of_a_type_the_shortest_effective_length_is_the_outcome(tmp
     lengths = {"passkey": 16, "needle": 0}
     for task, length in lengths.items():
         assert points(found("trained"), f"summary/effective_length_{task}") == {0: length}
-
-
-def test_all_scalings_are_on_one_chart(several):
-    (event,) = several().Tensors("custom_scalars__config__")
-    content = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
-    charts = {c.title: {d.title: list(d.multiline.tag) for d in c.chart} for c in content.category}
-    assert list(charts) == [
-        *("perplexity", "nats per token", "bits per byte", "perplexity by training step")
-    ]
-    assert charts["perplexity"] == {
-        name: [f"^perplexity/{name}$"]
-        for name in (*("same_tokens", "same_tokens_at_step_5", "same_tokens_at_step_3", "sliding"),)
-    }
