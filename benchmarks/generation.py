@@ -44,7 +44,7 @@ def ours(run_path: str, prompt: np.ndarray, new: int, out: Path) -> Side:
     decoder = CachedDecoder(opened.model, opened.params, opened.placement)
 
     def step() -> float:
-        began, tokens = time.perf_counter(), []
+        began, tokens = time.perf_counter(), list[int]()
         for (token,) in decoder.continue_texts([prompt], rotary, GREEDY.choose, new):
             if not tokens:
                 first = time.perf_counter() - began
