@@ -37,14 +37,20 @@ class CachedDecoder:
     """
 
     def __init__(
-        self, model: LanguageModel, params: Params, placement: Placement | None = None
+        self,
+        model: LanguageModel,
+        params: Params,
+        placement: Placement | None = None,
+        *,
+        donate: bool = False,
     ) -> None:
-        """placement: that of the parameters, by which the rows of a batch are split over devices.
+        """Copy the layers, one parameter at a time.
 
-        The layers are copied, one parameter at a time.
+        placement: that of the parameters, by which the rows of a batch are split over devices.
+        donate: delete each parameter that was copied, so that there is memory for large models.
         """
         self.model, self._placement = model, placement
-        self._params = with_separate_layers(params, model.spec.stacks)
+        self._params = with_separate_layers(params, model.spec.stacks, donate=donate)
         self._row_shards, on_each, platform = 1, model, jax.default_backend()
         if placement is not None:
             self._row_shards, platform = placement.row_shards, placement.platform

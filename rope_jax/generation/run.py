@@ -43,7 +43,7 @@ def continue_prompt(
         length, most = window_and_new(opened, config, len(tokens))
         rotary = opened.rotary(config.strategy, length)
         size = opened.check_cache(len(tokens), most, rotary)
-        decoder = CachedDecoder(opened.model, opened.params, opened.placement)
+        decoder = CachedDecoder(opened.model, opened.params, opened.placement, donate=True)
         read_as = f"{config.strategy.label}, in a window of {length:,} tokens"
         print_message(console, f"{run.path}, step {opened.step}: {read_as}", "dim")
 

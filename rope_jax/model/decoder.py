@@ -476,19 +476,27 @@ def _unstacked(params: Params, count: int) -> Iterator[Params]:
         yield jax.tree.unflatten(tree, [leaf[0] for leaf in layer])
 
 
-def with_separate_layers(params: Params, stacks: Iterable[str]) -> Params:
+def with_separate_layers(params: Params, stacks: Iterable[str], *, donate: bool) -> Params:
     """Return the parameters with each stack of layers as a list of them.
 
     A program that reads one token copies every layer of a stack, which takes as long as the rest.
+
+    donate: delete each array of a stack when its layers have been copied.
     """
 
     @jax.jit
     def layers_of(leaf: Array) -> list[Array]:
         return list(leaf)
 
+    def take(leaf: Array) -> list[Array]:
+        layers = jax.block_until_ready(layers_of(leaf))
+        if donate:
+            leaf.delete()
+        return layers
+
     def separated(stack: Params) -> list[Params]:
         leaves, tree = jax.tree.flatten(stack)
-        layers = zip(*map(layers_of, leaves), strict=True)
+        layers = zip(*map(take, leaves), strict=True)
         return [jax.tree.unflatten(tree, layer) for layer in layers]
 
     return params | {name: separated(params[name]) for name in stacks}

@@ -61,7 +61,7 @@ def nll_of_whole(model, params, rotary, tokens):
 
 
 def decoder_of(model, params):
-    decoder = CachedDecoder(model, params)
+    decoder = CachedDecoder(model, jax.device_put(params), donate=True)
     decoder.chunk = 16
     return decoder
 
