@@ -43,6 +43,7 @@ LAYERS = (
     ("extending",),
     ("grids",),
     ("cli",),
+    ("harness",),
     ("commands",),
     ("__main__",),
 )

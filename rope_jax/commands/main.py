@@ -5,6 +5,7 @@ The first line of its docstring is its line in `rope-jax --help`; all of it begi
 """
 
 import difflib
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -218,6 +219,29 @@ def generate(argv: list[str]) -> None:
     continue_prompt(run, training, config, prompt, console)
 
 
+def harness(argv: list[str]) -> None:
+    """Run tasks of lm-evaluation-harness by scaling and length.
+
+    Such as RULER's. Results go to RUN/harness/<name>/. The same command continues.
+    """
+    from rope_jax.sealed import code_hash
+
+    code_hash()  # before most of what it covers is imported
+    from rope_jax.config.harness import HarnessConfig
+    from rope_jax.extras import needs_extra
+
+    parser = cli.parser("RUN tasks=[ruler_vt]", harness.__doc__, HarnessConfig, run=cli.RUN)
+    arguments, config = cli.read_config(parser, argv)
+    # the bars of the harness's many parts; and its processes, which would be forks of this one
+    os.environ |= {"TQDM_DISABLE": "1", "DISABLE_MULTIPROC": "1"}
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # that there is no torch
+    with needs_extra("lm-eval", "harness"):
+        from rope_jax.harness.run import harness_run
+    run, training, console = cli.open_directory(arguments.run)
+    folder = harness_run(run, training, config, console)
+    cli.print_next(f"tensorboard --logdir {shlex.quote(str(folder))}")
+
+
 def plan(argv: list[str], devices: Sequence[Any] | None = None) -> None:
     """Show the cost of a run or a sweep without starting it.
 
@@ -414,6 +438,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "fit": fit,
     "extend": extend,
     "generate": generate,
+    "harness": harness,
     "plan": plan,
     "show": show,
     "maps": maps,

@@ -59,11 +59,12 @@ class OpenedModel:
         """Parameters split as in training as far as possible; rows over the other devices."""
         return self.memory.placement
 
-    def rotary(self, entry: SweepEntry, length: int) -> Rotary:
+    def rotary(self, entry: SweepEntry, length: int, key: str = "strategy") -> Rotary:
         """Return the frequencies with which an entry reads a text of up to n tokens.
 
         They are those of a sweep at length n: a factor of "auto" is n / window.
-        UserError: the model cannot read so many tokens, or the entry does not fit it.
+        UserError, with the key that gave the entry: the model cannot read so many tokens, or the
+        entry does not fit it.
         """
         training, trained, longest = self.session.config, self.trained, self.longest
         if longest is not None and length > longest:
@@ -75,7 +76,7 @@ class OpenedModel:
                 check_entries([entry], training.rotary_layers, trained, length)
             return entry_rotary(entry, length, training.rotary_layers, trained)
         except (UserError, ValueError) as error:
-            raise UserError(str(error).replace("scalings: ", "strategy: ", 1)) from error
+            raise UserError(str(error).replace("scalings: ", f"{key}: ", 1)) from error
 
     def check_cache(self, prompt: int, new: int, rotary: Rotary) -> int:
         """Return the bytes on each device of what is kept of a text that is continued.

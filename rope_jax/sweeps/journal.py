@@ -71,12 +71,17 @@ def journal_identity(
     run: RunDirectory, training: ResolvedRun, corpus: Corpus, split: str, step: int
 ) -> str:
     """Return one line that differs for measurements that may differ."""
+    return f"{model_identity(run, training, step)} {corpus.fingerprint} {split}"
+
+
+def model_identity(run: RunDirectory, training: ResolvedRun, step: int) -> str:
+    """Return one line that differs for checkpoints, settings or code that may read differently."""
     written = 0  # the checkpoint may be gone: a run in progress deletes old ones
     with contextlib.suppress(FileNotFoundError):
         written = (run.checkpoints / str(step)).stat().st_mtime_ns
     precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
     parts = (
-        *(step, written, corpus.fingerprint, split, __version__, code_hash()),
+        *(step, written, __version__, code_hash()),
         *(importlib.metadata.version(name) for name in _LIBRARIES),
         *(precision, os.environ.get("XLA_FLAGS", "")),
         device_line(describe_precision(training.model)),  # with the product_dtype
