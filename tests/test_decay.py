@@ -43,13 +43,6 @@ def test_decay_matches_its_formula_also_in_blocks():
     assert found[0] == pytest.approx(1.25**2 * math.sqrt(6))  # the largest possible
 
 
-def test_base_1_does_not_decay():
-    n = np.arange(2048)
-    found = decay_scores(RotaryGeometry(64, 1.0, 64).inv_freq(), n)
-    np.testing.assert_allclose(found, 8 * np.cos(n), atol=1e-12)
-    assert mean_and_peak_by_octave(found)[1][4:].min() > 7.98
-
-
 def test_octave_means_follow_the_logarithmic_decay():
     for base, last in ((500.0, 6), (5e4, 11)):
         geometry = RotaryGeometry(128, base, 64)
@@ -67,10 +60,3 @@ def test_the_first_negative_distance_matches_all_scores():
         # the limit is included
         assert first_negative_distance(theta, first) == first
         assert first_negative_distance(theta, first - 1) is None
-
-
-def test_the_first_negative_distance_of_one_pair():
-    # cos(Δ·θ) < 0 from a quarter of the wavelength on, also across the blocks' ends
-    for wavelength, first in ((6.0, 2), (1601.0, 401), (4094.0, 1024), (40001.0, 10001)):
-        assert first_negative_distance(np.array([2 * math.pi / wavelength])) == first
-    assert first_negative_distance(np.zeros(4), 5000) is None

@@ -20,9 +20,7 @@ from rope_jax.session import Session
 from rope_jax.sweeps.key_tokens import (
     find_key_tokens,
     is_key,
-    log_probabilities,
     near_windows,
-    tokens_of,
     whole_windows,
 )
 from rope_jax.sweeps.model import chosen_checkpoints, load_model
@@ -220,26 +218,6 @@ def test_near_context_has_short_to_short_plus_stride_minus_1_tokens(short, strid
     every = [(document, n) for document, size in enumerate(sizes) for n in range(short, size)]
     assert [(document, place) for document, place, _ in found] == every
     assert all(short <= position < short + stride for _, _, position in found)
-
-
-SIZES = [20, 11, 3]
-
-
-@pytest.mark.parametrize(
-    ("windows", "first", "unread"),
-    [
-        (near_windows(SIZES, 4, 3), 4, 0),
-        (near_windows(SIZES, 4, 3), 4, 3),
-        (whole_windows(SIZES, 6, 3), 1, 0),
-    ],
-)
-def test_log_probabilities_go_back_to_their_targets(windows, first, unread):
-    streams = [1000 * document + np.arange(size) for document, size in enumerate(SIZES)]
-    nll = tokens_of(windows, 6, streams).astype(np.float32)
-    found = log_probabilities(windows, 6, SIZES, nll[:, 1 + unread :])
-    for stream, row in zip(streams, found, strict=True):
-        assert np.isnan(row[:first]).all()
-        np.testing.assert_array_equal(-row[first:], stream[first:])
 
 
 def test_a_key_token_gains_more_than_alpha_and_is_likely():

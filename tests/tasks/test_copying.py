@@ -75,8 +75,3 @@ def test_a_start_of_two_tokens_takes_the_place_of_what_is_copied_first(task, len
     assert two.tokens[:2].tolist() == [258, 257]
     np.testing.assert_array_equal(two.tokens[2:], one.tokens[2:])
     np.testing.assert_array_equal(two.answers, np.maximum(one.answers - lost, -1))
-
-
-def test_other_tasks_have_no_distance():
-    found = {name for name, task in TASKS.items() if task().distance(500) is not None}
-    assert found == {"repeat", "induction"}
