@@ -46,6 +46,8 @@ def continue_prompt(
         decoder = CachedDecoder(opened.model, opened.params, opened.placement, donate=True)
         read_as = f"{config.strategy.label}, in a window of {length:,} tokens"
         print_message(console, f"{run.path}, step {opened.step}: {read_as}", "dim")
+        ends = end_tokens(run, training, session.tokenizer)
+        stream = TextStream(session.tokenizer, tokens, config.stop, ends)
 
         sampling = Sampling(config.temperature, config.top_k, config.top_p, config.seed)
         steps = decoder.continue_texts([tokens], rotary, sampling.choose, most)
@@ -58,8 +60,6 @@ def continue_prompt(
             is_message = config.chat is not False and session.tokenizer.chat is not None
             shown = prompt if len(prompt) <= _SHOWN else f"…{prompt[-_SHOWN:]}"
             out.out(_without_control(shown) + "\n\n" * is_message, style="dim", end="")
-        ends = end_tokens(run, training, session.tokenizer)
-        stream = TextStream(session.tokenizer, tokens, config.stop, ends)
         count = write_text(out, stream, (int(step[0]) for step in itertools.chain([first], steps)))
         speed = (count - 1) / (time.perf_counter() - read)
     signal = stopping.requested()
@@ -80,11 +80,9 @@ def window_and_new(opened: OpenedModel, config: GenerateConfig, count: int) -> t
     needed = max(opened.trained.window, count + config.max_new_tokens)
     length = config.length or min(needed, opened.longest or needed)
     if count >= length:
-        why = (
-            "" if opened.longest is None else f" (the model's positions end at {opened.longest:,})"
-        )
         raise UserError(
-            f"prompt: {count:,} tokens leave no room in a window of {length:,}{why}; shorten it"
+            f"prompt: {count:,} tokens leave no room in a window of {length:,}; shorten it, or "
+            "raise length"
         )
     return length, min(config.max_new_tokens, length - count)
 
