@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-import yaml
 from lm_eval import utils
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
@@ -21,7 +20,9 @@ from tqdm import tqdm
 from rope_jax import cli, stopping
 from rope_jax.checkpoints.exporting import original_files, run_sources
 from rope_jax.checkpoints.files import CONFIG
-from rope_jax.config.entries import SweepEntry, parse_entries
+from rope_jax.config.entries import SweepEntry
+from rope_jax.config.generate import GenerateConfig
+from rope_jax.config.load import validate
 from rope_jax.data.chat import Messages
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import scores_of_last
@@ -255,15 +256,17 @@ class RegisteredModel(HarnessModel):
         batch_size: int | str = 1,
         step: int | None = None,
         tokenizer: str | None = None,
+        device: str | None = None,
     ) -> None:
         """Open it.
 
-        strategy: as an entry of a sweep, in YAML or its settings; or the path of a strategy file.
+        strategy: as an entry of a sweep, its name or its settings; or the path of a strategy file.
         max_length: n; None: the window that the model was trained with.
-        tokenizer: not used here; tasks that make texts of a given length read it.
+        tokenizer: tasks that make texts of a given length read it. device: JAX chooses its own.
         """
         directory, training, console = cli.open_directory(run)
-        given = yaml.safe_load(strategy) if isinstance(strategy, str) else strategy
-        (entry,) = parse_entries(given)
-        opened = open_model(Session(directory, training, console), [entry], step)
-        super().__init__(opened, entry, max_length or opened.trained.window, int(batch_size))
+        asked = {"strategy": strategy, "length": max_length, "step": step}
+        config = validate(GenerateConfig, asked, "model_args")
+        opened = open_model(Session(directory, training, console), [config.strategy], config.step)
+        length = config.length or opened.trained.window
+        super().__init__(opened, config.strategy, length, int(batch_size))

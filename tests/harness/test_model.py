@@ -21,6 +21,7 @@ from tests.sweeps.conftest import run
 
 __all__ = ["run"]
 START = 256
+GIVEN = {"batch_size": "2", "device": "cuda:0", "max_batch_size": None}  # by its command
 MAPPED = {"type": "yarn", "factor": 4, "map": {"type": "rerope", "window": 8}}
 PAIRS = [("rope", " turns"), ("", "slow pair"), ("slow " * 9 + "s", "x"), ("a", " fast\n" * 3)]
 
@@ -131,6 +132,6 @@ def test_a_conversation_may_end_in_an_answer_that_is_begun(opened, monkeypatch):
 def test_the_harness_finds_it_by_name(run, opened):
     assert rope_jax.harness.RegisteredModel is lm_eval.api.registry.get_model("rope_jax")
     keys = f"run={run[0].path},strategy=yarn,max_length=64,tokenizer=here"
-    registered = rope_jax.harness.RegisteredModel.create_from_arg_string(keys, {"batch_size": "2"})
+    registered = rope_jax.harness.RegisteredModel.create_from_arg_string(keys, GIVEN)
     answers = registered.loglikelihood(asked(*PAIRS))
     assert answers == model(opened, "yarn", batch_size=2).loglikelihood(asked(*PAIRS))
