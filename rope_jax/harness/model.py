@@ -36,6 +36,7 @@ from rope_jax.session import Session
 Answer = tuple[float, bool]
 """ln p of a continuation, and whether each of its tokens is the model's first choice."""
 T = TypeVar("T")
+_END = "<end of what is begun>"
 
 
 class HarnessModel(TemplateLM):
@@ -94,11 +95,15 @@ class HarnessModel(TemplateLM):
         self, chat_history: Messages, add_generation_prompt: bool = True
     ) -> str:
         """Return a conversation as a text; without a prompt, it ends in an answer that goes on."""
-        template, last = self._tokenizer.chat, chat_history[-1]["content"].strip()
-        if template is None:
+        if (template := self._tokenizer.chat) is None:
             raise UserError("apply_chat_template: the run's tokenizer has no chat template")
-        text = template.render(chat_history, add_generation_prompt=add_generation_prompt)
-        return text if add_generation_prompt else text[: text.rindex(last) + len(last)]
+        if add_generation_prompt:
+            return template.render(chat_history, add_generation_prompt=True)
+        *before, last = chat_history
+        text = template.render([*before, {**last, "content": f"{last['content']}{_END} "}])
+        begun, _, after = text.rpartition(_END)
+        # as in transformers: a template that strips messages strips what goes on, too
+        return begun if after.startswith(" ") else begun.rstrip()
 
     def loglikelihood_rolling(
         self, requests: Sequence[Instance], disable_tqdm: bool = False

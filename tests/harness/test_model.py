@@ -126,7 +126,11 @@ def test_a_conversation_may_end_in_an_answer_that_is_begun(opened, monkeypatch):
     assert harness.apply_chat_template(said) == "[user]Hi[end][assistant]"
     said.append({"role": "assistant", "content": "The answer is "})
     begun = harness.apply_chat_template(said, add_generation_prompt=False)
-    assert begun == "[user]Hi[end][assistant]The answer is"
+    assert begun == "[user]Hi[end][assistant]The answer is "
+    monkeypatch.setattr(
+        opened.tokenizer, "chat", ChatTemplate("{{ messages[1].content | trim }}", {})
+    )
+    assert harness.apply_chat_template(said, add_generation_prompt=False) == "The answer is"
 
 
 def test_the_harness_finds_it_by_name(run, opened):
