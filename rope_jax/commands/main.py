@@ -222,7 +222,8 @@ def generate(argv: list[str]) -> None:
 def harness(argv: list[str]) -> None:
     """Run tasks of lm-evaluation-harness by scaling and length.
 
-    Such as RULER's. Results go to RUN/harness/<name>/. The same command continues.
+    Among them those of RULER and LongBench. Results go to RUN/harness/<name>/. The same command
+    continues.
     """
     from rope_jax.sealed import code_hash
 

@@ -75,8 +75,10 @@ class OpenedModel:
             if length > trained.window:  # a map may act only beyond the window
                 check_entries([entry], training.rotary_layers, trained, length)
             return entry_rotary(entry, length, training.rotary_layers, trained)
-        except (UserError, ValueError) as error:
+        except UserError as error:
             raise UserError(str(error).replace("scalings: ", f"{key}: ", 1)) from error
+        except ValueError as error:
+            raise UserError(f"{key}: {entry.label}: {error}") from error
 
     def check_cache(self, prompt: int, new: int, rotary: Rotary) -> int:
         """Return the bytes on each device of what is kept of a text that is continued.
