@@ -32,6 +32,7 @@ COLUMNS = "task,length,samples,same_metrics,requests,same_answers,nats,seconds_t
 def evaluate(given: dict[str, Any]) -> None:
     """Be one side's process: write the samples of every task and the seconds it took."""
     import lm_eval
+    import nltk  # noqa: F401  (draws random numbers once: with which task, depends on the side)
 
     if given["model"] == "rope_jax":
         import rope_jax.harness  # noqa: F401  (registers the model)

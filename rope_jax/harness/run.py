@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
+import nltk  # noqa: F401  (draws random numbers once, which must not be between seed and task)
 import numpy as np
 from lm_eval import defaults, simple_evaluate
 from lm_eval.tasks import TaskManager
