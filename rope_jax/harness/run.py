@@ -14,9 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
-import nltk  # noqa: F401  (draws random numbers once, which must not be between seed and task)
 import numpy as np
-from lm_eval import defaults, simple_evaluate
+from lm_eval import defaults, evaluator, simple_evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 from rich.console import Console
@@ -34,6 +33,13 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import locked, replacing_folder, write_text
 from rope_jax.session import open_run
 from rope_jax.sweeps.journal import model_identity
+
+# It draws random numbers once, which must not be between seed and task. What it cannot download it
+# tells the stderr of this moment, then and later.
+with contextlib.redirect_stderr(io.StringIO()):
+    import nltk  # noqa: F401
+# git would say "fatal" outside of a repository, and nothing here names the commit
+evaluator.get_git_commit_hash = lambda: None
 
 _RESAMPLES = 1000  # for standard errors of what is no mean
 
