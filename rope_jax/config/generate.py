@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rope_jax.config.entries import AnyEntry, TrainedEntry
 from rope_jax.config.types import Frozen, Length, ListOf, PositiveInt, Seed, Share, Step
@@ -33,3 +33,9 @@ class GenerateConfig(Frozen):
         (), description="texts before which the continuation ends"
     )
     step: Step = None
+
+    @model_validator(mode="after")
+    def _has_one_prompt(self) -> "GenerateConfig":
+        if self.prompt is not None and "file" in self.model_fields_set:
+            raise ValueError("prompt: file is given, too; leave out one of them")
+        return self

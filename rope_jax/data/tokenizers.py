@@ -76,7 +76,7 @@ class ByteTokenizer:
     def size_for(self, data: DataConfig) -> int:
         return self.vocab_size
 
-    def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
+    def decode(self, tokens: NDArray[np.integer[Any]], *, skip_special_tokens: bool = False) -> str:
         kept = tokens[~np.isin(tokens, self.bos_ids)]
         return kept.astype(np.uint8).tobytes().decode("utf-8", "replace")
 
@@ -150,10 +150,10 @@ class JsonTokenizer:
             encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._as_tokens(encoding.ids, limit) for encoding in encodings]
 
-    def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
+    def decode(self, tokens: NDArray[np.integer[Any]], *, skip_special_tokens: bool = False) -> str:
         """Return the text of tokens without document starts; a truncated character becomes �."""
         kept = tokens[~np.isin(tokens, self.bos_ids)]
-        return self._library.decode(kept.tolist(), skip_special_tokens=False)
+        return self._library.decode(kept.tolist(), skip_special_tokens=skip_special_tokens)
 
     @functools.cached_property
     def token_bytes(self) -> NDArray[np.int64]:

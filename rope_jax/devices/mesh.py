@@ -233,6 +233,11 @@ class Placement:
 
         return on_all
 
+    def shard_caches(self, caches: list[Cache]) -> object:
+        """Return where each array of the caches lies, from their shapes."""
+        specs = [_cache_specs(cache) for cache in caches]
+        return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), specs)
+
     def _on_all(
         self, function: Callable[..., Tree], out_specs: Callable[[Params], object]
     ) -> Callable[..., Tree]:
@@ -270,12 +275,11 @@ class Placement:
         return jax.tree.map(summed, gradient, self._specs_of(gradient))
 
 
-def _cache_specs(cache: Cache) -> Cache:
+def _cache_specs(cache: Cache) -> Any:
     """Split rows, and heads over "tensor"; all heads share latents, the only single head there."""
     if isinstance(cache, KeyValueCache):
-        heads = TENSOR if cache.keys[0].shape[2] > 1 else None
-        return jax.tree.map(lambda _: PartitionSpec(ROWS, None, heads), cache)
-    by_head = PartitionSpec(ROWS, TENSOR)
+        return PartitionSpec(ROWS, None, TENSOR if cache.keys[0].shape[2] > 1 else None)
+    by_head: Any = PartitionSpec(ROWS, TENSOR)
     return Running(by_head, by_head, _ROWS)  # type: ignore[arg-type]
 
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from rope_jax import stopping
 from rope_jax.blocks.cache import Cache
 from rope_jax.devices.mesh import Placement
 from rope_jax.generation.sampling import GREEDY, Sampling
@@ -24,7 +25,7 @@ Sample = Callable[[Float[Array, "B V"], int], Int[Array, " B"]]
 """sample(logits, step): the next token of each text; step: how many were drawn before."""
 
 # By platform: on a CPU, longer ones are no faster.
-_CHUNK = {"cpu": 256, "gpu": 1024, "tpu": 1024}
+CHUNK = {"cpu": 256, "gpu": 1024, "tpu": 1024}
 _SHORTEST_CHUNK = 16
 
 
@@ -66,9 +67,8 @@ class CachedDecoder:
         if placement is not None:
             read = placement.splitting(model.shardings).continued(read)
         self._read = jax.jit(read, donate_argnums=3)
-        self.chunk = _CHUNK[platform]
+        self.chunk = CHUNK[platform]
         """Longer prompts are read in chunks of this many tokens, a power of two."""
-        self._empty_caches = jax.jit(model.empty_caches, static_argnums=(0, 1, 2))
 
     def continue_texts(
         self,
@@ -81,13 +81,14 @@ class CachedDecoder:
 
         prompts: at least one token each; they may differ in length, and are read together.
         rotary: that of one window of at least as many tokens as a prompt and its continuation.
+        ValueError: it is for fewer.
         """
         texts = len(prompts)
         prompts = [*prompts, *(prompts[-1],) * (-texts % self._row_shards)]
         longest = max(map(len, prompts))
-        chunk = self._chunk(longest)
+        chunk = _chunk(longest, self.chunk)
         end = -(-longest // chunk) * chunk  # where all prompts end
-        capacity = cache_capacity(end + max_new_tokens)
+        capacity = cache_capacity(longest, max_new_tokens, self.chunk)
         begins = np.array([end - len(prompt) for prompt in prompts])
         tokens = np.zeros((len(prompts), end), np.int32)
         for row, (begin, prompt) in zip(tokens, zip(begins, prompts, strict=True), strict=True):
@@ -108,16 +109,22 @@ class CachedDecoder:
             return logits
 
         for first in range(0, end, chunk):
-            logits = read(tokens[:, first : first + chunk], first)
+            stopping.check()
+            logits = jax.block_until_ready(read(tokens[:, first : first + chunk], first))
         for step in range(max_new_tokens):
             chosen = sample(logits, step)
             if step + 1 < max_new_tokens:  # computed while the caller has this one
                 logits = read(chosen[:, None], end + step)
             yield np.asarray(chosen)[:texts]
 
-    def _chunk(self, longest: int) -> int:
-        """Return how many tokens of prompts are read at once: a power of two."""
-        return min(self.chunk, max(_SHORTEST_CHUNK, 1 << (longest - 1).bit_length()))
+    def _empty_caches(self, rows: int, capacity: int, bands: int) -> list[Cache]:
+        def empty() -> list[Cache]:
+            return self.model.empty_caches(rows, capacity, bands)
+
+        if self._placement is None or self._placement.mesh.size == 1:
+            return jax.jit(empty)()
+        shardings = self._placement.shard_caches(jax.eval_shape(empty))
+        return jax.jit(empty, out_shardings=shardings)()
 
 
 def generate(
@@ -135,12 +142,24 @@ def generate(
     return decoder.continue_texts(tokens, rotary, sampling.choose, max_new_tokens)
 
 
-def cache_capacity(tokens: int) -> int:
-    """Return a size of the cache for so many tokens: few sizes, at most an eighth too large."""
+def cache_capacity(prompt: int, new: int, most: int) -> int:
+    """Return a size of the cache: one of few, at most an eighth or 256 tokens above what is needed.
+
+    prompt: tokens of the longest prompt, which is read in whole chunks of at most `most` tokens.
+    """
+    chunk = _chunk(prompt, most)
+    tokens = -(-prompt // chunk) * chunk + new
     step = max(256, (1 << tokens.bit_length()) // 16)
     return -(-tokens // step) * step
 
 
+def _chunk(longest: int, most: int) -> int:
+    """Return how many tokens of prompts are read at once: a power of two."""
+    return min(most, max(_SHORTEST_CHUNK, 1 << (longest - 1).bit_length()))
+
+
 def _of_rows(x: AnyArray, positions: Int[np.ndarray, "B C"]) -> AnyArray:
     """Return what x [..., 1, …, S], whose second axis is that of rows, has at their positions."""
+    if (last := int(positions.max())) >= x.shape[-1]:
+        raise ValueError(f"rotary: is for {x.shape[-1]:,} tokens, and {last + 1:,} are read")
     return np.stack([np.take(x[:, 0], row, axis=-1) for row in positions], axis=1)

@@ -15,7 +15,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.devices.window_memory import MemoryEstimate
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries, entry_rotary
-from rope_jax.generation.decoding import cache_capacity
+from rope_jax.generation.decoding import CHUNK, cache_capacity
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.rope import Rotary
 from rope_jax.session import Session
@@ -80,13 +80,14 @@ class OpenedModel:
         except ValueError as error:
             raise UserError(f"{key}: {entry.label}: {error}") from error
 
-    def check_cache(self, prompt: int, new: int, rotary: Rotary) -> int:
+    def check_cache(self, prompt: int, new: int, bands: int = 1) -> int:
         """Return the bytes on each device of what is kept of a text that is continued.
 
-        prompt, new: numbers of tokens. UserError: it does not fit beside the weights.
+        prompt, new: numbers of tokens. bands: of a position map.
+        UserError: it does not fit beside the weights.
         """
         model = self.model.on(self.placement.collectives)
-        shape = 1, cache_capacity(prompt + new), max(1, len(rotary.bands))
+        shape = 1, cache_capacity(prompt, new, CHUNK[self.placement.platform]), bands
         caches = jax.eval_shape(lambda: jax.tree.leaves(model.empty_caches(*shape)))
         size, weights = sum(x.size * x.dtype.itemsize for x in caches), self.memory.weights
         check_fits(

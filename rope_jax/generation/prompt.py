@@ -24,7 +24,7 @@ def read_prompt(config: GenerateConfig) -> str:
     with file_errors("standard input" if is_stdin else config.file):
         content = sys.stdin.buffer.read() if is_stdin else Path(config.file).read_bytes()
     with errors_in(f"file: {config.file}: ", UserError, UnicodeDecodeError):
-        return content.decode("utf-8").removesuffix("\n")
+        return content.decode("utf-8").removesuffix("\n").removesuffix("\r")
 
 
 def prompt_tokens(tokenizer: Tokenizer, text: str, chat: bool | None = None) -> list[int]:

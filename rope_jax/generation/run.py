@@ -41,8 +41,9 @@ def continue_prompt(
         tokens = prompt_tokens(session.tokenizer, prompt, config.chat)
         opened = open_model(session, [config.strategy], config.step)
         length, most = window_and_new(opened, config, len(tokens))
+        opened.check_cache(len(tokens), most)  # before there are arrays of n numbers
         rotary = opened.rotary(config.strategy, length)
-        size = opened.check_cache(len(tokens), most, rotary)
+        size = opened.check_cache(len(tokens), most, max(1, len(rotary.bands)))
         decoder = CachedDecoder(opened.model, opened.params, opened.placement, donate=True)
         read_as = f"{config.strategy.label}, in a window of {length:,} tokens"
         print_message(console, f"{run.path}, step {opened.step}: {read_as}", "dim")
@@ -63,7 +64,8 @@ def continue_prompt(
         count = write_text(out, stream, (int(step[0]) for step in itertools.chain([first], steps)))
         speed = (count - 1) / (time.perf_counter() - read)
     signal = stopping.requested()
-    why = stream.ended_by or ("a signal" if signal else "max_new_tokens")
+    is_full = most < config.max_new_tokens
+    why = stream.ended_by or ("a signal" if signal else "length" if is_full else "max_new_tokens")
     print_message(
         console,
         f"prompt: {len(tokens):,} tokens, {len(tokens) / (read - begun):,.1f} per second with "
@@ -80,10 +82,10 @@ def window_and_new(opened: OpenedModel, config: GenerateConfig, count: int) -> t
     needed = max(opened.trained.window, count + config.max_new_tokens)
     length = config.length or min(needed, opened.longest or needed)
     if count >= length:
-        raise UserError(
-            f"prompt: {count:,} tokens leave no room in a window of {length:,}; shorten it, or "
-            "raise length"
-        )
+        where = f"a window of {length:,}; shorten it, or raise length"
+        if length == opened.longest:
+            where = f"{length:,}, where the model's positions end; shorten it"
+        raise UserError(f"prompt: {count:,} tokens leave no room in {where}")
     return length, min(config.max_new_tokens, length - count)
 
 

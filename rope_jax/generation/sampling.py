@@ -36,7 +36,7 @@ class Sampling:
     def choose(
         self, logits: Float32[Array, "B V"], step: int | Int[AnyArray, ""]
     ) -> Int32[Array, " B"]:
-        """Return the token that follows each text at a step."""
+        """Return the token that follows each text at a step. Compiled once for each seed."""
         if self.temperature == 0:
             return jnp.argmax(logits, axis=-1).astype(jnp.int32)
         key = jax.random.fold_in(jax.random.key(self.seed), step)

@@ -4,7 +4,6 @@ How texts become tokens, and what is cut where they are too long, is as in its m
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -108,18 +107,15 @@ class HarnessModel(TemplateLM):
     def loglikelihood_rolling(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        windows, owner = [], []
-        for number, request in enumerate(requests):
+        totals = []
+        for request in tqdm(requests, "loglikelihood_rolling", disable=disable_tqdm or None):
             tokens = self.tok_encode(*request.args)
-            for window in utils.get_rolling_token_windows(
+            windows = utils.get_rolling_token_windows(
                 tokens, self.prefix_token_id, self.max_length, context_len=1
-            ):
-                windows.append((None, *utils.make_disjoint_window(window)))
-                owner.append(number)
-        scores = [score for score, _ in self._loglikelihood_tokens(windows, disable_tqdm)]
-        totals: list[float] = np.bincount(owner, scores, len(requests)).tolist()
-        for request, total in zip(requests, totals, strict=True):
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+            )
+            asked = [(None, *utils.make_disjoint_window(window)) for window in windows]
+            totals.append(sum(score for score, _ in self._loglikelihood_tokens(asked, True)))
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, totals[-1])
         return totals
 
     def _loglikelihood_tokens(
@@ -133,6 +129,8 @@ class HarnessModel(TemplateLM):
         rows = size + -size % self._opened.placement.row_shards
 
         def of_batch(batch: Sequence[tuple[Any, list[int], list[int]]]) -> list[Answer]:
+            if (most := max(len(then) for *_, then in batch)) > self.max_length:
+                raise UserError(f"max_length: {self.max_length:,}, but a continuation has {most:,}")
             windows = [self._cut(first + then, self.max_length + 1) for _, first, then in batch]
             return self._scores(windows, [len(scored) for *_, scored in batch], rows)
 
@@ -161,7 +159,6 @@ class HarnessModel(TemplateLM):
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """Return what follows each prompt. UserError: there is no room for it."""
-        seeds = itertools.count()
 
         def of_batch(batch: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
             settings = normalize_gen_kwargs(batch[0][1])
@@ -169,7 +166,7 @@ class HarnessModel(TemplateLM):
             if room < 1:
                 raise UserError(f"max_gen_toks: must be less than max_length {self.max_length:,}")
             prompts = [self._cut(self.tok_encode(prompt), room) for prompt, _ in batch]
-            return self._continuations(prompts, settings, next(seeds))
+            return self._continuations(prompts, settings)
 
         ordered = Collator(
             [request.args for request in requests],
@@ -180,13 +177,13 @@ class HarnessModel(TemplateLM):
         return self._answer("generate_until", ordered, of_batch, disable_tqdm)
 
     def _continuations(
-        self, prompts: Sequence[list[int]], settings: Mapping[str, Any], seed: int
+        self, prompts: Sequence[list[int]], settings: Mapping[str, Any]
     ) -> list[str]:
         """Return what follows each prompt, up to an end token, a stop string or max_gen_toks."""
         stops = [stop for stop in settings["until"] if stop]
         made: list[list[int]] = [[] for _ in prompts]
         is_open, most = np.full(len(prompts), True), settings["max_gen_toks"]
-        choose = _sampling(settings, seed).choose
+        choose = _sampling(settings).choose
         for tokens in self._decoder.continue_texts(prompts, self._rotary, choose, most):
             stopping.check()
             for row in np.flatnonzero(is_open):
@@ -201,7 +198,7 @@ class HarnessModel(TemplateLM):
         return [postprocess_generated_text(self._decode(tokens), stops, None) for tokens in made]
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(np.array(tokens, np.int64))
+        return self._tokenizer.decode(np.array(tokens, np.int64), skip_special_tokens=True)
 
     def _cut(self, tokens: list[int], most: int) -> list[int]:
         self._count_cut += len(tokens) > most
@@ -238,15 +235,17 @@ def _rounded(size: int, per_octave: int) -> int:
     return -(-size // step) * step
 
 
-def _sampling(settings: Mapping[str, Any], seed: int) -> Sampling:
+def _sampling(settings: Mapping[str, Any]) -> Sampling:
     """Return how tokens are drawn. UserError: there is a key that would have no effect."""
-    known = {"do_sample", "temperature", "top_k", "top_p", "until", "max_gen_toks"}
-    if unknown := sorted(set(settings) - known):
-        raise UserError(f"generation_kwargs: {unknown[0]}: unknown; there are {', '.join(known)}")
+    known = ("do_sample", "temperature", "top_k", "top_p", "until", "max_gen_toks")
+    without_effect = {"num_beams": 1, "repetition_penalty": 1.0}
+    for key, value in settings.items():
+        if key not in known and value != without_effect.get(key):
+            raise UserError(f"generation_kwargs: {key}: unknown; there are {', '.join(known)}")
     if not settings["do_sample"]:
         return Sampling()
-    temperature = settings["temperature"] or 1.0
-    return Sampling(temperature, settings.get("top_k"), settings.get("top_p", 1.0), seed)
+    top_k = max(0, settings.get("top_k") or 0) or None  # 0 and −1: all, as in transformers and vLLM
+    return Sampling(settings.get("temperature") or 1.0, top_k, settings.get("top_p") or 1.0)
 
 
 @register_model("rope_jax")
@@ -255,20 +254,28 @@ class RegisteredModel(HarnessModel):
 
     def __init__(
         self,
-        run: str,
+        run: str = "",
         strategy: object = "trained",
         max_length: int | None = None,
         batch_size: int | str = 1,
         step: int | None = None,
         tokenizer: str | None = None,
         device: str | None = None,
+        max_batch_size: int | None = None,
+        **unknown: object,
     ) -> None:
         """Open it.
 
         strategy: as an entry of a sweep, its name or its settings; or the path of a strategy file.
         max_length: n; None: the window that the model was trained with.
         tokenizer: tasks that make texts of a given length read it. device: JAX chooses its own.
+        max_batch_size: of batch_size auto, which there is not.
         """
+        if unknown or not run:
+            wrong = f"{min(unknown)}: unknown" if unknown else "run=RUN is missing"
+            raise UserError(f"model_args: {wrong}")
+        if not str(batch_size).isdecimal():
+            raise UserError(f"batch_size: should be a number, not {batch_size}")
         directory, training, console = cli.open_directory(run)
         asked = {"strategy": strategy, "length": max_length, "step": step}
         config = validate(GenerateConfig, asked, "model_args")

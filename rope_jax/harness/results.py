@@ -75,18 +75,23 @@ def write_rows(folder: Path, rows: Sequence[HarnessRow]) -> None:
 
 def harness_table(rows: Sequence[HarnessRow], name: str) -> Table:
     """Return a table with a line for each task, metric and scaling, and a column per length."""
-    cells: dict[str, dict[str, list[Cell]]] = {}
+    lengths, missing = sorted({row.length for row in rows}), Cell("–")
+    cells: dict[str, dict[str, dict[int, Cell]]] = {}
     for row in rows:
         value = f"{row.value:.3f}" if abs(row.value) < 100 else short_number(row.value)
         error = "" if row.standard_error is None else f"±{row.standard_error:.3f}"
         of_metric = cells.setdefault(f"{row.task}, {row.metric}", {})
-        of_metric.setdefault(row.scaling, []).append(Cell(value, error))
+        of_metric.setdefault(row.scaling, {})[row.length] = Cell(value, error)
     samples = {row.samples for row in rows}
     return Table(
         title=name,
         about=f"tasks of lm-evaluation-harness, at most {max(samples):,} samples, by length",
         labels=("task", "scaling"),
-        columns=tuple(f"{n:,}" for n in sorted({row.length for row in rows})),
-        lines=[Line((metric, x), of[x]) for metric, of in cells.items() for x in of],
+        columns=tuple(f"{n:,}" for n in lengths),
+        lines=[
+            Line((metric, scaling), [by_length.get(n, missing) for n in lengths])
+            for metric, of_metric in cells.items()
+            for scaling, by_length in of_metric.items()
+        ],
         intervals="± standard error",
     )

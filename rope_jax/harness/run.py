@@ -41,6 +41,7 @@ with contextlib.redirect_stderr(io.StringIO()):
 # git would say "fatal" outside of a repository, and nothing here names the commit
 evaluator.get_git_commit_hash = lambda: None
 
+_SHORTEST_CHAIN = 1024  # below about 700 tokens, ruler_vt looks for a length without end
 _RESAMPLES = 1000  # for standard errors of what is no mean
 
 
@@ -150,6 +151,8 @@ def _load(manager: TaskManager, name: str, length: int, console: Console) -> lis
 
     UserError: it cannot be loaded.
     """
+    if name in ("ruler", "ruler_vt") and length < _SHORTEST_CHAIN:
+        raise UserError(f"lengths: {length:,}: ruler_vt needs at least {_SHORTEST_CHAIN:,} tokens")
     print_message(console, f"loading {name} for {length:,} tokens", "dim")
     manager.metadata["max_seq_lengths"] = [length]
     random.seed(defaults.DEFAULT_RANDOM_SEED)

@@ -106,7 +106,7 @@ def test_a_window_holds_prompt_and_continuation(run, tmp_path):
     learned = trained(tmp_path, model=SMALL | {"position": {"type": "learned"}})
     opened = open_model(Session(*learned, QUIET))
     assert window_and_new(opened, asked, 10) == (16, 6)
-    with pytest.raises(UserError, match="prompt: 16 tokens leave no room in a window of 16; sho"):
+    with pytest.raises(UserError, match="prompt: 16 tokens leave no room in 16, where the"):
         window_and_new(opened, asked, 16)
     with pytest.raises(UserError, match="length: the model's positions end at 16; give at most"):
         opened.rotary(parse_entries("trained")[0], 17)

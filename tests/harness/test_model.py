@@ -13,7 +13,8 @@ from rope_jax.data.chat import ChatTemplate
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.generation.opening import open_model
-from rope_jax.harness.model import HarnessModel
+from rope_jax.generation.sampling import Sampling
+from rope_jax.harness.model import HarnessModel, _sampling
 from rope_jax.positions.bands import of_tokens
 from rope_jax.session import Session
 from tests.generation.test_run import BYTES, QUIET, likeliest
@@ -112,6 +113,20 @@ def test_settings_without_effect_or_room_are_refused(opened):
         model(opened).generate_until(asked(("a", {"max_gen_toks": 64})))
     with pytest.raises(UserError, match="generation_kwargs: num_beams: unknown; there are"):
         model(opened).generate_until(asked(("a", {"num_beams": 4, "max_gen_toks": 4})))
+
+
+def test_a_continuation_longer_than_the_window_is_refused(opened):
+    whole, longer = (model(opened, length=16).loglikelihood, "x" * 17)
+    assert len(whole(asked(("a", longer[1:])))) == 1
+    with pytest.raises(UserError, match="max_length: 16, but a continuation has 17"):
+        whole(asked(("a", longer)))
+
+
+def test_settings_of_sampling_may_have_their_defaults_in_words():
+    given = {"until": [], "max_gen_toks": 4, "num_beams": 1}
+    assert _sampling(given | {"do_sample": False, "temperature": 0.5}) == Sampling()
+    drawn = given | {"do_sample": True, "top_k": 0, "top_p": 0.9}
+    assert _sampling(drawn) == Sampling(temperature=1.0, top_p=0.9)
 
 
 def test_a_conversation_may_end_in_an_answer_that_is_begun(opened, monkeypatch):
