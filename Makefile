@@ -52,7 +52,7 @@ test-all: $(VENV)/.dev ## run all tests, as CI does, with types and shapes check
 
 # What a processor decides: tests of numbers, as one with AVX2 alone computes them, and without kernels.
 NUMBERS := $(addprefix tests/,attention kernels model positions fitting training/test_step.py \
-	evaluation/test_sweep_maps.py devices/test_split_programs.py test_recipes.py)
+	evaluation/test_sweep_maps.py generation/test_decoding.py devices/test_split_programs.py test_recipes.py)
 
 test-processors: $(VENV)/.dev ## run the tests of numbers as processors with AVX2 alone, or without kernels, would
 	XLA_FLAGS=--xla_cpu_max_isa=AVX2 $(BIN)/python -m pytest -m 'not slow' $(NUMBERS)
