@@ -71,7 +71,7 @@ def layer(
         scale, masks = jnp.ones((1, length), jnp.float32), band_masks(rotary)
         inputs = LayerInputs(own[0], scale, own[1], None, None, masks)
         spec = DecoderSpec(attention=attention, encoding=encoding)
-        return attend(spec, AttentionSpan(), inputs, q, k, v)
+        return attend(spec, AttentionSpan(), inputs, q, k, v)[0]
 
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in qkv_shapes(length)]
     program = jax.jit(run).lower(rotary, parameters, *shapes).compile()

@@ -94,7 +94,7 @@ def attend(encoding, parameters, q, k, v, backend):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BACKENDS, "blockwise", Blockwise(block=7))
         spec = DecoderSpec(attention=backend, encoding=encoding)
-        return layer_attend(spec, AttentionSpan(), inputs, q, k, v)
+        return layer_attend(spec, AttentionSpan(), inputs, q, k, v)[0]
 
 
 def slow_logits(q, k):
