@@ -106,7 +106,10 @@ def test_the_example_of_the_readme_rotates_in_linen_as_its_module_does():
 
 
 def test_the_three_forms_of_the_rotation_are_equal():
-    exec(examples("docs/rope.md")[0], {})
+    names: dict = {}
+    exec(examples("docs/rope.md")[0], names)
+    for form in ("complex_product", "matrix", "elementwise"):
+        np.testing.assert_allclose(names[form], names["of_models"], atol=1e-5)
 
 
 def test_the_sweep_of_a_model_of_your_own_runs(capsys):

@@ -100,21 +100,16 @@ class CachedDecoder:
         rotary = jax.device_put(of_tokens(rotary, lambda x: _of_rows(x, positions)))
         bands = max(1, len(rotary.bands))
         caches = self._empty_caches(len(prompts), capacity, bands)
-
-        def read(tokens: Array | np.ndarray, first: int) -> Array:
-            nonlocal caches
-            logits, caches = self._read(
-                self._params, (tokens, *where), rotary, caches, np.int32(first)
-            )
-            return logits
-
         for first in range(0, end, chunk):
             stopping.check()
-            logits = jax.block_until_ready(read(tokens[:, first : first + chunk], first))
+            rows = tokens[:, first : first + chunk], *where
+            logits, caches = self._read(self._params, rows, rotary, caches, np.int32(first))
+            jax.block_until_ready(logits)
         for step in range(max_new_tokens):
             chosen = sample(logits, step)
             if step + 1 < max_new_tokens:  # computed while the caller has this one
-                logits = read(chosen[:, None], end + step)
+                rows, at = (chosen[:, None], *where), np.int32(end + step)
+                logits, caches = self._read(self._params, rows, rotary, caches, at)
             yield np.asarray(chosen)[:texts]
 
     def _empty_caches(self, rows: int, capacity: int, bands: int) -> list[Cache]:

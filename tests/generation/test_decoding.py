@@ -112,6 +112,14 @@ def test_every_scaling_reads_on_as_in_whole_windows(name):
     assert_same(model, params, rotary, tokens_of(decoders.V, decoders.T), decoder)
 
 
+def test_a_rotary_of_fewer_tokens_is_refused():
+    *_, decoder = plain()
+    layers = RotaryLayers(RotaryGeometry(8, 1e4, 16))
+    short = layers.rotary(scaling("none"), np.arange(30, dtype=np.int32)[None], 30)
+    with pytest.raises(ValueError, match="rotary: is for 30 tokens, and 31 are read"):
+        nll_of_steps(decoder, short, tokens_of(decoders.V, 31))
+
+
 def test_a_cache_of_latent_attention_keeps_latents():
     model = decoders.made("deepseek")
     one, *_ = model.empty_caches(batch=1, capacity=10, bands=1)
