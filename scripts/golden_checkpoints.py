@@ -2,7 +2,7 @@
 
 python scripts/golden_checkpoints.py --write [FAMILY …]        # tests/checkpoints/golden/*.npz anew
 python scripts/golden_checkpoints.py --add FAMILY MODELS.json  # more models, by name
-python scripts/golden_checkpoints.py --keys             # tests/checkpoints/golden/config_keys.json
+python scripts/golden_checkpoints.py --keys            # config_keys.json, transformers_keys.toml
 python scripts/golden_checkpoints.py --check DIR [DIR …]  # what check_checkpoints.py wrote
 
 Needs an environment of its own, with torch; the tests read the golden
@@ -24,6 +24,7 @@ import json
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.checkpoints.cases import FAMILIES, FOLDER, Case, Text, read_cases
 
 TOLERANCE = 2e-3
+KEYS = Path(__file__).parents[1] / "rope_jax" / "checkpoints" / "transformers_keys.toml"
 TINY: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 48,
@@ -174,27 +176,57 @@ def add(family: str, file: Path) -> None:
 
 
 def write_keys() -> None:
-    """Write the keys that transformers' modelling code of each family reads, with defaults.
+    """Write the keys of config.json that transformers' code reads.
 
-    They are found in its text, so they include keys of other heads, such as num_labels.
+    Of each family here, those of its modelling code, with defaults. They are found in its text, so
+    they include keys of other heads, such as num_labels. Of all causal language models with
+    rotary embeddings, the names of those that a configuration declares or accepts, or that its
+    model asks for, for `rope_jax/checkpoints/keys.py`; and other names that the configurations of
+    the families accept.
     """
+    from transformers import PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as MODELS_OF
 
-    keys = {}
-    for family in FAMILIES:
-        config = CONFIG_MAPPING[family]()
+    defaults, other_names, read = {}, {}, set()
+    of_all = inspect.signature(PreTrainedConfig).parameters
+    for kind in MODELS_OF:
         # the code of some is Llama's
-        text = inspect.getsource(importlib.import_module(MODELS_OF[type(config)].__module__))
-        names = {*re.findall(r"config\.(\w+)", text), *re.findall(r'config, "(\w+)"', text)}
-        names |= {name for name in inspect.signature(type(config)).parameters if name != "kwargs"}
-        keys[family] = {
+        model = inspect.getsource(importlib.import_module(MODELS_OF[kind].__module__))
+        own = inspect.getsource(sys.modules[kind.__module__])
+        declared = inspect.signature(kind).parameters.keys() - {"kwargs"}
+        named = {*re.findall(r"config\.([a-z]\w+)", model)}
+        asked = {*re.findall(r'config, "([a-z]\w+)"', model)}
+        popped = {*re.findall(r'kwargs\.(?:pop|get|setdefault)\("(\w+)"', own)}
+        if "rope_parameters" in declared:
+            used = {name for name in declared if name in named or f"self.{name}" in own}
+            read |= (used | asked | popped) - of_all.keys()
+        if (family := kind.model_type) not in FAMILIES:
+            continue
+        config = CONFIG_MAPPING[family]()
+        defaults[family] = {
             name: value
-            for name in sorted(names)
+            for name in sorted({*named, *asked, *declared})
             if isinstance(value := getattr(config, name, None), str | int | float | None)
         }
+        # besides attribute_map: a number given under another name is found under its own
+        found = {
+            (name, key)
+            for name in popped - declared - {"rope_scaling"}
+            for key, value in vars(kind(**{name: 96})).items()
+            if value == 96 != defaults[family].get(key) and key in declared
+        }
+        other_names[family] = {**kind.attribute_map, **dict(found)}
     path = FOLDER / "config_keys.json"
-    path.write_text(json.dumps(keys, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(defaults, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    lines = ["# Keys of config.json in transformers, by scripts/golden_checkpoints.py --keys.", ""]
+    lines += ["# What the code of its causal language models with rotary embeddings reads."]
+    lines += ['read = """', *textwrap.wrap(" ".join(sorted(read)), 100), '"""', ""]
+    lines += ["# Names that its configurations accept for other keys."]
+    for family, names in sorted(other_names.items()):
+        pairs = (f'{name} = "{key}"' for name, key in sorted(names.items()))
+        lines += [f"[other_names.{family}]", *pairs] if names else []
+    KEYS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def check(folder: Path) -> bool:

@@ -9,6 +9,7 @@ from flax.traverse_util import unflatten_dict
 from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.checkpoints.keys import (
     IGNORED_BY,
+    OTHER_NAMES,
     POSITION_KEYS,
     REFUSED,
     TEMPERATURE_KEYS,
@@ -68,7 +69,7 @@ def read_description(
     try:
         given = text_part(without_keys(hf, ignored_keys))
         family = _family(hf.get("model_type"), given)
-        given = family.upgrade(given)
+        given = family.upgrade(_renamed(given, family))
         for name in ("hidden_size", "num_attention_heads", "head_dim"):
             if given.get(name) is not None:
                 positive_int(given, name)
@@ -94,7 +95,9 @@ def read_description(
             known |= TEMPERATURE_KEYS
         known -= _unread_positions(given, family)
         known |= {*IGNORED_BY.get(family.model_type, ()), *_restated(given, model, rope)}
-        unread = unread_keys(given, known, rope["rotary_dim"] // 2)
+        classes = given.get("architectures") or [family.architecture]
+        has_own_code = bool(given.get("auto_map")) or classes != [family.architecture]
+        unread = unread_keys(given, known, rope["rotary_dim"] // 2, has_own_code)
     except ValueError as error:  # begins with a key
         name, colon, why = str(error).partition(": ")
         if why.startswith("is not used in rope parameters"):
@@ -128,6 +131,14 @@ def _family(model_type: object, text: Mapping[str, Any]) -> Family:
         code = "; code that comes with a model is never run" if text.get("auto_map") else ""
         raise ValueError(f"model_type: {model_type!r} is not one of {', '.join(FAMILIES)}{code}")
     return family
+
+
+def _renamed(hf: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Return a config with the names of the family's table for keys that may have another."""
+    ours = {key.name for key in family.keys} | POSITION_KEYS
+    names = OTHER_NAMES.get(family.model_type, {})
+    names = {b if a in ours else a: a if a in ours else b for a, b in names.items()}
+    return {names.get(key, key): value for key, value in hf.items()}
 
 
 def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -> dict[str, Any]:

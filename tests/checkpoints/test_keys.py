@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from rope_jax.checkpoints.families import FAMILIES, REQUIRED
-from rope_jax.checkpoints.keys import POSITION_KEYS
+from rope_jax.checkpoints.keys import OTHER_NAMES, POSITION_KEYS
 from rope_jax.checkpoints.reading import read_description, text_part
 from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError
@@ -50,7 +50,7 @@ def test_configs_of_published_models_are_read(name: str) -> None:
     found = read_description(PUBLISHED[name], "config.json")
     given = text_part(PUBLISHED[name]).get("vocab_size", 262_208)  # Gemma 3's if there is none
     assert config_of(found).model.vocab_size == given
-    assert set(found.unread) <= {"ff_factor"}
+    assert set(found.unread) <= {*KEYS["listed"]}
 
 
 def test_unknown_keys_are_listed() -> None:
@@ -59,13 +59,24 @@ def test_unknown_keys_are_listed() -> None:
         corpus={"name": "pile"},
         languages=["en", "de"],  # as many as layers, but no numbers
         nothing=None,
-        auto_map={"AutoModelForCausalLM": "modeling.Model"},
     )
-    assert found.unread == (
-        *("megatron_version", "corpus", "languages"),
-        "auto_map (code that comes with a model is never run)",
-    )
+    assert found.unread == ("megatron_version", "corpus", "languages")
     assert found._replace(unread=()) == described()
+
+
+@pytest.mark.parametrize(("key", "value"), KEYS["of_own_code"])
+def test_keys_that_only_a_models_own_code_can_read(key: str, value: Any) -> None:
+    assert described(**{key: value}).unread == (key,)
+    code = {"auto_map": {"AutoModelForCausalLM": "modeling.Model"}}
+    for own in (code, {"architectures": ["OwnForCausalLM"]}):
+        assert says(described, **own, **{key: value}).startswith(f"config.json: {key}: is ")
+    unread = described(**code).unread
+    assert unread == ("auto_map (code that comes with a model is never run)",)
+
+
+def test_a_misspelled_key_names_the_right_one() -> None:
+    said = says(described, rms_norm_eps=..., rms_norm_esp=1e-5)
+    assert "reads for llama (did you mean rms_norm_eps?), and" in said
 
 
 @pytest.mark.parametrize(("key", "value"), KEYS["may_change_logits"])
@@ -90,6 +101,17 @@ def test_a_key_of_another_family_may_say_what_the_model_has_anyway(
     family: str, key: str, value: Any
 ) -> None:
     assert described(family, **{key: value}) == described(family)
+
+
+@pytest.mark.parametrize(
+    ("family", "other", "key"),
+    [(family, *pair) for family, names in OTHER_NAMES.items() for pair in names.items()],
+)
+def test_other_names_that_transformers_accepts(family: str, other: str, key: str) -> None:
+    content = json.loads(golden_case(family).config)
+    given, twin = (key, other) if key in content else (other, key)
+    if given in content:
+        assert described(family, **{given: ..., twin: content[given]}) == described(family)
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])

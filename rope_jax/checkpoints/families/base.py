@@ -368,11 +368,6 @@ def block_keys(slot: str, **defaults: Any) -> tuple[Key, ...]:
     return tuple(Key(name, (f"{slot}.{name}",), default) for name, default in defaults.items())
 
 
-def renamed(**names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that gives keys of a config other names."""
-    return lambda config: {names.get(key, key): value for key, value in config.items()}
-
-
 def mlp_modules(theirs: str, ours: str) -> dict[str, list[str]]:
     """Return the modules of a gated feed-forward, whose parts have the same names here."""
     return {

@@ -16,7 +16,6 @@ from rope_jax.checkpoints.families.base import (
     both_norms,
     llama_keys,
     mlp_modules,
-    renamed,
 )
 from rope_jax.checkpoints.families.qwen import upper_layers
 from rope_jax.checkpoints.tensors import Row
@@ -66,8 +65,6 @@ _CHOSEN_IN_GROUPS = {
     "feed_forward.choice_bias": True,
     "feed_forward.group_score": "best_two",
 }
-# transformers 5 may write other names
-_published_names = renamed(num_experts="n_routed_experts", num_local_experts="n_routed_experts")
 _LATENT = {
     **_EXPERTS,
     **{
@@ -94,7 +91,6 @@ DEEPSEEK = (
         more_rows=(_CHOICE_BIAS,),
         fixed=EXPERTS | {"self_attention.type": "latent"},
         layout="interleaved",
-        upgrade=_published_names,
     ),
     Family(
         "deepseek_v3",
@@ -110,7 +106,6 @@ DEEPSEEK = (
         more_rows=(_CHOICE_BIAS,),
         fixed=_CHOSEN_IN_GROUPS | {"self_attention.type": "latent"},
         layout="interleaved",
-        upgrade=_published_names,
         multimodal=("kimi_k2",),
     ),
     Family(
@@ -127,7 +122,6 @@ DEEPSEEK = (
         windows=LocalWindows(
             default=4096, is_local=lambda config, count: upper_layers(config, count, first=62)
         ),
-        upgrade=_published_names,
     ),
 )  # fmt: skip
 _GLM_KEYS = (
@@ -166,6 +160,5 @@ GLM = (
         more_rows=(_CHOICE_BIAS,),
         fixed=_CHOSEN_IN_GROUPS,
         defaults={"partial_rotary_factor": 0.5},
-        upgrade=_published_names,
     ),
 )

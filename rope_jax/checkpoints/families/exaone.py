@@ -8,7 +8,6 @@ from rope_jax.checkpoints.families.base import (
     LocalWindows,
     every,
     llama_keys,
-    renamed,
 )
 
 
@@ -38,11 +37,6 @@ EXAONE = (
             "layers": "transformer.h",
             "norm": "transformer.ln_f",
         },
-        upgrade=renamed(
-            num_layers="num_hidden_layers",
-            layer_norm_epsilon="rms_norm_eps",
-            activation_function="hidden_act",
-        ),
     ),
     Family(
         "exaone4",

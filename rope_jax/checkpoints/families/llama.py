@@ -12,7 +12,6 @@ from rope_jax.checkpoints.families.base import (
     expert_keys,
     llama_keys,
     mlp_modules,
-    renamed,
 )
 from rope_jax.checkpoints.tensors import Row
 
@@ -146,6 +145,5 @@ LIKE_LLAMA = (
         "internlm3",
         "InternLM3ForCausalLM",
         llama_keys(kv_heads=2, head_dim=128, eps=1e-5, attention_bias=False, mlp_bias=False),
-        upgrade=renamed(qkv_bias="attention_bias", bias="mlp_bias"),
     ),
 )

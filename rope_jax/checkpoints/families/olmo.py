@@ -8,7 +8,6 @@ from rope_jax.checkpoints.families.base import (
     every,
     expert_keys,
     llama_keys,
-    renamed,
 )
 from rope_jax.checkpoints.families.qwen import QWEN_EXPERTS
 
@@ -47,6 +46,5 @@ OLMO = (
         ),
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"qk_norm": "all_heads"},
-        upgrade=renamed(num_local_experts="num_experts"),
     ),
 )

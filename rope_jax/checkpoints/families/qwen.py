@@ -14,7 +14,6 @@ from rope_jax.checkpoints.families.base import (
     expert_keys,
     llama_keys,
     mlp_modules,
-    renamed,
 )
 
 
@@ -75,7 +74,6 @@ QWEN = (
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"qk_norm": True},
         windows=LocalWindows(default=4096, switch=True),
-        upgrade=renamed(num_local_experts="num_experts"),
     ),
     Family(
         "qwen2_moe",
