@@ -22,8 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rope_jax.attention.backends import AttentionName
-from rope_jax.blocks.attention import AttentionSpan, LayerInputs, attend
+from rope_jax.blocks.attention import attend
 from rope_jax.blocks.base import DecoderSpec
+from rope_jax.blocks.mixer import AttentionSpan, LayerInputs
 from rope_jax.devices.malloc import keep_freed_memory
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import ENCODINGS, Encoding, RoPE, Sizes

@@ -11,8 +11,9 @@ import pytest
 import yaml
 from flax import linen, nnx
 
-from rope_jax.blocks.attention import AttentionSpan, LayerInputs, attend
+from rope_jax.blocks.attention import attend
 from rope_jax.blocks.base import DecoderSpec
+from rope_jax.blocks.mixer import AttentionSpan, LayerInputs
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.config.load import load

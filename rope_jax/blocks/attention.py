@@ -8,99 +8,32 @@ and segment_ids has all tokens of a window.
 """
 
 import functools
-from dataclasses import dataclass, field
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
+from pydantic import Field
 
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.base import Inputs
 from rope_jax.attention.linear import LinearAttention, Running
-from rope_jax.blocks.base import (
-    COLUMN_PARALLEL,
-    ROW_PARALLEL,
-    BlockConfig,
-    DecoderSpec,
-    Linear,
-    parameter,
-)
+from rope_jax.blocks.base import COLUMN_PARALLEL, ROW_PARALLEL, DecoderSpec, Linear, parameter
 from rope_jax.blocks.cache import Cache, KeyValueCache
+from rope_jax.blocks.mixer import EVERY_KEY, AttentionSpan, LayerInputs, Mixer
 from rope_jax.blocks.norms import norm, without_weights
 from rope_jax.collectives import TENSOR, Sharding
 from rope_jax.positions.bands import Rotation
 from rope_jax.positions.interaction import Interaction, ScoreFunction, capped, plus_by_distance
-from rope_jax.positions.mask import BandMask
 
 QKV = tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"]]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class LayerInputs:
-    """The inputs of the layers besides the residual stream.
+class SelfAttention(Mixer):
+    """Attention from every token to those before it, by queries, keys and values."""
 
-    Every array has a leading axis of size L, or of size 1 if all layers share it. `at` removes it.
-
-    rotations:   how far queries and keys are rotated, one for each band of a position map.
-    query_scale: multiplies the whole query, rotated or not; float32.
-    encoding:    what the encoding needs inside attention; float32.
-    segment_ids: which document a token belongs to, of all tokens in a cache if there is one; None
-                 if each window is one document.
-    bias:        added to the logits by head and distance.
-    masks:       which keys each band of a position map holds; static.
-    last:        compute only this many tokens at the end of each window; None: all; static.
-    first:       index in the cache of the first token; None: the tokens are whole windows.
-    """
-
-    rotations: tuple[Rotation, ...]
-    query_scale: Float[Array, "*#layers #B #S"]
-    encoding: dict[str, Array]
-    segment_ids: Int[Array, "*#layers B _"] | None
-    bias: Float[Array, "*#layers #B N C"] | None
-    masks: tuple[BandMask, ...] = field(default=(BandMask(),), metadata={"static": True})
-    last: int | None = field(default=None, metadata={"static": True})
-    first: Int[Array, "*#layers"] | None = None
-
-    def at(self, layer: int | Int[Array, ""]) -> "LayerInputs":
-        """Return the inputs of one layer, without the leading axis."""
-        return jax.tree.map(lambda leaf: leaf[0] if leaf.shape[0] == 1 else leaf[layer], self)
-
-    @property
-    def length(self) -> int:
-        return self.rotations[0].key_cos.shape[-3]
-
-    def computed(self, x: Float[Array, "tokens D"]) -> Float[Array, "computed D"]:
-        """Return the tokens that the layer computes, of every window its last ones."""
-        if self.last is None:
-            return x
-        windows = x.reshape(-1, self.length, x.shape[1])
-        return windows[:, -self.last :].reshape(-1, x.shape[1])
-
-
-@dataclass(frozen=True)
-class AttentionSpan:
-    """Which keys a layer sees, and whether it rotates: how the layers of a model differ.
-
-    sliding_window:  how many keys a query sees, including its own; None: all up to its own.
-    attention_chunk: tokens per chunk, of which a query sees its own up to itself; None: all.
-    rotates:         whether the layer's scaling rotates; `qk_norm: rotated` asks.
-    """
-
-    sliding_window: int | None = None
-    attention_chunk: int | None = None
-    rotates: bool = True
-
-
-EVERY_KEY = AttentionSpan()
-
-
-class SelfAttention(nnx.Module):
-    """How the tokens of a window read each other."""
-
-    class Config(BlockConfig):
+    class Config(Mixer.Config):
         """Settings of an attention. The docstring is its entry in the documentation."""
 
         def build(
@@ -121,12 +54,12 @@ class SelfAttention(nnx.Module):
             return self.head_dim(spec)
 
         def flops_per_pair(self, spec: DecoderSpec) -> int:
-            """FLOPs of each pair of a query and a key: products of width H and V in each head.
-
-            0 if sums replace the pairs.
-            """
+            """Products of width H and V in each head."""
             widths = self.head_dim(spec) + self.value_dim(spec)
             return 2 * spec.num_attention_heads * widths if spec.backend.is_softmax else 0
+
+        def splits_windows(self, spec: DecoderSpec) -> bool:
+            return spec.backend.splits_windows
 
         def cached_heads(self, spec: DecoderSpec) -> tuple[int, int, int | None]:
             """Return K, R and V of a cache, V None if values are parts of keys."""
@@ -134,7 +67,6 @@ class SelfAttention(nnx.Module):
             return spec.kv_heads, width, self.value_dim(spec)
 
         def empty_cache(self, spec: DecoderSpec, batch: int, capacity: int, bands: int) -> Cache:
-            """Return room for `capacity` tokens of each row."""
             heads, width, value_width = self.cached_heads(spec)
             if not spec.backend.is_softmax:
                 sums = jnp.zeros((batch, heads, width, self.value_dim(spec)), jnp.float32)
@@ -147,9 +79,8 @@ class SelfAttention(nnx.Module):
             return KeyValueCache(keys, jnp.zeros((*shape, value_width), spec.dtype))
 
     def __init__(self, spec: DecoderSpec, span: AttentionSpan) -> None:
-        self.spec, self.span = spec, span
-        self.cache: Cache | None = nnx.data(None)
-        """What was read before, if a text is continued; each call adds its tokens."""
+        super().__init__(spec)
+        self.span = span
 
     def _build_outputs(self, value_dim: int, rngs: nnx.Rngs) -> None:
         """Make the parameters after the softmax, and in it."""
@@ -169,15 +100,17 @@ class SelfAttention(nnx.Module):
         q, k, v = self.heads(x, inputs)
         sinks = None if self.sinks is None else self.sinks[...]
         out, self.cache = attend(self.spec, self.span, inputs, q, k, v, sinks, self.cache)
-        out = self.attended_values(out)
+        out = self.attended_values(out, inputs.computed(x))
         return self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
 
     def heads(self, x: Float[Array, "tokens D"], inputs: LayerInputs) -> QKV:
         """Return queries, keys and values, not rotated."""
         raise NotImplementedError
 
-    def attended_values(self, out: Float[Array, "B T N _"]) -> Float[Array, "B T N V"]:
-        """Return the output in the width of the heads' values, whatever the cache's is."""
+    def attended_values(
+        self, out: Float[Array, "B T N _"], x: Float[Array, "computed D"]
+    ) -> Float[Array, "B T N V"]:
+        """Return what the output projection reads. x: the layer's input."""
         return out
 
 
@@ -188,22 +121,30 @@ class GroupedQueryAttention(SelfAttention):
         """Heads of queries share heads of keys; QK-norm before the rotation, or after it."""
 
         type: Literal["grouped_query"] = "grouped_query"
+        output_gate: bool = Field(
+            False, description="multiply heads' outputs by sigmoid of a product with the token"
+        )
 
         def build(
             self, spec: DecoderSpec, rngs: nnx.Rngs, span: AttentionSpan = EVERY_KEY
         ) -> "GroupedQueryAttention":
-            return GroupedQueryAttention(spec, span, rngs)
+            return GroupedQueryAttention(self, spec, span, rngs)
 
         def head_dim(self, spec: DecoderSpec) -> int:
             return spec.head_dim
 
-    def __init__(self, spec: DecoderSpec, span: AttentionSpan, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: Config, spec: DecoderSpec, span: AttentionSpan, rngs: nnx.Rngs
+    ) -> None:
         super().__init__(spec, span)
         d, width = spec.hidden_size, spec.head_dim
         queries, keys = spec.num_attention_heads * width, spec.kv_heads * width
         self.q_proj = Linear(spec, d, queries, rngs, axes=COLUMN_PARALLEL, bias=spec.qkv_bias)
         self.k_proj = Linear(spec, d, keys, rngs, axes=COLUMN_PARALLEL, bias=spec.qkv_bias)
         self.v_proj = Linear(spec, d, keys, rngs, axes=COLUMN_PARALLEL, bias=spec.qkv_bias)
+        self.gate_proj: Linear | None = nnx.data(None)
+        if config.output_gate:
+            self.gate_proj = Linear(spec, d, queries, rngs, axes=COLUMN_PARALLEL)
         self._build_outputs(width, rngs)
         if spec.qk_norm == "by_head":
             self.q_norms = norm(spec, width, rngs, heads=spec.num_attention_heads)
@@ -227,6 +168,14 @@ class GroupedQueryAttention(SelfAttention):
         elif spec.qk_norm == "by_head":
             q, k = self.q_norms(q), self.k_norms(k)
         return q, k, v
+
+    def attended_values(
+        self, out: Float[Array, "B T N _"], x: Float[Array, "computed D"]
+    ) -> Float[Array, "B T N V"]:
+        if self.gate_proj is None:
+            return out
+        gate = jax.nn.sigmoid(self.gate_proj(x).astype(jnp.float32)).reshape(out.shape)
+        return (out.astype(jnp.float32) * gate).astype(out.dtype)
 
 
 def attend(

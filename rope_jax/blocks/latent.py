@@ -8,8 +8,9 @@ from flax import nnx
 from jaxtyping import Array, Float
 from pydantic import Field
 
-from rope_jax.blocks.attention import EVERY_KEY, QKV, AttentionSpan, LayerInputs, SelfAttention
+from rope_jax.blocks.attention import QKV, SelfAttention
 from rope_jax.blocks.base import COLUMN_PARALLEL, DecoderSpec, Linear
+from rope_jax.blocks.mixer import EVERY_KEY, AttentionSpan, LayerInputs
 from rope_jax.blocks.norms import norm
 from rope_jax.collectives import FSDP
 from rope_jax.positions.interaction import plus_by_distance
@@ -122,7 +123,9 @@ class LatentAttention(SelfAttention):
         k = jnp.concatenate([k_pe, kv[..., :plain]], axis=-1)
         return q, k, kv[..., plain:]
 
-    def attended_values(self, out: Float[Array, "B T N _"]) -> Float[Array, "B T N V"]:
+    def attended_values(
+        self, out: Float[Array, "B T N _"], x: Float[Array, "computed D"]
+    ) -> Float[Array, "B T N V"]:
         if not self._reads_latents:
             return out
         return jnp.einsum("btnr,rnv->btnv", out, self._by_head[1]).astype(out.dtype)

@@ -136,7 +136,7 @@ def _folder(
         )
 
     def write(new: Path) -> None:
-        write_weights(new, family.rows(training.model), export.read())
+        write_weights(new, family.rows(training.model), training.model.stacks, export.read())
         _write_texts(new, keys, training, export.tokenizer, length, original)
 
     rope = json.dumps(keys["rope_parameters"])[:300]

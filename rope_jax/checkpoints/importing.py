@@ -165,7 +165,9 @@ def _import(
         },
     )
     with console.status("reading the weights"):
-        params = load_parameters(files, description.family.rows(training.model), abstract_params)
+        params = load_parameters(
+            files, description.family.rows(training.model), training.model.stacks, abstract_params
+        )
     with console.status("writing the run"), replacing_folder(run.path) as folder:
         new = RunDirectory(folder)
         write_text(new.config_file, dump(training))

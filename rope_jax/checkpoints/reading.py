@@ -21,13 +21,13 @@ from rope_jax.config.messages import show_value
 from rope_jax.config.model import MAX_LAYERS, ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
-from rope_jax.rope.hf.layers import shortest_pattern
 from rope_jax.rope.hf.model_types import (
     EVERY_FOURTH_UNROTATED,
     GLOBAL_LAYERS_UNROTATED,
     UNROTATED_QUERIES_SCALED,
 )
 from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES, positive_int
+from rope_jax.rope.layers import shortest_pattern
 
 _ROPE = ("rope_scaling", "rope_parameters")
 # Keys of other rope types that may be left over beside `rope_type: default`, which does not scale;

@@ -18,8 +18,8 @@ class Row(NamedTuple):
 
     name:   the tensor's name, with {} for the number of the layer, and for that of the expert or
             head if each has a tensor: then these are the parameter's first axes.
-    paths:  the parameters, in the order in which the tensor holds their outputs. Those of the first
-            layers may be in a stack of their own, `dense_layers` instead of `layers`.
+    paths:  the parameters, in the order in which the tensor holds their outputs; of a layer those
+            of `layers`, which stands for every stack.
     groups: the outputs are ordered by group first, then by parameter. GPT-NeoX: one group per head.
     inputs_first: kernels are stored as here, their inputs before their outputs (gpt-oss's experts).
     """
@@ -88,11 +88,13 @@ class Tensor(NamedTuple):
         ]
 
 
-def tensors_of(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def tensors_of(
+    rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]], stacks: Mapping[str, Sequence[int]]
+) -> dict[str, Tensor]:
     """Return a model's tensors by name, in the order in which they are written.
 
     rows: the family's; those of parameters that the model lacks are left out.
-    shapes: of the parameters, by path.
+    shapes: of the parameters, by path. stacks: the numbers of the layers of each.
     """
     tensors: dict[str, Tensor] = {}
 
@@ -110,12 +112,9 @@ def tensors_of(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> di
                 tensors[row.name.format(*numbers)] = tensor
 
     add()
-    layer = 0
-    for stack in ("dense_layers", "layers"):
-        counts = [shape[0] for path, shape in shapes.items() if path.startswith(f"{stack}/")]
-        for index in range(max(counts, default=0)):
-            add(stack, layer, index)
-            layer += 1
+    places = {layer: (name, at) for name, held in stacks.items() for at, layer in enumerate(held)}
+    for layer, (name, at) in sorted(places.items()):
+        add(name, layer, at)
     known = {path for tensor in tensors.values() for path in tensor.paths}
     if unknown := sorted(shapes.keys() - known):
         raise ValueError(f"the parameter {unknown[0]} has no tensor in this family")

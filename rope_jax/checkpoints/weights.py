@@ -34,16 +34,22 @@ def shapes_of(params: Params) -> dict[str, tuple[int, ...]]:
     return {path: leaf.shape for path, leaf in flatten_dict(params, sep="/").items()}
 
 
-def load_parameters(files: CheckpointFiles, rows: Sequence[Row], abstract_params: Params) -> Params:
+def load_parameters(
+    files: CheckpointFiles,
+    rows: Sequence[Row],
+    stacks: Mapping[str, Sequence[int]],
+    abstract_params: Params,
+) -> Params:
     """Return the parameters in a checkpoint.
 
-    rows: the family's. abstract_params: shapes, dtypes and shardings of the parameters.
+    rows: the family's. stacks: the numbers of the layers of each.
+    abstract_params: shapes, dtypes and shardings of the parameters.
 
     UserError, before anything is read: a tensor that no parameter takes, one that is missing, or
     one of another shape than the config says.
     """
     rows = files.named(rows)
-    tensors = tensors_of(rows, shapes_of(abstract_params))
+    tensors = tensors_of(rows, shapes_of(abstract_params), stacks)
     names = {row.paths: row.name for row in rows}
     # of a model whose embedding is also its output matrix, this is left out or written twice
     head = names[("lm_head/kernel",)]
@@ -116,11 +122,15 @@ def joined(tensor: Tensor, leaves: Mapping[str, Array]) -> NDArray[Any]:
 
 
 def write_weights(
-    folder: Path, rows: Sequence[Row], params: Params, max_bytes: int = MAX_SHARD_BYTES
+    folder: Path,
+    rows: Sequence[Row],
+    stacks: Mapping[str, Sequence[int]],
+    params: Params,
+    max_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """Write the parameters to one file, or to several with an index."""
+    """Write the parameters to one file, or to several with an index; as `load_parameters`."""
     leaves = flatten_dict(params, sep="/")
-    tensors = tensors_of(rows, shapes_of(params))
+    tensors = tensors_of(rows, shapes_of(params), stacks)
     plan = split_state_dict_into_shards_factory(
         tensors,
         get_storage_size=lambda t: math.prod(t.shape) * leaves[t.paths[0]].dtype.itemsize,

@@ -10,6 +10,7 @@ from rope_jax.attention.backends import BACKENDS, AttentionName, Backend, softma
 from rope_jax.blocks import (
     MLP,
     AnyFeedForward,
+    AnyMixer,
     AnySelfAttention,
     Experts,
     GroupedQueryAttention,
@@ -25,6 +26,7 @@ from rope_jax.config.types import (
     Frozen,
     ListOf,
     Moderate,
+    NonEmpty,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -46,6 +48,11 @@ EmbeddingScale = Annotated[
 QKNorm = Annotated[
     bool | Literal["all_heads", "by_head", "rotated"],
     single_error("should be true, false, 'all_heads', 'by_head' or 'rotated'"),
+]
+
+DenseLayers = Annotated[
+    NonNegativeInt | ListOf[NonNegativeInt],
+    single_error("should be a whole number or a list of them"),
 ]
 
 # checking a config visits every layer
@@ -93,7 +100,15 @@ class ModelConfig(Frozen):
     activation: ActivationName = Field("silu", description="of the MLP; gelu_tanh: fit of gelu")
     gated_mlp: bool = Field(True, description="down(act(gate(x)) * up(x)); false: down(act(up(x)))")
     feed_forward: AnyFeedForward = Field(MLP.Config(), description="its type and settings")
-    dense_layers: NonNegativeInt = Field(0, description="first layers, with type mlp instead")
+    dense_layers: DenseLayers = Field(
+        0, description="layers with type mlp instead: how many first ones, or a list of numbers"
+    )
+    alternate_mixer: AnyMixer | None = Field(
+        None, description="in place of self_attention in alternate_layers; null: none"
+    )
+    alternate_layers: NonEmpty[bool] = Field(
+        (True, True, True, False), description="layer i takes element i mod length (Qwen3-Next)"
+    )
     scale_embeddings: EmbeddingScale = Field(
         1.0, description="embeddings are multiplied by it; sqrt_hidden_size: Gemma's"
     )
@@ -139,7 +154,8 @@ class ModelConfig(Frozen):
                 raise ValueError(f"{key}: position {self.position.type} changes the products q·k")
         if self.parallel_residual and (placement := self.norm_placement) != "before":
             raise ValueError(f"parallel_residual: needs norm_placement before, not {placement}")
-        if (dense := self.dense_layers) >= layers:
+        dense = self.dense_layers
+        if (dense if isinstance(dense, int) else max(dense, default=0)) >= layers:
             raise ValueError(f"dense_layers: {dense} is not below num_hidden_layers {layers}")
         if (width := self.heads_width) % 2:
             raise ValueError(f"head_dim {width} is odd; rotation works on pairs of dimensions")
@@ -183,6 +199,11 @@ class ModelConfig(Frozen):
     def backend(self) -> Backend:
         """What computes attention; for auto, the kernel for CPUs, which it prefers."""
         return self.spec().backend
+
+    @property
+    def stacks(self) -> dict[str, list[int]]:
+        """The numbers of the layers of each stack of parameters."""
+        return self.spec().stacks
 
     @property
     def heads_width(self) -> int:
@@ -258,8 +279,10 @@ def check_mesh(model: ModelConfig, mesh: MeshConfig, maps: Iterable[PositionMap 
     mesh.check_split("tensor", "num_attention_heads", model.num_attention_heads)
     mesh.check_split("tensor", "num_key_value_heads", model.kv_heads)
     spec = model.spec()
-    for feed_forward, _ in spec.stacks.values():
-        for key, size in feed_forward.tensor_sizes(spec).items():
+    for kind in spec.kinds:
+        for key, size in (
+            kind.mixer.tensor_sizes(spec) | kind.feed_forward.tensor_sizes(spec)
+        ).items():
             mesh.check_split("tensor", key, size)
     if mesh.context > 1 and not model.backend.splits_windows:
         able = alternatives([name for name, other in BACKENDS.items() if other.splits_windows])

@@ -8,7 +8,7 @@ from typing import NewType
 import jax
 
 from rope_jax.attention.backends import AttentionName
-from rope_jax.blocks.attention import AttentionSpan
+from rope_jax.blocks.mixer import AttentionSpan
 from rope_jax.config.model import ModelConfig, check_attention
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, errors_in

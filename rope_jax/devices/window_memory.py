@@ -67,9 +67,7 @@ def window_bytes(
     itemsize, queries = _itemsize(model), -(-length // context)
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
-    feed_forward = max(
-        feed_forward.activation_floats_per_token(model) for feed_forward, _ in model.stacks.values()
-    )
+    feed_forward = max(kind.feed_forward.activation_floats_per_token(model) for kind in model.kinds)
     results = max(3 * heads + 3 * kv_heads, feed_forward)
     keys_and_values = itemsize * length * 2 * kv_heads // tensor
     # among the results, except where devices share the window: these gather, and then order them
@@ -141,7 +139,7 @@ class MemoryEstimate:
         plan = self
         while not plan.fits(length):
             mesh = plan.placement.config
-            if (mesh.data or 1) % 2 or not self.model.backend.splits_windows:
+            if (mesh.data or 1) % 2 or not self.model.splits_windows:
                 return plan
             plan = replace(plan, placement=plan.placement.sharing_windows(2 * mesh.context))
         return plan

@@ -32,11 +32,11 @@ def window_flops(model: ModelSpec, vocab_size: int, length: int, scored: int) ->
 
 def _forward_flops(model: ModelSpec, vocab_size: int, seq_len: int) -> tuple[float, float]:
     """FLOPs of one token's forward pass: products with matrices, and attention."""
-    attention = model.self_attention
-    layers = model.num_hidden_layers * attention.flops_per_token(model)
-    layers += sum(
-        feed_forward.flops_per_token(model) * count for feed_forward, count in model.stacks.values()
+    kinds = model.kinds
+    layers = sum(
+        kind.mixer.flops_per_token(model) + kind.feed_forward.flops_per_token(model)
+        for kind in kinds
     )
     head = 2 * model.hidden_size * vocab_size
-    pairs = model.num_hidden_layers * seq_len / 2
-    return float(layers + head), pairs * attention.flops_per_pair(model)
+    pairs = sum(kind.mixer.flops_per_pair(model) for kind in kinds)
+    return float(layers + head), pairs * seq_len / 2

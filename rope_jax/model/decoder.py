@@ -2,9 +2,9 @@
 
 Parameters are a pure dict with the names of Hugging Face's Llama; the layers' are stacked on a
 leading axis: params["layers"]["self_attn"]["q_proj"]["kernel"] is [L, D, N·H], and its slice i is
-the transpose of model.layers.i.self_attn.q_proj.weight. A bias is beside its kernel. Where the
-first layers have another feed-forward, they are a stack of their own, params["dense_layers"]. The
-parameters of a position encoding, if it has any, are in params["position"].
+the transpose of model.layers.i.self_attn.q_proj.weight. A bias is beside its kernel. Layers with
+other blocks are stacks of their own, such as params["dense_layers"]. The parameters of a position
+encoding, if it has any, are in params["position"].
 
 Shapes: B batch, S tokens per window, D model, N heads, H head dim, V vocabulary, L layers; tokens:
 B·S, the windows laid end to end, of which a device may have a part; scored: how many tokens at the
@@ -14,7 +14,8 @@ have size 1.
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -24,23 +25,21 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from rope_jax.blocks import FeedForward
-from rope_jax.blocks.attention import AttentionSpan, LayerInputs
 from rope_jax.blocks.base import Auxiliary, DecoderSpec, parameter
 from rope_jax.blocks.cache import Cache
+from rope_jax.blocks.mixer import LayerInputs
 from rope_jax.blocks.norms import norm
 from rope_jax.collectives import FSDP, TENSOR, Collectives, Sharding
 from rope_jax.model.layers import DecoderLayer, multiplied
 from rope_jax.model.loss import Scores, logits_of, token_nll, token_scores
 from rope_jax.model.remat import with_remat
-from rope_jax.model.spec import ModelSpec
+from rope_jax.model.spec import LayerKind, ModelSpec
 from rope_jax.positions.bands import band_masks, of_tokens, rotations
 from rope_jax.rope import Rotary
 from rope_jax.rope.geometry import AnyArray
+from rope_jax.rope.layers import shortest_pattern
 
 Params = dict[str, Any]
-#: The static settings in which a layer differs from the others.
-LayerKind = tuple[FeedForward.Config, AttentionSpan]
 
 
 Module = TypeVar("Module", bound=nnx.Module)
@@ -161,10 +160,9 @@ class LanguageModel:
         self.spec, self.vocab_size = spec, vocab_size
         self.encoding, self.mesh = spec.encoding, spec.mesh
         self._outer_skeleton = Skeleton(self._new_outer)
+        self.kinds = spec.kinds
         self._layer_skeletons = {
-            (feed_forward, span): Skeleton(functools.partial(self._new_layer, feed_forward, span))
-            for feed_forward, _ in spec.stacks.values()
-            for span in spec.pattern
+            kind: Skeleton(functools.partial(self._new_layer, kind)) for kind in set(self.kinds)
         }
         #: How a mesh splits each parameter, by its path without the name of its stack.
         self.shardings = dict(self._outer_skeleton.shardings)
@@ -179,10 +177,8 @@ class LanguageModel:
     def _new_outer(self, rngs: nnx.Rngs) -> EmbeddingAndHead:
         return EmbeddingAndHead(self.spec, self.vocab_size, rngs)
 
-    def _new_layer(
-        self, feed_forward: FeedForward.Config, span: AttentionSpan, rngs: nnx.Rngs
-    ) -> DecoderLayer:
-        return DecoderLayer(self.spec, self.spec.self_attention, feed_forward, span, rngs)
+    def _new_layer(self, kind: LayerKind, rngs: nnx.Rngs) -> DecoderLayer:
+        return DecoderLayer(self.spec, kind, rngs)
 
     def abstract_params(self) -> Params:
         """Return the shapes and dtypes of the parameters."""
@@ -198,12 +194,11 @@ class LanguageModel:
         def draw(key: Key[Array, ""]) -> Params:
             outer_key, layers_key = jax.random.split(key)
             keys = jax.random.split(layers_key, self.spec.num_hidden_layers)
-            layers, first = {}, 0
-            for name, (feed_forward, count) in self.spec.stacks.items():
-                new = functools.partial(self._new_layer, feed_forward, self.spec.pattern[0])
+            layers = {}
+            for stack, numbers in self.spec.stacks.items():
+                new = functools.partial(self._new_layer, self.kinds[numbers[0]])
                 one = functools.partial(_parameters, new)
-                layers[name] = jax.vmap(one)(keys[first : first + count])
-                first += count
+                layers[stack] = jax.vmap(one)(keys[np.asarray(numbers)])
             # split(key)[0] is fold_in(key, 0), and [1] is fold_in(key, 1)
             position = self.encoding.initial(self.spec.sizes, jax.random.fold_in(key, 2))
             of_position = {"position": position} if position else {}
@@ -235,24 +230,16 @@ class LanguageModel:
         x = self.encoding.embed(position, x, own_positions).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids, self.mesh.own_tokens)
         layers = self._scanned if self.spec.layers == "scanned" else self._unrolled
-        auxiliary, first = None, 0
-        for name, (feed_forward, count) in self.spec.stacks.items():
-            spans = (
-                self.spec.pattern[i % len(self.spec.pattern)] for i in range(first, first + count)
-            )
-            kinds = [(feed_forward, span) for span in spans]
-            is_last = first + count == self.spec.num_hidden_layers
-            x, more = layers(x, params[name], inputs, kinds, first, last if is_last else None)
-            auxiliary, first = _plus(auxiliary, more), first + count
+        auxiliary = None
+        for numbers in self.spec.segments:
+            is_last = numbers.stop == self.spec.num_hidden_layers
+            x, more = layers(x, params, inputs, numbers, last if is_last else None)
+            auxiliary = _plus(auxiliary, more)
         return multiplied(outer.norm(x), self.spec.logit_multiplier), auxiliary
 
     def empty_caches(self, batch: int, capacity: int, bands: int) -> list[Cache]:
         """Return the caches of all layers, of this device's rows and heads."""
-        attention = self.spec.self_attention
-        return [
-            attention.empty_cache(self.spec, batch, capacity, bands)
-            for _ in range(self.spec.num_hidden_layers)
-        ]
+        return [kind.mixer.empty_cache(self.spec, batch, capacity, bands) for kind in self.kinds]
 
     def next_logits(
         self,
@@ -277,20 +264,14 @@ class LanguageModel:
         x = self.encoding.embed(position, x, own(positions, 1)).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids, own)
         inputs = replace(inputs, first=jnp.asarray(first)[None])
-        layers = [
-            (feed_forward, layer)
-            for name, (feed_forward, _) in self.spec.stacks.items()
-            for layer in params[name]
-        ]
+        layers = {stack: iter(params[stack]) for stack in self.spec.stacks}
         read = []
-        for index, ((feed_forward, layer_params), cache) in enumerate(
-            zip(layers, caches, strict=True)
-        ):
-            kind = feed_forward, self.spec.pattern[index % len(self.spec.pattern)]
-            layer = self._layer_skeletons[kind].with_parameters(self._gathered(layer_params))
+        for number, (kind, cache) in enumerate(zip(self.kinds, caches, strict=True)):
+            gathered = self._gathered(next(layers[kind.stack]))
+            layer = self._layer_skeletons[kind].with_parameters(gathered)
             layer.self_attn.cache = cache
-            last = 1 if index == len(layers) - 1 else None
-            x, _ = layer(x, replace(inputs.at(index), last=last))
+            last = 1 if number == len(caches) - 1 else None
+            x, _ = layer(x, replace(inputs.at(number), last=last))
             read.append(layer.self_attn.cache)
         hidden = multiplied(outer.norm(x), self.spec.logit_multiplier)
         logits = logits_of(*outer.logit_factors(hidden), self.spec.logit_softcap)
@@ -391,19 +372,23 @@ class LanguageModel:
         x: Float[Array, "tokens D"],
         params: Params,
         inputs: LayerInputs,
-        kinds: Sequence[LayerKind],
-        first: int | Int[Array, ""] = 0,
+        numbers: range,
         last: int | None = None,
+        shift: int | Int[Array, ""] = 0,
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
-        """Apply consecutive layers, one per kind, from layer `first`; params: stacked, of these."""
+        """Apply consecutive layers.
+
+        params: the stacks of exactly these layers. shift: what to add to a layer's number for its
+            inputs, where layers repeat a pattern.
+        """
+        kinds = [self.kinds[number] for number in numbers]
+        layers = {stack: _unstacked(params[stack]) for stack in {kind.stack for kind in kinds}}
         auxiliary = None
-        for index, (kind, layer) in enumerate(
-            zip(kinds, _unstacked(params, len(kinds)), strict=True)
-        ):
-            of_layer = inputs.at(first + index)
-            if index == len(kinds) - 1:
+        for number, kind in zip(numbers, kinds, strict=True):
+            of_layer = inputs.at(number + shift)
+            if number == numbers[-1]:
                 of_layer = replace(of_layer, last=last)
-            x, more = self._layer(x, layer, of_layer, kind)
+            x, more = self._layer(x, next(layers[kind.stack]), of_layer, kind)
             auxiliary = _plus(auxiliary, more)
         return x, auxiliary
 
@@ -412,42 +397,50 @@ class LanguageModel:
         x: Float[Array, "tokens D"],
         params: Params,
         inputs: LayerInputs,
-        kinds: Sequence[LayerKind],
-        first: int = 0,
+        numbers: range,
         last: int | None = None,
     ) -> tuple[Float[Array, "computed D"], Auxiliary]:
         """Scan over repeats of the pattern, and unroll the layers within each.
 
         Layers after the last complete repeat are unrolled too, and a last one of fewer tokens.
         """
-        period, count, computes_all = len(self.spec.pattern), len(kinds), last is None
-        scanned = (count if computes_all else count - 1) // period * period
-        if not scanned:
-            return self._unrolled(x, params, inputs, kinds, first, last)
+        kinds = [self.kinds[number] for number in numbers]
+        pattern = shortest_pattern(kinds)
+        period, count, computes_all = len(pattern), len(kinds), last is None
+        repeats = (count if computes_all else count - 1) // period
+        if not repeats:
+            return self._unrolled(x, params, inputs, numbers, last)
+        sizes = Counter(kind.stack for kind in pattern)
+
+        def by_stack(cut: Callable[[Array, int], Array]) -> Params:
+            return {
+                stack: jax.tree.map(lambda leaf, size=size: cut(leaf, size), params[stack])
+                for stack, size in sizes.items()
+            }
 
         def apply_pattern(
             x: Float[Array, "tokens D"], repeat: tuple[Params | None, Int[Array, ""]]
         ) -> tuple[Float[Array, "tokens D"], Auxiliary]:
-            layers, start = repeat
+            layers, index = repeat
             if layers is None:
-                layers = jax.tree.map(
-                    lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, period), params
+                layers = by_stack(
+                    lambda leaf, size: jax.lax.dynamic_slice_in_dim(leaf, index * size, size)
                 )
-            return self._unrolled(x, layers, inputs, kinds[:period], first + start)
+            return self._unrolled(x, layers, inputs, numbers[:period], shift=index * period)
 
         stacked = None
         # Without this, gradients of weights take time quadratic in the number of layers. Nobody
         # asks for them where a layer is left over, and there it would copy nearly all weights.
         if computes_all:
-            stacked = jax.tree.map(
-                lambda leaf: leaf[:scanned].reshape(-1, period, *leaf.shape[1:]), params
+            stacked = by_stack(
+                lambda leaf, size: leaf[: repeats * size].reshape(repeats, size, *leaf.shape[1:])
             )
-        x, each = jax.lax.scan(apply_pattern, x, (stacked, jnp.arange(0, scanned, period)))
+        x, each = jax.lax.scan(apply_pattern, x, (stacked, jnp.arange(repeats)))
         auxiliary = None if each is None else each.sum()
-        if scanned == count:
+        if repeats * period == count:
             return x, auxiliary
-        rest = jax.tree.map(lambda leaf: leaf[scanned:], params)
-        x, more = self._unrolled(x, rest, inputs, kinds[scanned:], first + scanned, last)
+        rest = by_stack(lambda leaf, size: leaf[repeats * size :])
+        x, more = self._unrolled(x, rest, inputs, numbers[repeats * period :], last)
         return x, _plus(auxiliary, more)
 
     def _apply_layer(
@@ -467,11 +460,11 @@ def _plus(total: Auxiliary, more: Auxiliary) -> Auxiliary:
     return total + more
 
 
-def _unstacked(params: Params, count: int) -> Iterator[Params]:
-    """Yield the parameters of each layer."""
+def _unstacked(params: Params) -> Iterator[Params]:
+    """Yield the parameters of each layer of a stack."""
     leaves, tree = jax.tree.flatten(params)
     # split, not indexing: its gradient is one concatenation instead of L padded sums
-    slices = [jax.lax.split(leaf, [1] * count) for leaf in leaves]
+    slices = [jax.lax.split(leaf, [1] * leaf.shape[0]) for leaf in leaves]
     for layer in zip(*slices, strict=True):
         yield jax.tree.unflatten(tree, [leaf[0] for leaf in layer])
 

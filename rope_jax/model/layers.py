@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from rope_jax.blocks import FeedForward, SelfAttention
-from rope_jax.blocks.attention import AttentionSpan, LayerInputs
 from rope_jax.blocks.base import Auxiliary, DecoderSpec
+from rope_jax.blocks.mixer import LayerInputs
 from rope_jax.blocks.norms import norm
+from rope_jax.model.spec import LayerKind
 
 
 class DecoderLayer(nnx.Module):
@@ -22,23 +22,16 @@ class DecoderLayer(nnx.Module):
     Where one norm is shared, it is the `input_layernorm`.
     """
 
-    def __init__(
-        self,
-        spec: DecoderSpec,
-        attention: SelfAttention.Config,
-        feed_forward: FeedForward.Config,
-        span: AttentionSpan,
-        rngs: nnx.Rngs,
-    ) -> None:
+    def __init__(self, spec: DecoderSpec, kind: LayerKind, rngs: nnx.Rngs) -> None:
         self.spec, placement, width = spec, spec.norm_placement, spec.hidden_size
         if placement != "after":
             self.input_layernorm = norm(spec, width, rngs)
-        self.self_attn = attention.build(spec, rngs, span)
+        self.self_attn = kind.mixer.build(spec, rngs, kind.span)
         if placement != "shared":
             self.post_attention_layernorm = norm(spec, width, rngs)
         if placement == "both":
             self.pre_feedforward_layernorm = norm(spec, width, rngs)
-        self.mlp = feed_forward.build(spec, rngs)
+        self.mlp = kind.feed_forward.build(spec, rngs)
         if placement in ("after", "both"):
             self.post_feedforward_layernorm = norm(spec, width, rngs)
 

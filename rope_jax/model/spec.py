@@ -1,16 +1,28 @@
 """What a decoder is made of, with nothing left to decide: sizes, blocks, numerics, mesh."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from rope_jax.blocks import MLP, FeedForward, GroupedQueryAttention, SelfAttention
-from rope_jax.blocks.attention import EVERY_KEY, AttentionSpan
+from rope_jax.blocks import MLP, FeedForward, GroupedQueryAttention, Mixer, SelfAttention
 from rope_jax.blocks.base import DecoderSpec
+from rope_jax.blocks.mixer import EVERY_KEY, AttentionSpan
 from rope_jax.positions.encodings import Sizes
 
 LayersName = Literal["unrolled", "scanned"]
 RematName = Literal["none", "products", "attention", "layer"]
 _ATTENTION, _FEED_FORWARD = GroupedQueryAttention.Config(), MLP.Config()
+
+
+class LayerKind(NamedTuple):
+    """The static settings in which a layer differs from the others.
+
+    stack: the name of its parameters, and of those of all layers with the same blocks.
+    """
+
+    stack: str
+    mixer: Mixer.Config
+    feed_forward: FeedForward.Config
+    span: AttentionSpan
 
 
 @dataclass(frozen=True)
@@ -23,7 +35,9 @@ class ModelSpec(DecoderSpec):
     num_hidden_layers: int = 4
     self_attention: SelfAttention.Config = _ATTENTION
     feed_forward: FeedForward.Config = _FEED_FORWARD
-    dense_layers: int = 0
+    dense_layers: int | tuple[int, ...] = 0
+    alternate_mixer: Mixer.Config | None = None
+    alternate_layers: tuple[bool, ...] = (True, True, True, False)
     pattern: tuple[AttentionSpan, ...] = (EVERY_KEY,)
     tie_word_embeddings: bool = True
     head_bias: bool = False
@@ -35,12 +49,44 @@ class ModelSpec(DecoderSpec):
     remat: RematName = "none"
 
     @property
-    def stacks(self) -> dict[str, tuple[FeedForward.Config, int]]:
-        """The layers of each kind, by the name of their parameters: feed-forward, and number."""
-        last = {"layers": (self.feed_forward, self.num_hidden_layers - self.dense_layers)}
-        if not self.dense_layers:
-            return last
-        return {"dense_layers": (MLP.Config(), self.dense_layers), **last}
+    def kinds(self) -> list[LayerKind]:
+        """The kind of every layer."""
+        dense, alternate = self.dense_layers, self.alternate_mixer
+        kinds = []
+        for layer in range(self.num_hidden_layers):
+            stack, feed_forward = "layers", self.feed_forward
+            mixer: Mixer.Config = self.self_attention
+            is_dense = layer < dense if isinstance(dense, int) else layer in dense
+            if is_dense:
+                stack, feed_forward = "dense_layers", MLP.Config()
+            if alternate and self.alternate_layers[layer % len(self.alternate_layers)]:
+                stack, mixer = f"alternate_{stack}", alternate
+            span = self.pattern[layer % len(self.pattern)]
+            kinds.append(LayerKind(stack, mixer, feed_forward, span))
+        return kinds
+
+    @property
+    def stacks(self) -> dict[str, list[int]]:
+        """The numbers of the layers of each stack."""
+        stacks: dict[str, list[int]] = {}
+        for layer, kind in enumerate(self.kinds):
+            stacks.setdefault(kind.stack, []).append(layer)
+        return stacks
+
+    @property
+    def segments(self) -> list[range]:
+        """The layers in order, cut after the first ones if these are dense: each repeats a pattern.
+
+        No stack has layers of two segments.
+        """
+        first = self.dense_layers if isinstance(self.dense_layers, int) else 0
+        segments = range(first), range(first, self.num_hidden_layers)
+        return [layers for layers in segments if layers]
+
+    @property
+    def splits_windows(self) -> bool:
+        """Whether devices can share a window."""
+        return all(kind.mixer.splits_windows(self) for kind in self.kinds)
 
     @property
     def heads_width(self) -> int:

@@ -4,6 +4,7 @@ Shapes: L layers, B batch, T length, d rotary dimension.
 """
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float32
@@ -18,6 +19,8 @@ from rope_jax.rope.geometry import (
     array_module,
 )
 from rope_jax.rope.strategies import Scaling
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -96,3 +99,9 @@ class RotaryLayers:
     def rotary(self, scaling: Scaling, positions: Positions, seq_len: SeqLen = None) -> Rotary:
         """Return the model's argument, for positions [B, T], where B may be 1."""
         return Rotary(self.frequencies(scaling, seq_len), self.query_scale(scaling, positions))
+
+
+def shortest_pattern(layers: list[T]) -> list[T]:
+    """Return the shortest list that repeats to this one; its last repetition may be cut."""
+    count = len(layers)
+    return next(layers[:n] for n in range(1, count + 1) if layers[n:] == layers[: count - n])

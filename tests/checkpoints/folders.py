@@ -145,7 +145,9 @@ def loaded(folder: Path, param_dtype: str = "float32") -> tuple[TrainingConfig, 
     abstract_params = (
         Placement(config.mesh).splitting(model.shardings).shard_state(model.abstract_params())
     )
-    return config, load_parameters(files, description.family.rows(config.model), abstract_params)
+    return config, load_parameters(
+        files, description.family.rows(config.model), config.model.stacks, abstract_params
+    )
 
 
 def logits_function(config: TrainingConfig) -> Any:

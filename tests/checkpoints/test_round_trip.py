@@ -62,7 +62,7 @@ def test_weights_are_read_back_bit_for_bit(family: str, dtype: str, tmp_path: Pa
     again = tmp_path / "again"
     again.mkdir()
     (again / "config.json").write_text(case.config)
-    write_weights(again, FAMILIES[family].rows(config.model), params, SHARD)
+    write_weights(again, FAMILIES[family].rows(config.model), config.model.stacks, params, SHARD)
     files = sorted(again.glob("*.safetensors"))
     assert len(files) > 2
     index = json.loads((again / "model.safetensors.index.json").read_text())
@@ -84,7 +84,9 @@ def test_weights_are_read_back_bit_for_bit(family: str, dtype: str, tmp_path: Pa
 def test_a_model_of_one_shard_has_no_index(tmp_path: Path) -> None:
     config, params = loaded(write_case(tmp_path / "in", golden_case("llama")))
     (tmp_path / "out").mkdir()
-    write_weights(tmp_path / "out", FAMILIES["llama"].rows(config.model), params)
+    write_weights(
+        tmp_path / "out", FAMILIES["llama"].rows(config.model), config.model.stacks, params
+    )
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.safetensors"]
 
 
@@ -99,7 +101,7 @@ def test_every_parameter_has_a_tensor(family: str) -> None:
         seen.add(config.model)
         model = language_model(resolve_run(config), config.model.vocab_size or 0)
         shapes = shapes_of(jax.eval_shape(lambda model=model: model.init(0)))
-        tensors = tensors_of(FAMILIES[family].rows(config.model), shapes)
+        tensors = tensors_of(FAMILIES[family].rows(config.model), shapes, config.model.stacks)
         wanted = {without_prefix(n): x for n, x in case.tensors.items() if not OTHER_PARTS.match(n)}
         assert {name: t.shape for name, t in tensors.items()} == wanted, case.name
 

@@ -55,10 +55,11 @@ SHAPES = {
     "norm/scale": (6,),
     **{f"layers/{p}": (2, 6, n) for p, n in zip(QKV, (12, 6, 6), strict=True)},
 }
+LAYERS = {"layers": [0, 1]}
 
 
 def test_names_and_shapes_by_hand() -> None:
-    tensors = tensors_of(ROWS, SHAPES)
+    tensors = tensors_of(ROWS, SHAPES, LAYERS)
     assert [(name, tensor.shape) for name, tensor in tensors.items()] == [
         ("model.embed_tokens.weight", (9, 6)),
         ("model.norm.weight", (6,)),
@@ -70,11 +71,11 @@ def test_names_and_shapes_by_hand() -> None:
     last = tensors["model.layers.1.self_attn.qkv_proj.weight"]
     assert last == Tensor(ROWS[2], ROWS[2].paths, (1,), [(12, 6), (6, 6), (6, 6)])
     by_head = Row("model.layers.{}.self_attn.norms.{}.weight", ("layers/norms/scale",))
-    found = tensors_of([by_head], {"layers/norms/scale": (2, 3, 5)})
+    found = tensors_of([by_head], {"layers/norms/scale": (2, 3, 5)}, LAYERS)
     names = [
         f"model.layers.{layer}.self_attn.norms.{i}.weight" for layer in (0, 1) for i in (0, 1, 2)
     ]
     assert list(found) == names
     assert found[names[4]] == Tensor(by_head, by_head.paths, (1, 1), [(5,)])
     with pytest.raises(ValueError, match=r"^the parameter norm/scale has no tensor in this family"):
-        tensors_of(ROWS[:-1], SHAPES)
+        tensors_of(ROWS[:-1], SHAPES, LAYERS)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.blocks.attention import AttentionSpan
+from rope_jax.blocks.mixer import AttentionSpan
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import ModelConfig, check_mesh
 from rope_jax.config.resolve import resolve_model

@@ -7,7 +7,7 @@ d rotary dimension.
 import jax
 import numpy as np
 
-from rope_jax.blocks.attention import AttentionSpan
+from rope_jax.blocks.mixer import AttentionSpan
 
 SIZES = {
     "hidden_size": 32,
@@ -63,6 +63,14 @@ FAMILIES = {
     ),
     "deepseek": (LATENT | {"query_pre_attn_scalar": 5.0}, (None,)),
     "gpt_oss": ({"attention_sinks": True, "qkv_bias": True, "attention_softcap": 9.0}, (5, None)),
+    "alternating": (
+        {
+            "alternate_mixer": {"type": "grouped_query", "output_gate": True},
+            "alternate_layers": (True, False),
+            **{"feed_forward": CLAMPED, "dense_layers": (1, 2)},
+        },
+        (5, None),
+    ),
     "groups of experts": ({"feed_forward": GROUPED, "dense_layers": 1}, (5, None)),
 }
 
@@ -239,14 +247,17 @@ def reference_nll(
             p = np.exp(logits - logits.max(-1, keepdims=True))
             p = (p / p.sum(-1, keepdims=True))[..., :length]
             mixed[:, :, head] = p @ v[:, :, kv_head]
-        return projected(mixed.reshape(batch, length, -1), weights["o_proj"])
+        mixed = mixed.reshape(batch, length, -1)
+        if "gate_proj" in weights:
+            mixed = mixed / (1 + np.exp(-projected(x, weights["gate_proj"])))
+        return projected(mixed, weights["o_proj"])
 
     x = params["embed_tokens"]["embedding"][tokens]
     if config.scale_embeddings == "sqrt_hidden_size":
         x = x * np.sqrt(config.hidden_size)
     for number in range(count):
-        dense = config.dense_layers
-        stack, place = ("dense_layers", number) if number < dense else ("layers", number - dense)
+        stack = next(name for name, numbers in config.stacks.items() if number in numbers)
+        place = config.stacks[stack].index(number)
         layer = jax.tree.map(lambda leaf, i=place: leaf[i], params[stack])
         norms = {name: leaf for name, leaf in layer.items() if "norm" in name}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rope_jax.attention.backends import BACKENDS
-from rope_jax.blocks import LatentAttention
+from rope_jax.blocks import GroupedQueryAttention, LatentAttention
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import resolve_model
 from rope_jax.model.decoder import DecoderInputs, LanguageModel
@@ -71,6 +71,7 @@ OTHERS = {
     "head_dim": (10, True),
     "self_attention": (LatentAttention.Config(), True),
     "attention_sinks": (True, True),
+    "alternate_mixer": (GroupedQueryAttention.Config(output_gate=True), True),
     "tie_word_embeddings": (False, True),
     "norm": ("layer_norm", True),
     "norm_placement": ("both", True),
@@ -109,6 +110,7 @@ def test_each_field_changes_the_program(field):
 def test_every_model_field_has_a_case():
     tested_alone = {"initializer_range", "attention", "position", "vocab_size"}
     tested_alone |= {"feed_forward", "dense_layers"}  # in test_experts.py
+    tested_alone |= {"alternate_layers"}  # in test_decoder.py, by the reference
     assert set(OTHERS) | tested_alone == set(ModelConfig.model_fields)
 
 

@@ -165,7 +165,9 @@ def model_of(
                 raise ValueError("no sliding window in these layers")
             rope = _rope_of(training, scaling, architecture)
             metadata = metadata_of(name, architecture, config, training.geometry.rotary_dim)
-            tensors = tensors_of(named_rows(name, family.rows(model)), shapes_of(shapes))
+            tensors = tensors_of(
+                named_rows(name, family.rows(model)), shapes_of(shapes), model.stacks
+            )
             read = _read_back(name, metadata, tensors, rope, vocab_size)
             if read["model_type"] != family.model_type:
                 continue  # it is of a variant

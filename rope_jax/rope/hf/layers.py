@@ -18,7 +18,7 @@ from rope_jax.rope.hf.read import (
     positive_int,
     read_part,
 )
-from rope_jax.rope.layers import LayerOverride, RotaryLayers
+from rope_jax.rope.layers import LayerOverride, RotaryLayers, shortest_pattern
 from rope_jax.rope.strategies import Scaling
 
 T = TypeVar("T")
@@ -92,9 +92,3 @@ def _without_positions(config: Config) -> Scaling:
         scale = {key: config[key] for key in ("attn_scale", "floor_scale") if key in config}
         settings["query_scale"] = {"type": "llama4"} | scale
     return parse_theirs(settings)
-
-
-def shortest_pattern(layers: list[T]) -> list[T]:
-    """Return the shortest list that repeats to this one; its last repetition may be cut."""
-    count = len(layers)
-    return next(layers[:n] for n in range(1, count + 1) if layers[n:] == layers[: count - n])

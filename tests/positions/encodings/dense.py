@@ -12,9 +12,9 @@ import pytest
 
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.blockwise import Blockwise
-from rope_jax.blocks.attention import AttentionSpan, LayerInputs
 from rope_jax.blocks.attention import attend as layer_attend
 from rope_jax.blocks.base import DecoderSpec
+from rope_jax.blocks.mixer import AttentionSpan, LayerInputs
 from rope_jax.positions import bands
 from rope_jax.positions.encodings import ENCODINGS, Sizes
 from rope_jax.positions.interaction import Block, Indices

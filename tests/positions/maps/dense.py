@@ -13,8 +13,9 @@ import pytest
 
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.blockwise import Blockwise
-from rope_jax.blocks.attention import AttentionSpan, LayerInputs, attend
+from rope_jax.blocks.attention import attend
 from rope_jax.blocks.base import DecoderSpec
+from rope_jax.blocks.mixer import AttentionSpan, LayerInputs
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.rope import RotaryGeometry
 
