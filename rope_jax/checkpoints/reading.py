@@ -30,6 +30,10 @@ from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES, positive_int
 from rope_jax.rope.layers import shortest_pattern
 
 _ROPE = ("rope_scaling", "rope_parameters")
+# Of the sizes from which the angles of every layer follow.
+_LIMITS = {"num_hidden_layers": MAX_LAYERS, "head_dim": 65_536} | dict.fromkeys(
+    ("hidden_size", "num_attention_heads"), 2**20
+)
 # Keys of other rope types that may be left over beside `rope_type: default`, which does not scale;
 # and LongRoPE's that transformers reads for Phi-3.5-MoE only.
 _LEFT_OVER = {
@@ -70,11 +74,9 @@ def read_description(
         given = text_part(without_keys(hf, ignored_keys))
         family = _family(hf.get("model_type"), given)
         given = family.upgrade(_renamed(given, family))
-        for name in ("hidden_size", "num_attention_heads", "head_dim"):
-            if given.get(name) is not None:
-                positive_int(given, name)
-        if (layers := positive_int(given, "num_hidden_layers")) > MAX_LAYERS:
-            raise ValueError(f"num_hidden_layers: {layers} is above {MAX_LAYERS:,}, the limit")
+        for name, limit in _LIMITS.items():
+            if given.get(name) is not None and (size := positive_int(given, name)) > limit:
+                raise ValueError(f"{name}: {size} is above {limit:,}, the limit")
         if given.get("use_bidirectional_attention"):
             raise ValueError("use_bidirectional_attention: is not a causal model")
         check_method(given.get("quantization_config"))
