@@ -20,10 +20,8 @@ _TABLE, _OF_TRANSFORMERS = (
 
 POSITION_KEYS = frozenset(_TABLE["positions"])
 """Keys about positions, which are read whatever the family."""
-TEMPERATURE_KEYS = frozenset(_TABLE["temperature"])
-"""Keys about the queries of layers without rotation (Llama 4)."""
-IGNORED_BY: Mapping[str, list[str]] = _TABLE["ignored_by"]
-"""Keys that say what a family does anyway, by model_type."""
+KNOWN_TO: Mapping[str, list[str]] = _TABLE["known_to"]
+"""Keys that a family has besides its table, by model_type."""
 OTHER_NAMES: Mapping[str, Mapping[str, str]] = _OF_TRANSFORMERS["other_names"]
 """Names that transformers' configurations accept for other keys, by model_type."""
 REFUSED = {name: reason for reason, names in _TABLE["refused"].items() for name in names}

@@ -8,11 +8,10 @@ from flax.traverse_util import unflatten_dict
 
 from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.checkpoints.keys import (
-    IGNORED_BY,
+    KNOWN_TO,
     OTHER_NAMES,
     POSITION_KEYS,
     REFUSED,
-    TEMPERATURE_KEYS,
     unread_keys,
     without_keys,
 )
@@ -21,11 +20,7 @@ from rope_jax.config.messages import show_value
 from rope_jax.config.model import MAX_LAYERS, ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
-from rope_jax.rope.hf.model_types import (
-    EVERY_FOURTH_UNROTATED,
-    GLOBAL_LAYERS_UNROTATED,
-    UNROTATED_QUERIES_SCALED,
-)
+from rope_jax.rope.hf.model_types import EVERY_FOURTH_UNROTATED, GLOBAL_LAYERS_UNROTATED
 from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES, positive_int
 from rope_jax.rope.layers import shortest_pattern
 
@@ -77,8 +72,6 @@ def read_description(
         for name, limit in _LIMITS.items():
             if given.get(name) is not None and (size := positive_int(given, name)) > limit:
                 raise ValueError(f"{name}: {size} is above {limit:,}, the limit")
-        if given.get("use_bidirectional_attention"):
-            raise ValueError("use_bidirectional_attention: is not a causal model")
         check_method(given.get("quantization_config"))
         left_over: list[str] = []
         for name in _ROPE:
@@ -93,10 +86,8 @@ def read_description(
             model |= key.read(given)
         rope, window = _rope(given, family, model)
         known = {key.name for key in family.keys} | POSITION_KEYS | {family.windows.key}
-        if family.model_type in UNROTATED_QUERIES_SCALED:
-            known |= TEMPERATURE_KEYS
         known -= _unread_positions(given, family)
-        known |= {*IGNORED_BY.get(family.model_type, ()), *_restated(given, model, rope)}
+        known |= {*KNOWN_TO.get(family.model_type, ()), *_restated(given, model, rope)}
         classes = given.get("architectures") or [family.architecture]
         has_own_code = bool(given.get("auto_map")) or classes != [family.architecture]
         unread = unread_keys(given, known, rope["rotary_dim"] // 2, has_own_code)

@@ -61,7 +61,7 @@ class Header(NamedTuple):
 def read_header(path: Path) -> Header:
     """Read the header of a file, and of all parts if it is one of several.
 
-    UserError: a file is missing, damaged, or no GGUF file.
+    UserError: a file is missing, truncated, or no GGUF file.
     """
     part = _PART.search(path.name)
     count = int(part[2]) if part else 1
@@ -74,11 +74,7 @@ def read_header(path: Path) -> Header:
         raise UserError(
             f"{path}: is one of {real} files, which should be named …-00001-of-{real:05}.gguf"
         )
-    tensors: dict[str, Stored] = {}
-    for name, stored in (item for *_, held in parts for item in held):
-        if name in tensors:
-            raise UserError(f"{stored.file}: {name}: occurs twice; convert the model again")
-        tensors[name] = stored
+    tensors = {name: stored for *_, held in parts for name, stored in held.items()}
     return Header(*parts[0][:2], tensors, files)
 
 
@@ -120,7 +116,7 @@ def write_gguf(
             file.write(np.ascontiguousarray(array).data)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes], list[tuple[str, Stored]]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes], dict[str, Stored]]:
     with file_errors(path):
         data = np.memmap(path, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
     if bytes(data[:4]) != b"GGUF":
@@ -177,16 +173,16 @@ class _Cursor:
 
 def _parsed(
     path: Path, data: NDArray[np.uint8]
-) -> tuple[dict[str, Any], dict[str, bytes], list[tuple[str, Stored]]]:
+) -> tuple[dict[str, Any], dict[str, bytes], dict[str, Stored]]:
     """Return a file's metadata, their bytes, and its tensors."""
     cursor = _Cursor(data)
     count, keys = cursor.numbers(10, 2)
     metadata: dict[str, Any] = {}
-    stored = {}
+    stored, tensors = {}, {}
     for _ in range(keys):
         start, key = cursor.at, cursor.string()
         if key in metadata:
-            raise UserError(f"{path}: {key}: occurs twice; convert the model again")
+            raise ValueError(f"{key} occurs twice")
         metadata[key] = cursor.value(cursor.number(4))
         stored[key] = data[start : cursor.at].tobytes()
     entries = []
@@ -196,10 +192,9 @@ def _parsed(
         entries.append((name, shape, cursor.number(4), cursor.number()))
     alignment = metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
     first = -(-cursor.at // alignment) * alignment
-    tensors = []
     for name, shape, number, at in entries:
-        if at % alignment:
-            raise ValueError(f"{name} starts at {at:,}, which is no multiple of {alignment}")
+        if name in tensors or at % alignment:
+            raise ValueError(f"{name} occurs twice, or starts off the alignment")
         kind = _KINDS.get(number)
         if kind is None:
             raise UserError(f"{path}: {name} has type {number}, which the package gguf lacks")
@@ -207,5 +202,5 @@ def _parsed(
         start, end = first + at, first + at + math.prod(in_bytes)
         if end > len(data):
             raise ValueError(f"{name} ends at byte {end:,} of {len(data):,}")
-        tensors.append((name, Stored(path, shape, kind, data[start:end].reshape(in_bytes))))
+        tensors[name] = Stored(path, shape, kind, data[start:end].reshape(in_bytes))
     return metadata, stored, tensors
