@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rope_jax.blocks.attention import GroupedQueryAttention, SelfAttention
 from rope_jax.blocks.base import FeedForward
+from rope_jax.blocks.delta_net import GatedDeltaNet
 from rope_jax.blocks.experts import Experts
 from rope_jax.blocks.latent import LatentAttention
 from rope_jax.blocks.mixer import Mixer
@@ -21,6 +22,7 @@ __all__ = [
     "AnySelfAttention",
     "Experts",
     "FeedForward",
+    "GatedDeltaNet",
     "GroupedQueryAttention",
     "LatentAttention",
     "Mixer",
@@ -28,7 +30,7 @@ __all__ = [
 ]
 
 _ATTENTIONS: tuple[type[SelfAttention], ...] = (GroupedQueryAttention, LatentAttention)
-_MIXERS: tuple[type[Mixer], ...] = _ATTENTIONS
+_MIXERS: tuple[type[Mixer], ...] = (*_ATTENTIONS, GatedDeltaNet)
 _FEED_FORWARDS: tuple[type[FeedForward], ...] = (MLP, Experts)
 
 if TYPE_CHECKING:

@@ -204,7 +204,7 @@ def attend(
         (rotation,) = inputs.rotations
         of_queries = functools.partial(rotate_queries, rotation=rotation)
         of_keys = functools.partial(rotate_keys, rotation=rotation)
-        assert not isinstance(cache, KeyValueCache)
+        assert cache is None or isinstance(cache, Running)
         segment_ids = inputs.segment_ids
         if segment_ids is not None and inputs.first is not None:
             segment_ids = jax.lax.dynamic_slice_in_dim(segment_ids, inputs.first, k.shape[1], 1)

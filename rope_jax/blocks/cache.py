@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import jax
 from jaxtyping import Array, Float, Int
 
+from rope_jax.attention.delta import DeltaState
 from rope_jax.attention.linear import Running
 
 
@@ -46,5 +47,5 @@ class KeyValueCache:
         return self.keys[0][..., -width:] if self.values is None else self.values
 
 
-#: What linear attention keeps is as large for any number of tokens.
-Cache = KeyValueCache | Running
+#: What linear attention and the delta rule keep is as large for any number of tokens.
+Cache = KeyValueCache | Running | DeltaState

@@ -60,6 +60,13 @@ LATENT = {
     },
     **{"num_key_value_heads": None, "qkv_bias": True},
 }
+DELTA_NET = {
+    "alternate_mixer": {
+        **{"type": "gated_delta_net", "linear_num_key_heads": 4, "linear_num_value_heads": 8},
+        **{"linear_key_head_dim": 4, "linear_value_head_dim": 6},
+    },
+    "alternate_layers": [True, False],
+}
 EXPERTS = {
     "feed_forward": {
         **{"type": "experts", "num_experts": 6, "moe_intermediate_size": 20},
@@ -230,6 +237,7 @@ def models():
     yield "remat products", lambda: case(scanned | {"remat": "products"}, MIXED)
     yield "norms by head and a bias of the head", lambda: case(BY_HEAD | ONE_LAYER, MIXED)
     yield "latent attention", lambda: case(LATENT | {"attention_sinks": True}, MIXED)
+    yield "a delta net", lambda: case(DELTA_NET | {"remat": "attention"}, MIXED)
     yield "sliding windows", lambda: case(BLOCKWISE, {"context": 8}, windows=(None, 10))
     chunks = AttentionSpan(attention_chunk=10), AttentionSpan(rotates=False)
     llama4 = {"qk_norm": "rotated"} | BLOCKWISE
@@ -246,6 +254,7 @@ def reading():
     yield "a map", lambda: case({}, two, of=of, map_="self_extend")
     yield "latent attention", lambda: case(LATENT | {"attention_sinks": True}, two, of=of)
     yield "linear", lambda: case({"attention": "linear"}, two, of=of)
+    yield "a delta net", lambda: case(DELTA_NET, two, of=of)
 
 
 def bfloat16():

@@ -71,6 +71,18 @@ FAMILIES = {
         },
         (5, None),
     ),
+    "delta_net": (
+        {
+            "alternate_mixer": {
+                **{"type": "gated_delta_net", "linear_num_key_heads": 2},
+                **{"linear_num_value_heads": 4, "linear_conv_kernel_dim": 3},
+                **{"linear_key_head_dim": 6, "linear_value_head_dim": 10},
+            },
+            "alternate_layers": (True, True, False),
+            "norm": "rms_norm_plus_one",
+        },
+        (None,),
+    ),
     "groups of experts": ({"feed_forward": GROUPED, "dense_layers": 1}, (5, None)),
 }
 
@@ -177,6 +189,30 @@ def experts(config, x, weights):
     return out, own.balance * count * balance
 
 
+def convolved(x, kernel, documents):
+    """Sum the last tokens of the same document by the kernel [W, C], and activate."""
+    out = np.zeros_like(x)
+    for back, weight in enumerate(kernel[::-1]):
+        for t in range(back, x.shape[1]):
+            same = documents[:, t - back] == documents[:, t]
+            out[:, t] += x[:, t - back] * weight * same[:, None]
+    return activated(out, "silu")
+
+
+def delta_rule(q, k, v, decay, beta, documents):
+    """Read tokens into a memory, one after the other: q and k [B, T, K, H], v [B, T, N, V]."""
+    q, k = (np.repeat(y, v.shape[2] // y.shape[2], axis=2) for y in (q, k))
+    q, k = (y / np.sqrt((y**2).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
+    memory, out = np.zeros((*k.shape[:1], *k.shape[2:], v.shape[-1])), np.empty_like(v)
+    for t in range(v.shape[1]):
+        kept = decay[:, t] * (documents[:, t] == documents[:, t - 1])[:, None] * (t > 0)
+        memory = memory * kept[..., None, None]
+        known = np.einsum("bnhv,bnh->bnv", memory, k[:, t])
+        memory = memory + np.einsum("bnh,bnv,bn->bnhv", k[:, t], v[:, t] - known, beta[:, t])
+        out[:, t] = np.einsum("bnhv,bnh->bnv", memory, q[:, t]) / np.sqrt(q.shape[-1])
+    return out
+
+
 def reference_nll(
     config, layout, params, tokens, targets, positions, segment_ids, rotary, windows=(None,)
 ):
@@ -252,6 +288,27 @@ def reference_nll(
             mixed = mixed / (1 + np.exp(-projected(x, weights["gate_proj"])))
         return projected(mixed, weights["o_proj"])
 
+    def delta_net(x, weights):
+        """Return the output of a gated delta net, token by token."""
+        own, out = config.alternate_mixer, []
+        heads, width = own.linear_num_value_heads, own.linear_value_head_dim
+        same = np.ones((batch, length), int) if segment_ids is None else segment_ids
+        q, k, v = (projected(x, weights[f"{name}_proj"]) for name in "qkv")
+        kernels = (weights[f"{name}_conv"]["kernel"] for name in "qkv")
+        q, k, v = (convolved(y, kernel, same) for y, kernel in zip((q, k, v), kernels, strict=True))
+        rates = np.exp(weights["A_log"])
+        decay = np.exp(
+            -rates * np.log1p(np.exp(projected(x, weights["a_proj"]) + weights["dt_bias"]))
+        )
+        beta = 1 / (1 + np.exp(-projected(x, weights["b_proj"])))
+        v = v.reshape(batch, length, heads, width)
+        q, k = (y.reshape(batch, length, own.linear_num_key_heads, -1) for y in (q, k))
+        out = delta_rule(q, k, v, decay, beta, same)
+        gate = activated(projected(x, weights["z_proj"]), "silu")
+        root = np.sqrt(np.mean(out**2, -1, keepdims=True) + config.rms_norm_eps)
+        out = out / root * weights["norm"]["scale"]
+        return projected(out.reshape(batch, length, -1) * gate, weights["o_proj"])
+
     x = params["embed_tokens"]["embedding"][tokens]
     if config.scale_embeddings == "sqrt_hidden_size":
         x = x * np.sqrt(config.hidden_size)
@@ -265,7 +322,8 @@ def reference_nll(
             return normalized(y, norms.pop(f"{name}_layernorm"), config)
 
         heads, mlp = layer["self_attn"], layer["mlp"]
-        mixed = attention(apply("input", x), number, heads)
+        normed = apply("input", x)
+        mixed = delta_net(normed, heads) if "A_log" in heads else attention(normed, number, heads)
         if config.norm_placement == "before":  # Llama
             x = x + mixed
             x = x + feed_forward(config, apply("post_attention", x), mlp)
