@@ -25,7 +25,7 @@ import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,28 +58,44 @@ LENGTHS = (24, 80)
 
 def old_form(config: dict[str, Any]) -> dict[str, Any]:
     """Return a config.json as transformers 4 has it."""
+    if "text_config" in config:
+        return config | {"text_config": old_form(config["text_config"])}
     old = config | {"transformers_version": "4.46.0"}
     old["torch_dtype"] = old.pop("dtype", "float32")
     rope = dict(old.pop("rope_parameters"))
     for key in ("rope_theta", "partial_rotary_factor"):
         if key in rope:
             old[key] = rope.pop(key)
-    old["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    old["rope_scaling"] = None if rope == {"rope_type": "default"} else rope
     return old
 
 
 def load(folder: Path, **where: Any) -> Any:
     """Load a model in float32, with plain attention; SystemExit: the weights do not match."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig
 
-    model, report = AutoModelForCausalLM.from_pretrained(
+    model, report = class_of(AutoConfig.from_pretrained(folder)).from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **where
     )
     wrong = {what: names for what, names in report.items() if names}
     if wrong:
         raise SystemExit(f"{folder}: {wrong}")
     return model.eval()
+
+
+def class_of(config: Any) -> Any:
+    """Return the class of a config's model, of some with images and of others without."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as MODELS_OF
+
+    if type(config) in MODELS_OF.keys():  # noqa: SIM118  not a mapping
+        return MODELS_OF[type(config)]
+    name = type(config).__name__.removesuffix("Config")
+    try:
+        return getattr(transformers, f"{name}ForCausalLM")
+    except AttributeError:
+        return getattr(transformers, f"{name}ForConditionalGeneration")
 
 
 def logits_of(model: Any, tokens: NDArray[np.integer]) -> Any:
@@ -114,26 +130,32 @@ def computed(case: Case) -> Case:
     return replace(case, texts=tuple(texts))
 
 
-def new_case(family: str, name: str, settings: dict[str, Any]) -> Case:
-    """Return a model whose logits are still to be computed. settings: what differs from `TINY`."""
+def new_case(family: str, name: str, settings: dict[str, Any], texts: tuple[Text, ...]) -> Case:
+    """Return a model whose logits are still to be computed.
+
+    settings: what differs from `TINY`. texts: those of the family's other models.
+    """
     from safetensors import safe_open
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         config = AutoConfig.for_model(**{"model_type": family} | TINY | settings)
-        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        class_of(config)._from_config(config).save_pretrained(folder)
         text = (folder / "config.json").read_text(encoding="utf-8")
         with safe_open(folder / "model.safetensors", "np") as stored:
             tensors = {n: tuple(stored.get_slice(n).get_shape()) for n in [*stored.keys()]}
-    texts = []
+    old = json.dumps(old_form(json.loads(text)), indent=2) + "\n"
+    return Case(name, text, old, tensors, texts)
+
+
+def new_texts() -> Iterator[Text]:
+    """Yield the texts of a new family."""
     for length in LENGTHS:
         raw = np.random.Philox(key=length).random_raw(length)
         tokens = (raw % np.uint64(TINY["vocab_size"])).astype(np.int32)
-        places = sorted({*range(24), *range(24, length, 8), length - 1})
-        texts.append(Text(tokens, np.array(places, np.int32), np.empty((0, 0), np.float32)))
-    old = json.dumps(old_form(json.loads(text)), indent=2) + "\n"
-    return Case(name, text, old, tensors, tuple(texts))
+        places = sorted({*range(0, length, 8), length - 1})
+        yield Text(tokens, np.array(places, np.int32), np.empty((0, 0), np.float32))
 
 
 def write_cases(family: str, cases: Sequence[Case]) -> None:
@@ -170,8 +192,9 @@ def write(families: Sequence[str]) -> None:
 def add(family: str, file: Path) -> None:
     """Add models to a family's golden file, which need not exist."""
     cases = {case.name: case for case in (read_cases(family) if family in FAMILIES else ())}
+    texts = next(iter(cases.values())).texts if cases else tuple(new_texts())
     for name, settings in json.loads(file.read_text(encoding="utf-8")).items():
-        cases[name] = computed(new_case(family, name, settings))
+        cases[name] = computed(new_case(family, name, settings, texts))
     write_cases(family, [*cases.values()])
 
 

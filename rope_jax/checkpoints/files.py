@@ -37,7 +37,9 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 # Buffers that older versions saved with the weights. They follow from the config, and some are
 # masks of bytes or booleans.
 _LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
-OTHER_PARTS = re.compile(r"(?:model\.)?(vision_tower|vision_model|multi_modal_projector)\..*")
+OTHER_PARTS = re.compile(
+    r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|mm_projector)\..*"
+)
 """Names of the weights in other parts of a multimodal model, which are left out."""
 _OUTPUT = "lm_head.weight"
 _EMBEDDINGS = {"model.embed_tokens.weight", "transformer.word_embeddings.weight"}

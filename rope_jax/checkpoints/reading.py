@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from flax.traverse_util import unflatten_dict
 
-from rope_jax.checkpoints.families import FAMILIES, Family
+from rope_jax.checkpoints.families import FAMILIES, READ_AS, Family
 from rope_jax.checkpoints.keys import (
     KNOWN_TO,
     OTHER_NAMES,
@@ -21,7 +21,7 @@ from rope_jax.config.model import MAX_LAYERS, ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.hf.model_types import EVERY_FOURTH_UNROTATED, GLOBAL_LAYERS_UNROTATED
-from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES, positive_int
+from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES, TYPE_NAMES, positive_int
 from rope_jax.rope.layers import shortest_pattern
 
 _ROPE = ("rope_scaling", "rope_parameters")
@@ -67,7 +67,7 @@ def read_description(
     """
     try:
         given = text_part(without_keys(hf, ignored_keys))
-        family = _family(hf.get("model_type"), given)
+        family = _family(hf)
         given = family.upgrade(_renamed(given, family))
         for name, limit in _LIMITS.items():
             if given.get(name) is not None and (size := positive_int(given, name)) > limit:
@@ -109,19 +109,25 @@ def text_part(hf: dict[str, Any]) -> dict[str, Any]:
         ids = ("bos_token_id", "eos_token_id", "pad_token_id")
         of_all = (*ids, "tie_word_embeddings", "quantization_config", "auto_map")
         hf = {**inside, **{key: hf[key] for key in of_all if key in hf}}
-    if hf.get("model_type") == "kimi_k2":  # whose code is DeepSeek V3's
-        return hf | {"model_type": "deepseek_v3"}
-    return hf
+    name = hf.get("model_type")
+    if not isinstance(name, str) or (family := READ_AS.get(name)) is None:
+        return hf
+    kept = {
+        key: value for key, value in hf.items() if key not in ("architectures", "vision_config")
+    }
+    return kept | {"model_type": family.model_type}
 
 
-def _family(model_type: object, text: Mapping[str, Any]) -> Family:
-    """Return the family of a model_type. text: the config of the model's text part."""
-    if isinstance(model_type, str) and model_type in REFUSED:
-        raise ValueError(f"model_type: {model_type!r} {REFUSED[model_type]}")
-    inside = text.get("model_type")
-    family = FAMILIES.get(inside) if isinstance(inside, str) else None
-    if family is None or model_type not in (inside, *family.multimodal):
-        code = "; code that comes with a model is never run" if text.get("auto_map") else ""
+def _family(hf: Mapping[str, Any]) -> Family:
+    """Return the family of a config, or of that of its text part."""
+    model_type, inside = hf.get("model_type"), hf.get("text_config")
+    name = (inside if isinstance(inside, Mapping) else hf).get("model_type")
+    for kind in (model_type, name):
+        if isinstance(kind, str) and kind in REFUSED:
+            raise ValueError(f"model_type: {kind!r} {REFUSED[kind]}")
+    family = {**FAMILIES, **READ_AS}.get(name) if isinstance(name, str) else None
+    if family is None or model_type not in (name, *family.multimodal):
+        code = "; code that comes with a model is never run" if hf.get("auto_map") else ""
         raise ValueError(f"model_type: {model_type!r} is not one of {', '.join(FAMILIES)}{code}")
     return family
 
@@ -130,7 +136,8 @@ def _renamed(hf: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """Return a config with the names of the family's table for keys that may have another."""
     ours = {key.name for key in family.keys} | POSITION_KEYS
     names = OTHER_NAMES.get(family.model_type, {})
-    names = {b if a in ours else a: a if a in ours else b for a, b in names.items()}
+    names = {a if b in ours else b: b if b in ours else a for a, b in names.items()}
+    names = {key: name for key, name in names.items() if key not in ours or name not in hf}
     return {names.get(key, key): value for key, value in hf.items()}
 
 
@@ -141,7 +148,7 @@ def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -
     """
     kept = {}
     rope_type = rope.get("rope_type", rope.get("type")) or "default"
-    rope_type = "longrope" if rope_type == "su" else rope_type
+    rope_type = TYPE_NAMES.get(rope_type, rope_type)
     for key, value in rope.items():
         if isinstance(value, Mapping):
             kept[key] = _without_left_over(value, f"{where}.{key}", unread)
@@ -225,6 +232,10 @@ def _rope(
     }
     if (shortest := shortest_pattern(pattern)) != [{}]:
         rope["layer_pattern"] = shortest
+    if dual := hf.get("dual_chunk_attention_config"):  # Qwen's models for 1M tokens
+        chunk, local = (positive_int(dual, f"{name}_size") for name in ("chunk", "local"))
+        rope["map"] = {"type": "dual_chunk", "chunk": chunk, "local": local}
+        rope["train_length"] = positive_int(dual, LENGTH)
     longest = hf.get("max_position_embeddings")
     if longest is None:
         return rope, geometry.train_length

@@ -22,12 +22,14 @@ class Row(NamedTuple):
             of `layers`, which stands for every stack.
     groups: the outputs are ordered by group first, then by parameter. GPT-NeoX: one group per head.
     inputs_first: kernels are stored as here, their inputs before their outputs (gpt-oss's experts).
+    one_row: a vector is stored as a matrix of one row (ERNIE).
     """
 
     name: str
     paths: tuple[str, ...]
     groups: int = 1
     inputs_first: bool = False
+    one_row: bool = False
 
     def transposes(self, path: str) -> bool:
         """Whether the tensor holds the transpose of one of its parameters."""
@@ -35,7 +37,8 @@ class Row(NamedTuple):
 
     def stored_shape(self, path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of one of its parameters as the tensor has it."""
-        return (*shape[:-2], shape[-1], shape[-2]) if self.transposes(path) else shape
+        shape = (*shape[:-2], shape[-1], shape[-2]) if self.transposes(path) else shape
+        return (1, *shape) if self.one_row else shape
 
 
 class Tensor(NamedTuple):

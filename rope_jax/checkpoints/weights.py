@@ -110,8 +110,9 @@ def _put_into(sharding: jax.sharding.Sharding) -> Callable[..., Array]:
     """Return a jitted function that replaces a part of a stacked array in place."""
 
     def put(stacked: Array, part: Array, index: Int[Array, " axes"]) -> Array:
-        update = part.reshape((1,) * index.size + part.shape)
-        return jax.lax.dynamic_update_slice(stacked, update, (*index, *(0,) * part.ndim))
+        shape = stacked.shape[index.size :]
+        update = part.reshape((1,) * index.size + shape)
+        return jax.lax.dynamic_update_slice(stacked, update, (*index, *(0,) * len(shape)))
 
     return jax.jit(put, donate_argnums=0, out_shardings=sharding)
 

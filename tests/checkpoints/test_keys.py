@@ -12,7 +12,7 @@ from rope_jax.checkpoints.keys import OTHER_NAMES, POSITION_KEYS
 from rope_jax.checkpoints.reading import read_description, text_part
 from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError
-from tests.checkpoints.cases import FOLDER
+from tests.checkpoints.cases import FOLDER, read_cases
 from tests.checkpoints.folders import config_of, described, golden_case, says
 
 READ_BY_TRANSFORMERS: dict[str, dict[str, Any]] = json.loads(
@@ -245,3 +245,28 @@ def test_values_of_wrong_types_are_reported_or_have_no_effect(family: str) -> No
             said = str(error)
         assert said.startswith("config.json: "), change
         assert "\n" not in said, change
+
+
+def test_dual_chunk_attention_becomes_a_map_and_its_length_that_of_the_formulas() -> None:
+    """Qwen2.5-1M's config, with its values."""
+    sizes = {"chunk_size": 262144, "local_size": 8192}
+    dual = sizes | {"original_max_position_embeddings": 262144}
+    found = described("qwen2", dual_chunk_attention_config=dual, max_position_embeddings=1010000)
+    assert found.window == 1010000
+    assert found.rope["map"] == {"type": "dual_chunk", "chunk": 262144, "local": 8192}
+    config = config_of(found)
+    assert config.rope.map is not None
+    assert config.geometry.train_length == 262144
+
+
+def test_flat_configs_of_models_with_images() -> None:
+    """Those of transformers 4.45 have the text model's keys beside its other parts."""
+    (case,) = (case for case in read_cases("qwen2") if case.name == "qwen2_5_vl")
+    config = json.loads(case.old_config)
+    text = config.pop("text_config")
+    flat = {**text, **config, "architectures": ["Qwen2_5_VLForConditionalGeneration"]}
+    flat["rope_scaling"] = {"type": "mrope", "mrope_section": [2, 2, 2]}
+    found = read_description(flat, "config.json")
+    assert found.family.model_type == "qwen2"
+    assert found.rope["scaling"] == {"type": "none"}
+    assert found.model == read_description(json.loads(case.config), "config.json").model

@@ -1,8 +1,10 @@
 """The model families of transformers, by `model_type`: one table entry each."""
 
+from rope_jax.checkpoints.families import deepseek, qwen
 from rope_jax.checkpoints.families.base import REQUIRED, Family
 from rope_jax.checkpoints.families.cohere import COHERE
 from rope_jax.checkpoints.families.deepseek import DEEPSEEK, GLM
+from rope_jax.checkpoints.families.ernie import ERNIE
 from rope_jax.checkpoints.families.exaone import EXAONE
 from rope_jax.checkpoints.families.gemma import GEMMA
 from rope_jax.checkpoints.families.gpt_oss import GPT_OSS
@@ -14,11 +16,13 @@ from rope_jax.checkpoints.families.olmo import OLMO
 from rope_jax.checkpoints.families.phi import PHI
 from rope_jax.checkpoints.families.qwen import QWEN
 
-__all__ = ["FAMILIES", "REQUIRED", "Family"]
+__all__ = ["FAMILIES", "READ_AS", "REQUIRED", "Family"]
 
 _LINEAGES = (
-    *(LLAMA, MISTRAL, QWEN, PHI, GEMMA, OLMO, GRANITE, GLM, LIKE_LLAMA, EXAONE, DEEPSEEK),
+    *(LLAMA, MISTRAL, QWEN, PHI, GEMMA, OLMO, GRANITE, GLM, LIKE_LLAMA, ERNIE, EXAONE, DEEPSEEK),
     *(COHERE, NEOX, GPT_OSS),
 )
 FAMILIES = {family.model_type: family for lineage in _LINEAGES for family in lineage}
 """By model_type, in the order in which an export tries them."""
+READ_AS: dict[str, Family] = {**deepseek.READ_AS, **qwen.READ_AS}
+"""Families of model types whose code, for texts, is that of another: by these, an export's too."""

@@ -8,7 +8,7 @@ for all. Read from the configuration_*.py and modeling_*.py of transformers 5.24
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from rope_jax.checkpoints.tensors import Row
@@ -25,10 +25,13 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 class Form(NamedTuple):
-    """How a key writes a value: `read` returns ours, or raises ValueError, and `written` theirs."""
+    """How a key writes a value: `read` returns ours, or raises ValueError, and `written` theirs.
 
-    read: Callable[[Any], Any]
-    written: Callable[[Any], Any]
+    Both are also given the other keys of config.json or fields of the model.
+    """
+
+    read: Callable[[Any, Mapping[str, Any]], Any]
+    written: Callable[[Any, Mapping[str, Any]], Any]
 
 
 class Key(NamedTuple):
@@ -40,7 +43,8 @@ class Key(NamedTuple):
     values:  what each of its values, of which there are no others, means: a tuple has one value for
              each field, anything else is that of all fields. None: all fields have the key's value.
     form:    how the key writes the value that all fields have; None: as it is.
-    times:   the field is the key's value times that of this key; both are whole numbers.
+    times:   the field is the key's value times that of this key; both are whole numbers, and 0 is
+             no such field.
     """
 
     name: str
@@ -60,28 +64,29 @@ class Key(NamedTuple):
                 self.name: value,
                 self.times.name: config.get(self.times.name, self.times.default),
             }
-            value = math.prod(positive_int(factors, name) for name in factors)
-        fields = zip(self.fields, self._of_fields(value), strict=True)
+            product = math.prod(positive_int(factors, name) for name in factors if value)
+            value = product if value else None
+        fields = zip(self.fields, self._of_fields(value, config), strict=True)
         return {name: value for name, value in fields if value is not ANY}
 
     def written(self, model: Mapping[str, Any]) -> Any:
         """Return the key's value, given all fields of a model. ValueError: no value means these."""
         wanted = tuple(model[name] for name in self.fields)
         if self.form is not None:
-            value = self.form.written(wanted[0])
-            self._of_fields(value)  # it has to be readable
+            value = self.form.written(wanted[0], model)
+            self._of_fields(value, model)  # it has to be readable
             return value
         for value in wanted[:1] if self.values is None else self.values:
-            meant = self._of_fields(value)
+            meant = self._of_fields(value, model)
             if all(a == b or a is ANY for a, b in zip(meant, wanted, strict=True)):
                 if self.times is None:
                     return value
-                if value and value % (factor := model[self.times.fields[0]]) == 0:
-                    return value // factor
+                if (value or 0) % (factor := model[self.times.fields[0]]) == 0:
+                    return (value or 0) // factor
         pairs = zip(self.fields, wanted, strict=True)
         raise ValueError(f"no {' and '.join(f'{field} {value}' for field, value in pairs)}")
 
-    def _of_fields(self, value: Any) -> tuple[Any, ...]:
+    def _of_fields(self, value: Any, others: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return what a value of the key means. ValueError: it is none of its values."""
         if self.values is not None:
             known = [x for x in self.values if type(x) is type(value) and x == value]
@@ -91,7 +96,7 @@ class Key(NamedTuple):
             value = self.values[known[0]]
         elif self.form is not None:
             try:
-                value = self.form.read(value)
+                value = self.form.read(value, others)
             except ValueError as error:
                 raise ValueError(f"{self.name}: {error}") from None
         return value if isinstance(value, tuple) else (value,) * len(self.fields)
@@ -283,6 +288,40 @@ class Family:
         return (*llama_rows(self.fused, self.outside, groups), *self.more_rows)
 
 
+def required(keys: Sequence[Key], **defaults: Any) -> tuple[Key, ...]:
+    """Return keys with these defaults; a config has to state all other numbers."""
+    return tuple(
+        key._replace(default=defaults.get(key.name, REQUIRED))
+        if key.name in defaults or (type(key.default) in (int, float) and not key.values)
+        else key
+        for key in keys
+    )
+
+
+def like(
+    family: Family,
+    model_type: str,
+    architecture: str,
+    *keys: Key,
+    without: Collection[str] = (),
+    names: Mapping[str, str] = {},
+    key_defaults: Mapping[str, Any] = {},
+    **changes: Any,
+) -> Family:
+    """Return a family whose code is another's but for some keys and other changes.
+
+    keys: in addition. without: the keys that it lacks. names: its own for some of those that it
+    has. key_defaults: see `required`.
+    """
+    kept = [
+        key._replace(name=names.get(key.name, key.name))
+        for key in required(family.keys, **key_defaults)
+        if key.name not in without
+    ]
+    same = {"model_type": model_type, "architecture": architecture, "multimodal": ()}
+    return replace(family, keys=(*kept, *keys), **same | changes)
+
+
 ACTIVATIONS = {
     **dict.fromkeys(("silu", "swish"), "silu"),
     **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
@@ -307,6 +346,25 @@ def every(period: int, *, from_config: bool = False) -> IsLocal:
     return is_local
 
 
+def dense_layers(numbers: Collection[int]) -> int | list[int]:
+    """Return the field `dense_layers`: how many first ones these layers are, or their numbers."""
+    count = len(numbers)
+    return count if {*numbers} == {*range(count)} else sorted(numbers)
+
+
+def numbers_of(dense: int | Sequence[int]) -> list[int]:
+    """Return the numbers of layers without experts: the inverse of `dense_layers`."""
+    return [*range(dense)] if isinstance(dense, int) else [*dense]
+
+
+def _first_layers(dense: int | Sequence[int], _: Mapping[str, Any]) -> int:
+    if not isinstance(dense, int):
+        raise ValueError(f"no dense_layers {dense}, only first ones")
+    return dense
+
+
+FIRST_LAYERS = Form(lambda count, _: count, _first_layers)
+"""How many first layers have no experts, where no others may lack them."""
 SIZES = tuple(
     Key(name, (name,))
     for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
@@ -373,6 +431,16 @@ def mlp_modules(theirs: str, ours: str) -> dict[str, list[str]]:
     return {
         f"{theirs}.{part}": [f"{ours}.{part}"] for part in ("gate_proj", "up_proj", "down_proj")
     }
+
+
+def experts_in_one(theirs: str) -> tuple[Row, ...]:
+    """Return the rows of experts that are one tensor, with inputs before outputs."""
+    name, ours = f"model.layers.{{}}.{theirs}.experts.", "layers/mlp/experts/"
+    gate_up = f"{ours}gate_proj/kernel", f"{ours}up_proj/kernel"
+    return (
+        Row(f"{name}gate_up_proj", gate_up, inputs_first=True),
+        Row(f"{name}down_proj", (f"{ours}down_proj/kernel",), inputs_first=True),
+    )
 
 
 def both_norms(after_attention: str, after_mlp: str) -> dict[str, list[str]]:

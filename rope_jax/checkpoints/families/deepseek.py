@@ -1,10 +1,13 @@
 """DeepSeek: latent attention, and experts that are chosen in groups; GLM, which has them too."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     ANY,
     EXPERTS,
+    FIRST_LAYERS,
     GATE_UP,
     REQUIRED,
     ROUTED,
@@ -14,8 +17,12 @@ from rope_jax.checkpoints.families.base import (
     LocalWindows,
     block_keys,
     both_norms,
+    dense_layers,
+    like,
     llama_keys,
     mlp_modules,
+    numbers_of,
+    required,
 )
 from rope_jax.checkpoints.families.qwen import upper_layers
 from rope_jax.checkpoints.tensors import Row
@@ -31,9 +38,9 @@ def _expert_keys(
 ) -> tuple[Key, ...]:
     """Return the keys about experts in DeepSeek's names. dense: first layers without experts."""
     of_experts = Key("moe_intermediate_size", ("feed_forward.moe_intermediate_size",), width)
-    one = Form(lambda value: 1 if value is None else value, lambda value: value)
+    one = Form(lambda value, _: 1 if value is None else value, lambda value, _: value)
     return (
-        Key("first_k_dense_replace", ("dense_layers",), dense),
+        Key("first_k_dense_replace", ("dense_layers",), dense, form=FIRST_LAYERS),
         Key("n_routed_experts", ("feed_forward.num_experts",), experts),
         Key("num_experts_per_tok", ("feed_forward.num_experts_per_tok",), chosen),
         of_experts,
@@ -44,41 +51,94 @@ def _expert_keys(
     )  # fmt: skip
 
 
-def _latent_keys(**of_experts: Any) -> tuple[Key, ...]:
-    """Return the keys of latent attention and of experts."""
-    return (
-        *llama_keys(attention_bias=False, without=("head_dim",)),
-        *block_keys("self_attention", q_lora_rank=1536, kv_lora_rank=512),
-        *block_keys("self_attention", qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
-        Key("moe_layer_freq", (), 1, {1: ()}),
-        *_expert_keys(**of_experts),
-    )
-
-
-_EXPERTS = ROUTED | mlp_modules("mlp.shared_experts", "mlp.shared_expert")
-_CHOICE_BIAS = Row(
-    "model.layers.{}.mlp.gate.e_score_correction_bias", ("layers/mlp/router/choice_bias",)
+_LATENT_KEYS = (
+    *llama_keys(attention_bias=False, without=("head_dim",)),
+    *block_keys("self_attention", q_lora_rank=1536, kv_lora_rank=512),
+    *block_keys("self_attention", qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
 )
-_CHOSEN_IN_GROUPS = {
+_EVERY_LAYER = Key("moe_layer_freq", (), 1, {1: ()})
+
+
+def _dense(types: list[str] | None, config: Mapping[str, Any]) -> object:
+    if types is None:
+        return config.get("first_k_dense_replace", 1)
+    return dense_layers([layer for layer, kind in enumerate(types) if kind == "dense"])
+
+
+def _types(dense: int | Sequence[int], model: Mapping[str, Any]) -> list[str]:
+    of_layers, numbers = range(model["num_hidden_layers"]), numbers_of(dense)
+    return ["dense" if layer in numbers else "sparse" for layer in of_layers]
+
+
+LAYER_TYPES = Key("mlp_layer_types", ("dense_layers",), None, form=Form(_dense, _types))
+"""The layers without experts, in place of their number."""
+_INTERLEAVED = Key("rope_interleave", (), True, {True: ()})
+SHARED_EXPERTS = ROUTED | mlp_modules("mlp.shared_experts", "mlp.shared_expert")
+
+
+def choice_bias(theirs: str = "mlp.gate.e_score_correction_bias") -> Row:
+    """Return the row of the biases by which experts are chosen."""
+    return Row(f"model.layers.{{}}.{theirs}", ("layers/mlp/router/choice_bias",))
+
+
+CHOSEN_WITH_BIAS = {
     **EXPERTS,
     "feed_forward.scores": "sigmoid",
     "feed_forward.choice_bias": True,
-    "feed_forward.group_score": "best_two",
 }
+CHOSEN_IN_GROUPS = CHOSEN_WITH_BIAS | {"feed_forward.group_score": "best_two"}
+NUM_EXPERTS = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+"""Names of keys in other families."""
 _LATENT = {
-    **_EXPERTS,
     **{
         f"self_attn.{name}": [f"self_attn.{name}"]
         for name in ("q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_layernorm", "kv_b_proj")
     },
     "self_attn.kv_a_proj_with_mqa": ["self_attn.kv_a_proj"],
 }
+_V3 = Family(
+    "deepseek_v3",
+    "DeepseekV3ForCausalLM",
+    (
+        *_LATENT_KEYS,
+        _EVERY_LAYER,
+        *_expert_keys(dense=3, experts=256, chosen=8, width=2048, shared=1, groups=8),
+        *block_keys("feed_forward", routed_scaling_factor=2.5, norm_topk_prob=True),
+        Key("scoring_func", ("feed_forward.scores",), "sigmoid", {"sigmoid": "sigmoid"}),
+        Key("topk_method", (), "noaux_tc", {"noaux_tc": ()}),
+        _INTERLEAVED,
+    ),
+    fused=SHARED_EXPERTS | _LATENT,
+    more_rows=(choice_bias(),),
+    fixed=CHOSEN_IN_GROUPS | {"self_attention.type": "latent"},
+    layout="interleaved",
+    multimodal=("kimi_k25",),
+)
+DOTS1 = Family(
+    "dots1",
+    "Dots1ForCausalLM",
+    (
+        *llama_keys(heads=32, kv_heads=32, attention_bias=False),
+        *_expert_keys(0, REQUIRED, REQUIRED, width=1408, shared=REQUIRED, groups=1),
+        *block_keys("feed_forward", routed_scaling_factor=1.0, norm_topk_prob=False),
+    ),
+    fused=SHARED_EXPERTS,
+    more_rows=(choice_bias(),),
+    fixed=CHOSEN_IN_GROUPS | {"qk_norm": True},
+    windows=LocalWindows(
+        default=4096, is_local=lambda config, count: upper_layers(config, count, first=62)
+    ),
+)
+"""Also of others with experts chosen in this way."""
 DEEPSEEK = (
-    Family(
-        "deepseek_v2",
-        "DeepseekV2ForCausalLM",
-        (
-            *_latent_keys(dense=0, experts=64, chosen=REQUIRED, width=1407, shared=2, groups=None),
+    replace(
+        _V3,
+        model_type="deepseek_v2",
+        architecture="DeepseekV2ForCausalLM",
+        keys=(
+            *_LATENT_KEYS,
+            _EVERY_LAYER,
+            *_expert_keys(0, experts=64, chosen=REQUIRED, width=1407, shared=2, groups=None),
             Key("mlp_bias", ("mlp_bias",), False),
             *block_keys("feed_forward", routed_scaling_factor=1.0),
             # transformers' code never divides by their sum
@@ -87,46 +147,46 @@ DEEPSEEK = (
             Key("topk_method", ("feed_forward.n_group", "feed_forward.topk_group"), "greedy",
                 {"greedy": (1, 1), "group_limited_greedy": (ANY, ANY)}),
         ),
-        fused=_LATENT,
-        more_rows=(_CHOICE_BIAS,),
         fixed=EXPERTS | {"self_attention.type": "latent"},
-        layout="interleaved",
+        multimodal=(),
+    ),
+    _V3,
+    like(
+        _V3,
+        "glm4_moe_lite",
+        "Glm4MoeLiteForCausalLM",
+        LAYER_TYPES,
+        without=("first_k_dense_replace",),
+        key_defaults={"q_lora_rank": 768},
     ),
     Family(
-        "deepseek_v3",
-        "DeepseekV3ForCausalLM",
-        (
-            *_latent_keys(dense=3, experts=256, chosen=8, width=2048, shared=1, groups=8),
-            *block_keys("feed_forward", routed_scaling_factor=2.5, norm_topk_prob=True),
-            Key("scoring_func", ("feed_forward.scores",), "sigmoid", {"sigmoid": "sigmoid"}),
-            Key("topk_method", (), "noaux_tc", {"noaux_tc": ()}),
-            Key("rope_interleave", (), True, {True: ()}),
-        ),
+        "youtu",
+        "YoutuForCausalLM",
+        (*required(_LATENT_KEYS, q_lora_rank=1536, tie_word_embeddings=True), _INTERLEAVED),
         fused=_LATENT,
-        more_rows=(_CHOICE_BIAS,),
-        fixed=_CHOSEN_IN_GROUPS | {"self_attention.type": "latent"},
+        fixed={"self_attention.type": "latent"},
         layout="interleaved",
-        multimodal=("kimi_k2",),
     ),
-    Family(
-        "dots1",
-        "Dots1ForCausalLM",
-        (
-            *llama_keys(heads=32, kv_heads=32, attention_bias=False),
-            *_expert_keys(0, REQUIRED, REQUIRED, width=1408, shared=REQUIRED, groups=1),
-            *block_keys("feed_forward", routed_scaling_factor=1.0, norm_topk_prob=False),
-        ),
-        fused=_EXPERTS,
-        more_rows=(_CHOICE_BIAS,),
-        fixed=_CHOSEN_IN_GROUPS | {"qk_norm": True},
-        windows=LocalWindows(
-            default=4096, is_local=lambda config, count: upper_layers(config, count, first=62)
-        ),
-    ),
+    DOTS1,
 )  # fmt: skip
 _GLM_KEYS = (
     *llama_keys(kv_heads=2, head_dim=128, eps=1.5625e-7),
     Key("attention_bias", ("qkv_bias",), True),
+)
+_GLM4_MOE = Family(
+    "glm4_moe",
+    "Glm4MoeForCausalLM",
+    (
+        *llama_keys(heads=96, kv_heads=8, eps=1e-5),
+        Key("attention_bias", ("qkv_bias",), False),
+        Key("use_qk_norm", ("qk_norm",), False),
+        *_expert_keys(dense=1, experts=128, chosen=8, width=1408, shared=1, groups=1),
+        *block_keys("feed_forward", routed_scaling_factor=1.0, norm_topk_prob=True),
+    ),
+    fused=SHARED_EXPERTS,
+    more_rows=(choice_bias(),),
+    fixed=CHOSEN_IN_GROUPS,
+    defaults={"partial_rotary_factor": 0.5},
 )
 GLM = (
     Family(
@@ -146,19 +206,13 @@ GLM = (
         defaults={"partial_rotary_factor": 0.5},
         layout="interleaved",
     ),
-    Family(
-        "glm4_moe",
-        "Glm4MoeForCausalLM",
-        (
-            *llama_keys(heads=96, kv_heads=8, eps=1e-5),
-            Key("attention_bias", ("qkv_bias",), False),
-            Key("use_qk_norm", ("qk_norm",), False),
-            *_expert_keys(dense=1, experts=128, chosen=8, width=1408, shared=1, groups=1),
-            *block_keys("feed_forward", routed_scaling_factor=1.0, norm_topk_prob=True),
-        ),
-        fused=_EXPERTS,
-        more_rows=(_CHOICE_BIAS,),
-        fixed=_CHOSEN_IN_GROUPS,
-        defaults={"partial_rotary_factor": 0.5},
+    _GLM4_MOE,
+    like(
+        _GLM4_MOE,
+        "solar_open",
+        "SolarOpenForCausalLM",
+        without=("intermediate_size", "first_k_dense_replace", "use_qk_norm"),
+        defaults={},
     ),
 )
+READ_AS = {"kimi_k2": _V3}

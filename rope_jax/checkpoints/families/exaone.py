@@ -7,8 +7,10 @@ from rope_jax.checkpoints.families.base import (
     Family,
     LocalWindows,
     every,
+    like,
     llama_keys,
 )
+from rope_jax.checkpoints.families.deepseek import DOTS1, LAYER_TYPES, NUM_EXPERTS, choice_bias
 
 
 def _pattern_of_letters(config: dict[str, Any]) -> dict[str, Any]:
@@ -43,6 +45,18 @@ EXAONE = (
         "Exaone4ForCausalLM",
         llama_keys(kv_heads=32, eps=1e-5),
         fixed={"norm_placement": "after", "qk_norm": True},
+        windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
+        upgrade=_pattern_of_letters,
+    ),
+    like(
+        DOTS1,
+        "exaone_moe",
+        "ExaoneMoeForCausalLM",
+        LAYER_TYPES,
+        without=("attention_bias", "first_k_dense_replace"),
+        names=NUM_EXPERTS,
+        key_defaults={"norm_topk_prob": True},
+        more_rows=(choice_bias("mlp.e_score_correction_bias"),),
         windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
         upgrade=_pattern_of_letters,
     ),

@@ -1,5 +1,6 @@
 """Granite, and HyperCLOVA X, which has its multipliers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
@@ -18,12 +19,12 @@ from rope_jax.checkpoints.families.base import (
 def _power_of(exponent: int) -> Form:
     """Return the form in which our value is that of the key, a number above 0, to some power."""
 
-    def read(value: object) -> float | None:
+    def read(value: object, _: Mapping[str, Any]) -> float | None:
         if value is not None and not (isinstance(value, int | float) and 1e-99 < value < 1e99):
             raise ValueError(f"should be a number above 0, not {value!r}")
         return None if value is None else float(value) ** exponent
 
-    def written(value: object) -> object:
+    def written(value: object, _: Mapping[str, Any]) -> object:
         return float(value) ** (1 / exponent) if isinstance(value, int | float) else value
 
     return Form(read, written)

@@ -1,19 +1,23 @@
 """Llama, and what others built like it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
     SLIDING,
     Family,
+    Form,
     Key,
     LocalWindows,
+    dense_layers,
     expert_keys,
+    experts_in_one,
     llama_keys,
     mlp_modules,
+    numbers_of,
+    required,
 )
-from rope_jax.checkpoints.tensors import Row
 
 
 def _rotated_layers(config: Mapping[str, Any], count: int) -> list[bool]:
@@ -28,21 +32,27 @@ def _unrotated_layers(config: Mapping[str, Any], count: int) -> list[bool]:
     return [not rotated for rotated in _rotated_layers(config, count)]
 
 
-def _all_experts(config: dict[str, Any]) -> dict[str, Any]:
-    """Llama 4: the layers with experts have to be all of them."""
-    layers, every = config.pop("moe_layers", None), config.pop("interleave_moe_layer_step", 1)
-    if layers is None:
-        key, value, is_right = "interleave_moe_layer_step", every, every == 1
-    else:
-        key, value = "moe_layers", layers
-        is_all = isinstance(layers, list) and layers == [*range(len(layers))]
-        is_right = is_all and len(layers) == config.get("num_hidden_layers")
-    if not is_right:
-        raise ValueError(
-            f"{key}: {value!r} leaves layers without experts between those with them, "
-            "which the decoder here does not have"
-        )
-    return config
+def _all_but_every(step: int, config: Mapping[str, Any]) -> int | list[int]:
+    """Llama 4: the layers without experts, which one of every `step` layers has."""
+    return dense_layers([n for n in range(config.get("num_hidden_layers", 0)) if (n + 1) % step])
+
+
+def _step(dense: int | Sequence[int], model: Mapping[str, Any]) -> int:
+    step = 1 + min({*range(model["num_hidden_layers"])} - {*numbers_of(dense)})
+    if numbers_of(_all_but_every(step, model)) != numbers_of(dense):
+        raise ValueError(f"no dense_layers {dense}, only all but every {step}")
+    return step
+
+
+def _steps(config: dict[str, Any]) -> dict[str, Any]:
+    """Llama 4: the layers with experts may be listed, and follow at equal steps."""
+    listed = config.pop("moe_layers", None)
+    if not listed:
+        return config
+    step, count = listed[0] + 1, config.get("num_hidden_layers", 0)
+    if listed != [*range(step - 1, count, step)]:
+        raise ValueError(f"moe_layers: {listed} are not every {step} of the layers")
+    return config | {"interleave_moe_layer_step": step}
 
 
 def _types_go_first(config: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +62,7 @@ def _types_go_first(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"use_sliding_window": True} if is_listed else config
 
 
-_LLAMA4_EXPERTS, _EXPERTS = "model.layers.{}.feed_forward.experts.", "layers/mlp/experts/"
+_WIDTHS = tuple(f"feed_forward.{name}_intermediate_size" for name in ("moe", "shared_expert"))
 LLAMA = (
     Family("llama", "LlamaForCausalLM", llama_keys(attention_bias=False, mlp_bias=False)),
     Family(
@@ -67,25 +77,23 @@ LLAMA = (
                 attention_bias=False,
                 without=("intermediate_size",),
             ),
+            Key("intermediate_size", _WIDTHS),
+            Key("intermediate_size_mlp", ("intermediate_size",), 16384),
             Key(
-                "intermediate_size",
-                ("intermediate_size", "feed_forward.shared_expert_intermediate_size"),
+                "interleave_moe_layer_step",
+                ("dense_layers",),
+                1,
+                form=Form(_all_but_every, _step),
             ),
             *expert_keys("num_local_experts", 16, 1),
             Key("use_qk_norm", ("qk_norm",), True, {True: "rotated", False: False}),
         ),
         fused={
             "feed_forward.router": ["mlp.router"],
+            **mlp_modules("feed_forward", "mlp"),
             **mlp_modules("feed_forward.shared_expert", "mlp.shared_expert"),
         },
-        more_rows=(
-            Row(
-                f"{_LLAMA4_EXPERTS}gate_up_proj",
-                (f"{_EXPERTS}gate_proj/kernel", f"{_EXPERTS}up_proj/kernel"),
-                inputs_first=True,
-            ),
-            Row(f"{_LLAMA4_EXPERTS}down_proj", (f"{_EXPERTS}down_proj/kernel",), inputs_first=True),
-        ),
+        more_rows=experts_in_one("feed_forward"),
         fixed={
             **EXPERTS,
             "feed_forward.scores": "sigmoid",
@@ -94,11 +102,19 @@ LLAMA = (
         },
         windows=LocalWindows(default=8192, is_local=_rotated_layers, chunked=True),
         layout="interleaved",
-        upgrade=_all_experts,
+        upgrade=_steps,
         multimodal=("llama4",),
     ),
 )
 LIKE_LLAMA = (
+    Family(
+        "cwm",
+        "CwmForCausalLM",
+        required(llama_keys(mlp_bias=False)),
+        windows=LocalWindows(
+            default=8192, is_local=lambda _, count: [layer % 4 != 0 for layer in range(count)]
+        ),
+    ),
     Family(
         "smollm3",
         "SmolLM3ForCausalLM",
@@ -122,15 +138,6 @@ LIKE_LLAMA = (
             activation=("hidden_act", "relu2"), eps=1e-5, attention_bias=False, mlp_bias=False
         ),
         fixed={"gated_mlp": False},
-    ),
-    Family(
-        "ernie4_5",
-        "Ernie4_5ForCausalLM",
-        (
-            *llama_keys(kv_heads=2, head_dim=128, eps=1e-5, tied=True),
-            Key("use_bias", ("qkv_bias", "o_bias", "mlp_bias"), False),
-        ),
-        layout="interleaved",
     ),
     Family(
         "helium",

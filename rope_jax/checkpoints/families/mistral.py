@@ -1,4 +1,6 @@
-"""Mistral and Mixtral."""
+"""Mistral and Mixtral, and MiniMax, which has its tensors."""
+
+from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
@@ -6,9 +8,32 @@ from rope_jax.checkpoints.families.base import (
     LocalWindows,
     every_layer,
     expert_keys,
+    like,
     llama_keys,
 )
+from rope_jax.checkpoints.families.deepseek import CHOSEN_WITH_BIAS, choice_bias
 
+
+def _rotary_share(config: dict[str, Any]) -> dict[str, Any]:
+    """MiniMax M2: rotary_dim of a head are rotated, unless a share of it is given."""
+    if not config.get("rotary_dim"):
+        return config
+    return {"partial_rotary_factor": config["rotary_dim"] / config.get("head_dim", 128)} | config
+
+
+_MIXTRAL = Family(
+    "mixtral",
+    "MixtralForCausalLM",
+    (*llama_keys(kv_heads=8, eps=1e-5), *expert_keys("num_local_experts", 8, 2)),
+    fused={
+        "block_sparse_moe.gate": ["mlp.router"],
+        "block_sparse_moe.experts.{}.w1": ["mlp.experts.gate_proj"],
+        "block_sparse_moe.experts.{}.w3": ["mlp.experts.up_proj"],
+        "block_sparse_moe.experts.{}.w2": ["mlp.experts.down_proj"],
+    },
+    fixed=EXPERTS,
+    windows=LocalWindows(),
+)
 MISTRAL = (
     Family(
         "mistral",
@@ -38,17 +63,14 @@ MISTRAL = (
         rope_types=("yarn",),
         multimodal=("mistral3",),
     ),
-    Family(
-        "mixtral",
-        "MixtralForCausalLM",
-        (*llama_keys(kv_heads=8, eps=1e-5), *expert_keys("num_local_experts", 8, 2)),
-        fused={
-            "block_sparse_moe.gate": ["mlp.router"],
-            "block_sparse_moe.experts.{}.w1": ["mlp.experts.gate_proj"],
-            "block_sparse_moe.experts.{}.w3": ["mlp.experts.up_proj"],
-            "block_sparse_moe.experts.{}.w2": ["mlp.experts.down_proj"],
-        },
-        fixed=EXPERTS,
-        windows=LocalWindows(),
+    _MIXTRAL,
+    like(
+        _MIXTRAL,
+        "minimax_m2",
+        "MiniMaxM2ForCausalLM",
+        more_rows=(choice_bias("block_sparse_moe.e_score_correction_bias"),),
+        fixed=CHOSEN_WITH_BIAS | {"qk_norm": "all_heads"},
+        windows=LocalWindows(exist=False),
+        upgrade=_rotary_share,
     ),
 )

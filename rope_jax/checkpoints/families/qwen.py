@@ -1,6 +1,7 @@
 """Qwen."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
@@ -11,9 +12,13 @@ from rope_jax.checkpoints.families.base import (
     Key,
     LocalWindows,
     block_keys,
+    dense_layers,
     expert_keys,
+    experts_in_one,
     llama_keys,
     mlp_modules,
+    numbers_of,
+    required,
 )
 
 
@@ -29,12 +34,12 @@ def _lower_layers(config: Mapping[str, Any], count: int) -> list[bool]:
     return [layer % 2 == 0 and layer < last for layer in range(count)]
 
 
-def _count(numbers: object) -> int:
-    """Return how many layers are listed. ValueError: they are not the first ones."""
-    numbers = [] if numbers is None else numbers
-    if not isinstance(numbers, list) or numbers != [*range(len(numbers))]:
-        raise ValueError(f"{numbers!r} are not the first layers")
-    return len(numbers)
+def _dense(config: dict[str, Any]) -> dict[str, Any]:
+    """List the layers without experts; where others have them, only every few do."""
+    step, count = config.get("decoder_sparse_step", 1), config.get("num_hidden_layers", 0)
+    listed = [*(config.get("mlp_only_layers") or [])]
+    listed += [layer for layer in range(count) if (layer + 1) % step and layer not in listed]
+    return config | {"mlp_only_layers": sorted(listed), "decoder_sparse_step": 1}
 
 
 def _expert_keys(experts: int, chosen: int, width: int) -> tuple[Key, ...]:
@@ -42,7 +47,12 @@ def _expert_keys(experts: int, chosen: int, width: int) -> tuple[Key, ...]:
         *expert_keys("num_experts", experts, chosen),
         Key("moe_intermediate_size", ("feed_forward.moe_intermediate_size",), width),
         Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), False),
-        Key("mlp_only_layers", ("dense_layers",), None, form=Form(_count, lambda n: [*range(n)])),
+        Key(
+            "mlp_only_layers",
+            ("dense_layers",),
+            (),
+            form=Form(lambda layers, _: dense_layers(layers), lambda dense, _: numbers_of(dense)),
+        ),
         Key("decoder_sparse_step", (), 1, {1: ()}),
     )
 
@@ -74,6 +84,7 @@ QWEN = (
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"qk_norm": True},
         windows=LocalWindows(default=4096, switch=True),
+        upgrade=_dense,
     ),
     Family(
         "qwen2_moe",
@@ -87,5 +98,26 @@ QWEN = (
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"feed_forward.shared_expert_gate": True},
         windows=LocalWindows(default=4096, is_local=_lower_layers, switch=True),
+        upgrade=_dense,
     ),
 )
+_QWEN3, _QWEN2, _QWEN3_MOE, _ = QWEN
+_QWEN2_VL = replace(
+    _QWEN2,
+    keys=llama_keys(kv_heads=8, eps=1e-5),
+    defaults={"rope_theta": 1_000_000.0},
+    multimodal=("qwen2_vl", "qwen2_5_vl"),
+)
+READ_AS = {
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), _QWEN2_VL),
+    "qwen3_vl_text": replace(_QWEN3, defaults={"rope_theta": 500_000.0}, multimodal=("qwen3_vl",)),
+    "qwen3_vl_moe_text": replace(
+        _QWEN3_MOE,
+        keys=tuple(key for key in required(_QWEN3_MOE.keys) if key.name != "norm_topk_prob"),
+        fused={"mlp.gate": ["mlp.router"]},
+        more_rows=experts_in_one("mlp"),
+        defaults={"rope_theta": 500_000.0},
+        multimodal=("qwen3_vl_moe",),
+    ),
+}
+"""The text parts of models that read images, too, where positions are in three dimensions."""

@@ -3,13 +3,16 @@
 DEFAULT_BASES = {
     model_type: base
     for base, model_types in (
-        (10_000.0, ("cohere2", "deepseek_v2", "deepseek_v3", "falcon", "gemma", "gemma2", "granite",
-                    "llama", "mistral", "nemotron", "olmo", "olmo2", "persimmon", "phi", "phi3",
-                    "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "stablelm", "starcoder2")),
+        (10_000.0, ("cohere2", "deepseek_v2", "deepseek_v3", "exaone_moe", "falcon", "gemma",
+                    "gemma2", "glm4_moe_lite", "granite", "hunyuan_v1_dense",
+                    "hunyuan_v1_moe", "llama", "mistral", "nanochat", "nemotron",
+                    "olmo", "olmo2", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3",
+                    "qwen3_moe", "stablelm", "starcoder2", "youtu")),
         (150_000.0, ("gpt_oss",)),
-        (500_000.0, ("cohere", "exaone", "llama4_text")),
-        (1_000_000.0, ("mixtral",)),
+        (500_000.0, ("cohere", "ernie4_5_moe", "exaone", "flex_olmo", "llama4_text")),
+        (1_000_000.0, ("mixtral", "phimoe", "solar_open")),
         (2_000_000.0, ("smollm3",)),
+        (5_000_000.0, ("minimax_m2",)),
     )
     for model_type in model_types
 }  # fmt: skip
@@ -38,7 +41,10 @@ ROTATES_PART = {
 }
 """Types that rotate part of the head even if their config does not say so."""
 
-MAY_ROTATE_PART = ROTATES_PART | {"glm4v_text", "gpt_neox_japanese", "phi3", "phi4_multimodal"}
+MAY_ROTATE_PART = ROTATES_PART | {
+    *("glm4_moe_lite", "glm4v_text", "gpt_neox_japanese", "minimax_m2", "phi3", "phi4_multimodal"),
+    *("solar_open",),
+}
 """Types that rotate part of the head if their config says so, also unscaled."""
 
 ROTATES_WHOLE = (
@@ -61,5 +67,5 @@ UNROTATED_QUERIES_SCALED = {"llama4", "llama4_text"}
 QUERIES_SCALED = {"ministral3", "mistral4"}
 """Types whose code reads llama_4_scaling_beta."""
 
-SOFTMAX_SCALED = {"deepseek_v2", "deepseek_v3"}
+SOFTMAX_SCALED = {*("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu")}
 """Types whose logits are multiplied by `softmax_scale`."""

@@ -54,6 +54,10 @@ ROPE_TYPES = {
     "llama3": RopeType("llama3", ("factor", "low_freq_factor", "high_freq_factor"), (LENGTH,)),
     "proportional": RopeType("p_rope", optional=("factor",)),
 }
+TYPE_NAMES = {"su": "longrope", "mrope": "default"}
+"""Rope types by other names."""
+# Which pairs rotate by which of three positions: in a text these are equal (Qwen-VL).
+_MROPE = ("mrope_section", "mrope_interleaved")
 # Keys of which one of our settings is made under another name.
 _THEIR_NAMES = {"beta": "llama_4_scaling_beta", "p": "partial_rotary_factor", "s": "mscale_all_dim"}
 # Version 4 keeps these outside of rope_scaling, version 5 inside of rope_parameters.
@@ -181,7 +185,7 @@ def read_part(
     rope = {key: value for key, value in rope.items() if value is not None}
     rope_type = _type(config, rope, where)
     _, required, optional = ROPE_TYPES[rope_type]
-    known = ("rope_type", "type", *_IN_EITHER_PLACE, *required, *optional)
+    known = ("rope_type", "type", *_IN_EITHER_PLACE, *required, *optional, *_MROPE)
     if unknown := [key for key in rope if key not in known]:
         raise ValueError(
             f"{unknown[0]}: is not used in {where} of type {rope_type}; they may have "
@@ -243,7 +247,7 @@ def parse_theirs(settings: dict[str, Any]) -> Scaling:
 
 def _type(config: Config, rope: Config, where: str) -> str:
     given = (rope[key] for key in ("rope_type", "type") if key in rope)
-    names = {"longrope" if rope_type == "su" else rope_type for rope_type in given}
+    names = {TYPE_NAMES.get(rope_type, rope_type) for rope_type in given}
     if len(names) > 1:
         raise ValueError(f"rope_type: {where} have {' and '.join(sorted(map(repr, names)))}")
     rope_type = names.pop() if names else "default"
