@@ -288,14 +288,9 @@ class Family:
         return (*llama_rows(self.fused, self.outside, groups), *self.more_rows)
 
 
-def required(keys: Sequence[Key], **defaults: Any) -> tuple[Key, ...]:
-    """Return keys with these defaults; a config has to state all other numbers."""
-    return tuple(
-        key._replace(default=defaults.get(key.name, REQUIRED))
-        if key.name in defaults or (type(key.default) in (int, float) and not key.values)
-        else key
-        for key in keys
-    )
+def with_defaults(keys: Sequence[Key], **defaults: Any) -> tuple[Key, ...]:
+    """Return keys of which some have other defaults."""
+    return tuple(key._replace(default=defaults.get(key.name, key.default)) for key in keys)
 
 
 def like(
@@ -311,11 +306,11 @@ def like(
     """Return a family whose code is another's but for some keys and other changes.
 
     keys: in addition. without: the keys that it lacks. names: its own for some of those that it
-    has. key_defaults: see `required`.
+    has. key_defaults: its own for some, by the names there.
     """
     kept = [
         key._replace(name=names.get(key.name, key.name))
-        for key in required(family.keys, **key_defaults)
+        for key in with_defaults(family.keys, **key_defaults)
         if key.name not in without
     ]
     same = {"model_type": model_type, "architecture": architecture, "multimodal": ()}

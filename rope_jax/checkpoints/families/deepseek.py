@@ -22,7 +22,7 @@ from rope_jax.checkpoints.families.base import (
     llama_keys,
     mlp_modules,
     numbers_of,
-    required,
+    with_defaults,
 )
 from rope_jax.checkpoints.families.qwen import upper_layers
 from rope_jax.checkpoints.tensors import Row
@@ -157,12 +157,21 @@ DEEPSEEK = (
         "Glm4MoeLiteForCausalLM",
         LAYER_TYPES,
         without=("first_k_dense_replace",),
-        key_defaults={"q_lora_rank": 768},
+        key_defaults={
+            **{"rms_norm_eps": 1e-5, "q_lora_rank": 768, "qk_nope_head_dim": 192},
+            **{"v_head_dim": 256, "n_routed_experts": 64, "num_experts_per_tok": 4, "n_group": 1},
+            **{"moe_intermediate_size": 1536, "topk_group": 1, "routed_scaling_factor": 1.8},
+        },
     ),
     Family(
         "youtu",
         "YoutuForCausalLM",
-        (*required(_LATENT_KEYS, q_lora_rank=1536, tie_word_embeddings=True), _INTERLEAVED),
+        (
+            *with_defaults(
+                _LATENT_KEYS, initializer_range=0.01976423537605237, tie_word_embeddings=True
+            ),
+            _INTERLEAVED,
+        ),
         fused=_LATENT,
         fixed={"self_attention.type": "latent"},
         layout="interleaved",
@@ -212,6 +221,7 @@ GLM = (
         "solar_open",
         "SolarOpenForCausalLM",
         without=("intermediate_size", "first_k_dense_replace", "use_qk_norm"),
+        key_defaults={"num_attention_heads": 64, "moe_intermediate_size": 1280},
         defaults={},
     ),
 )

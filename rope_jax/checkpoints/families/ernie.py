@@ -35,7 +35,11 @@ ERNIE = (
             *("attention_bias", "n_group", "topk_group", "norm_topk_prob"),
             "routed_scaling_factor",
         ),
-        key_defaults={"tie_word_embeddings": True},
+        key_defaults={
+            **{"num_attention_heads": 20, "num_key_value_heads": 4, "rms_norm_eps": 1e-5},
+            **{"first_k_dense_replace": 1, "moe_intermediate_size": 1536},
+            "tie_word_embeddings": True,
+        },
         names={
             "first_k_dense_replace": "moe_layer_start_index",
             "n_routed_experts": "moe_num_experts",

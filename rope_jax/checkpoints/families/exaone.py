@@ -55,7 +55,10 @@ EXAONE = (
         LAYER_TYPES,
         without=("attention_bias", "first_k_dense_replace"),
         names=NUM_EXPERTS,
-        key_defaults={"norm_topk_prob": True},
+        key_defaults={
+            **{"rms_norm_eps": 1e-5, "moe_intermediate_size": 1024, "norm_topk_prob": True},
+            "routed_scaling_factor": 2.5,
+        },
         more_rows=(choice_bias("mlp.e_score_correction_bias"),),
         windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
         upgrade=_pattern_of_letters,

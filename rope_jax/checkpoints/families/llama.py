@@ -16,7 +16,6 @@ from rope_jax.checkpoints.families.base import (
     llama_keys,
     mlp_modules,
     numbers_of,
-    required,
 )
 
 
@@ -110,7 +109,7 @@ LIKE_LLAMA = (
     Family(
         "cwm",
         "CwmForCausalLM",
-        required(llama_keys(mlp_bias=False)),
+        llama_keys(kv_heads=8, head_dim=128, eps=1e-5, mlp_bias=False),
         windows=LocalWindows(
             default=8192, is_local=lambda _, count: [layer % 4 != 0 for layer in range(count)]
         ),

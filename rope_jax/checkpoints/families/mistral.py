@@ -68,6 +68,7 @@ MISTRAL = (
         _MIXTRAL,
         "minimax_m2",
         "MiniMaxM2ForCausalLM",
+        key_defaults={**{"rms_norm_eps": 1e-6, "num_local_experts": 256, "num_experts_per_tok": 8}},
         more_rows=(choice_bias("block_sparse_moe.e_score_correction_bias"),),
         fixed=CHOSEN_WITH_BIAS | {"qk_norm": "all_heads"},
         windows=LocalWindows(exist=False),

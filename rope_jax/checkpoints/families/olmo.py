@@ -54,6 +54,7 @@ OLMO = (
         "flex_olmo",
         "FlexOlmoForCausalLM",
         without=("clip_qkv",),
+        key_defaults={"rms_norm_eps": 1e-6, "num_experts": 7, "num_experts_per_tok": 5},
         fixed=EXPERTS | {"norm_placement": "after", "qk_norm": "all_heads"},
     ),
 )

@@ -18,7 +18,6 @@ from rope_jax.checkpoints.families.base import (
     llama_keys,
     mlp_modules,
     numbers_of,
-    required,
 )
 
 
@@ -113,7 +112,11 @@ READ_AS = {
     "qwen3_vl_text": replace(_QWEN3, defaults={"rope_theta": 500_000.0}, multimodal=("qwen3_vl",)),
     "qwen3_vl_moe_text": replace(
         _QWEN3_MOE,
-        keys=tuple(key for key in required(_QWEN3_MOE.keys) if key.name != "norm_topk_prob"),
+        keys=(
+            *llama_keys(heads=16, kv_heads=16, head_dim=128, attention_bias=False),
+            *(key for key in _expert_keys(60, 4, 1408) if key.name != "norm_topk_prob"),
+            Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), True, {True: True}),
+        ),
         fused={"mlp.gate": ["mlp.router"]},
         more_rows=experts_in_one("mlp"),
         defaults={"rope_theta": 500_000.0},
