@@ -61,16 +61,12 @@ def unread_keys(
     absent = _READ.union(known).difference(config)
     unread = []
     for key, value in config.items():
-        if key == "auto_map" and value:
-            unread.append("auto_map (code that comes with a model is never run)")
-            continue
         if key in known or _IGNORED.fullmatch(key):
             continue
         is_off = value is None or value in (False, 0, "", [], {})
         if value in (None, True) if _TURN_OFF.fullmatch(key) else is_off:
             continue
-        is_list = isinstance(value, list) and len(value) in lengths
-        is_setting = is_list and all(isinstance(x, int | float) for x in value)
+        is_setting = isinstance(value, list) and len(value) in lengths
         alike = difflib.get_close_matches(key, absent, n=1, cutoff=0.85)
         is_read = any(x in _READ or _OF_POSITIONS.search(x) for x in _names(key, value))
         if is_off or is_setting or alike or is_read or has_own_code or "." in key:

@@ -89,8 +89,11 @@ def read_description(
         known -= _unread_positions(given, family)
         known |= {*KNOWN_TO.get(family.model_type, ()), *_restated(given, model, rope)}
         classes = given.get("architectures") or [family.architecture]
-        has_own_code = bool(given.get("auto_map")) or classes != [family.architecture]
-        unread = unread_keys(given, known, rope["rotary_dim"] // 2, has_own_code)
+        code = ["auto_map (code that comes with a model is never run)"] * bool(
+            given.get("auto_map")
+        )
+        has_own_code = bool(code) or classes != [family.architecture]
+        unread = code + unread_keys(given, known, rope["rotary_dim"] // 2, has_own_code)
     except ValueError as error:  # begins with a key
         name, colon, why = str(error).partition(": ")
         if why.startswith("is not used in rope parameters"):
@@ -180,8 +183,7 @@ def _unread_positions(hf: Mapping[str, Any], family: Family) -> set[str]:
 
 def _restated(hf: Mapping[str, Any], model: Mapping[str, Any], rope: Mapping[str, Any]) -> set[str]:
     """Return keys of other families whose value is what this model has anyway."""
-    same = {"rotary_dim": rope["rotary_dim"], "rotary_emb_base": rope["base"]}
-    same["rotary_pct"] = hf.get("partial_rotary_factor", 1)
+    same = {"rotary_dim": rope["rotary_dim"], "rotary_pct": hf.get("partial_rotary_factor", 1)}
     restated = {name for name, value in same.items() if hf.get(name) == value}
     fields = {name: field.default for name, field in ModelConfig.model_fields.items()}
     fields |= model
@@ -236,18 +238,14 @@ def _rope(
         chunk, local = (positive_int(dual, f"{name}_size") for name in ("chunk", "local"))
         rope["map"] = {"type": "dual_chunk", "chunk": chunk, "local": local}
         rope["train_length"] = positive_int(dual, LENGTH)
-    longest = hf.get("max_position_embeddings")
-    if longest is None:
-        return rope, geometry.train_length
-    return rope, positive_int(hf, "max_position_embeddings")
+    longest = "max_position_embeddings"
+    return rope, geometry.train_length if hf.get(longest) is None else positive_int(hf, longest)
 
 
 def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config with transformers' defaults, where `layers_from_hf` needs a key."""
     unread = _unread_positions(hf, family)
-    given = {key: v for key, v in hf.items() if v is not None and key not in unread}
-    if given.get("rope_scaling") == {}:
-        del given["rope_scaling"]
+    given = {key: v for key, v in hf.items() if v not in (None, {}) and key not in unread}
     inside = given.get("rope_parameters") or given.get("rope_scaling") or {}
     is_new = "rope_parameters" in given
     for key, alias in family.aliases.items():

@@ -57,7 +57,7 @@ def test_unknown_keys_are_listed() -> None:
     found = described(
         megatron_version="2.1",
         corpus={"name": "pile"},
-        languages=["en", "de"],  # as many as layers, but no numbers
+        languages=["en", "de", "fr"],  # more than layers
         nothing=None,
     )
     assert found.unread == ("megatron_version", "corpus", "languages")
