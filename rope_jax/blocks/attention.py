@@ -22,7 +22,7 @@ from rope_jax.attention.linear import LinearAttention, Running
 from rope_jax.blocks.base import COLUMN_PARALLEL, ROW_PARALLEL, DecoderSpec, Linear, parameter
 from rope_jax.blocks.cache import Cache, KeyValueCache
 from rope_jax.blocks.mixer import EVERY_KEY, AttentionSpan, LayerInputs, Mixer
-from rope_jax.blocks.norms import norm, without_weights
+from rope_jax.blocks.norms import Norm, norm, without_weights
 from rope_jax.collectives import TENSOR, Sharding
 from rope_jax.positions.bands import Rotation
 from rope_jax.positions.interaction import Interaction, ScoreFunction, capped, plus_by_distance
@@ -99,13 +99,19 @@ class SelfAttention(Mixer):
         """Attend from the computed tokens to all tokens of their windows."""
         q, k, v = self.heads(x, inputs)
         sinks = None if self.sinks is None else self.sinks[...]
-        out, self.cache = attend(self.spec, self.span, inputs, q, k, v, sinks, self.cache)
+        norms = self.rotated_norms
+        out, self.cache = attend(self.spec, self.span, inputs, q, k, v, sinks, self.cache, norms)
         out = self.attended_values(out, inputs.computed(x))
         return self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
 
     def heads(self, x: Float[Array, "tokens D"], inputs: LayerInputs) -> QKV:
         """Return queries, keys and values, not rotated."""
         raise NotImplementedError
+
+    @property
+    def rotated_norms(self) -> tuple[Norm, Norm] | None:
+        """The norms of queries and of keys once they are rotated."""
+        return None
 
     def attended_values(
         self, out: Float[Array, "B T N _"], x: Float[Array, "computed D"]
@@ -149,10 +155,14 @@ class GroupedQueryAttention(SelfAttention):
         if spec.qk_norm == "by_head":
             self.q_norms = norm(spec, width, rngs, heads=spec.num_attention_heads)
             self.k_norms = norm(spec, width, rngs, heads=spec.kv_heads)
-        elif spec.qk_norm in (True, "all_heads"):
+        elif spec.qk_norm in (True, "all_heads", "after_rotation"):
             together = spec.qk_norm == "all_heads"
             self.q_norm = norm(spec, queries if together else width, rngs)
             self.k_norm = norm(spec, keys if together else width, rngs)
+
+    @property
+    def rotated_norms(self) -> tuple[Norm, Norm] | None:
+        return (self.q_norm, self.k_norm) if self.spec.qk_norm == "after_rotation" else None
 
     def heads(self, x: Float[Array, "tokens D"], inputs: LayerInputs) -> QKV:
         spec, width = self.spec, self.spec.head_dim
@@ -187,6 +197,7 @@ def attend(
     v: Float[Array, "B S K V"],
     sinks: Float[Array, " N"] | None = None,
     cache: Cache | None = None,
+    norms: tuple[Norm, Norm] | None = None,
 ) -> tuple[Float[Array, "B T N V"], Cache | None]:
     """Rotate queries and keys (linear attention: their features), and attend to visible keys.
 
@@ -195,10 +206,10 @@ def attend(
     gathered.
 
     inputs: without an axis of layers. sinks: one more logit of every query, without a value.
-    cache: the keys and values before these S; returned with these.
+    cache: the keys and values before these S; returned with these. norms: of rotated queries, keys.
     """
     backend, mesh = spec.backend, spec.mesh
-    rotate_keys = functools.partial(_rotated, spec, span, inputs)
+    rotate_keys = functools.partial(_rotated, spec, span, inputs, norms=norms)
     rotate_queries = functools.partial(rotate_keys, is_query=True)
     if isinstance(backend, LinearAttention):
         (rotation,) = inputs.rotations
@@ -237,8 +248,9 @@ def _rotated(
     rotation: Rotation,
     *,
     is_query: bool = False,
+    norms: tuple[Norm, Norm] | None,
 ) -> Float[Array, "B T N R"]:
-    """Rotate keys, or queries, and normalize them after it where the model does so (Llama 4)."""
+    """Rotate keys, or queries, and normalize them after it where the model does so."""
     rotate, cos, sin = spec.encoding.rotate_keys, rotation.key_cos, rotation.key_sin
     if is_query:
         rotate, cos, sin = spec.encoding.rotate_queries, rotation.query_cos, rotation.query_sin
@@ -246,7 +258,7 @@ def _rotated(
     rotated = rotate(inputs.encoding, x, cos[:, -length:], sin[:, -length:], spec.layout)
     if spec.qk_norm == "rotated" and span.rotates:
         return without_weights(rotated, spec.rms_norm_eps)
-    return rotated
+    return rotated if norms is None else norms[0 if is_query else 1](rotated)
 
 
 def _scaled(

@@ -64,7 +64,7 @@ class DecoderSpec:
     norm: NormName = "rms_norm"
     norm_placement: NormPlacement = "before"
     rms_norm_eps: float = 1e-5
-    qk_norm: bool | Literal["all_heads", "by_head", "rotated"] = False
+    qk_norm: bool | Literal["all_heads", "by_head", "rotated", "after_rotation"] = False
     clip_qkv: float | None = None
     qkv_bias: bool = False
     o_bias: bool = False

@@ -46,8 +46,8 @@ EmbeddingScale = Annotated[
     single_error("should be a number above 0 or 'sqrt_hidden_size'"),
 ]
 QKNorm = Annotated[
-    bool | Literal["all_heads", "by_head", "rotated"],
-    single_error("should be true, false, 'all_heads', 'by_head' or 'rotated'"),
+    bool | Literal["all_heads", "by_head", "rotated", "after_rotation"],
+    single_error("should be true, false, 'all_heads', 'by_head', 'rotated' or 'after_rotation'"),
 ]
 
 DenseLayers = Annotated[
@@ -86,8 +86,8 @@ class ModelConfig(Frozen):
     qk_norm: QKNorm = Field(
         False,
         description="norm of q and k before rotation, by head; by_head (StableLM): with weights "
-        "for each; all_heads (OLMo 2): as one; rotated (Llama 4): without weights, after rotation "
-        "in layers that rotate",
+        "for each; all_heads (OLMo 2): as one; after_rotation (Hunyuan): as true, but after it; "
+        "rotated (Llama 4): so without weights, in layers that rotate",
     )
     rms_norm_eps: Moderate = Field(1e-5, description="epsilon of norms; of latents: 1e-6")
     self_attention: AnySelfAttention = Field(GroupedQueryAttention.Config(), description="its type")

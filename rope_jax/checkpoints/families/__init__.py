@@ -9,6 +9,7 @@ from rope_jax.checkpoints.families.exaone import EXAONE
 from rope_jax.checkpoints.families.gemma import GEMMA
 from rope_jax.checkpoints.families.gpt_oss import GPT_OSS
 from rope_jax.checkpoints.families.granite import GRANITE
+from rope_jax.checkpoints.families.hunyuan import HUNYUAN
 from rope_jax.checkpoints.families.llama import LIKE_LLAMA, LLAMA
 from rope_jax.checkpoints.families.mistral import MISTRAL
 from rope_jax.checkpoints.families.neox import NEOX
@@ -20,7 +21,7 @@ __all__ = ["FAMILIES", "READ_AS", "REQUIRED", "Family"]
 
 _LINEAGES = (
     *(LLAMA, MISTRAL, QWEN, PHI, GEMMA, OLMO, GRANITE, GLM, LIKE_LLAMA, ERNIE, EXAONE, DEEPSEEK),
-    *(COHERE, NEOX, GPT_OSS),
+    *(COHERE, NEOX, GPT_OSS, HUNYUAN),
 )
 FAMILIES = {family.model_type: family for lineage in _LINEAGES for family in lineage}
 """By model_type, in the order in which an export tries them."""

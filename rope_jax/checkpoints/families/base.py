@@ -78,7 +78,7 @@ class Key(NamedTuple):
             return value
         for value in wanted[:1] if self.values is None else self.values:
             meant = self._of_fields(value, model)
-            if all(a == b or a is ANY for a, b in zip(meant, wanted, strict=True)):
+            if all(a == b or a is ANY for a, b in zip(meant, wanted, strict=False)):
                 if self.times is None:
                     return value
                 if (value or 0) % (factor := model[self.times.fields[0]]) == 0:
@@ -352,14 +352,6 @@ def numbers_of(dense: int | Sequence[int]) -> list[int]:
     return [*range(dense)] if isinstance(dense, int) else [*dense]
 
 
-def _first_layers(dense: int | Sequence[int], _: Mapping[str, Any]) -> int:
-    if not isinstance(dense, int):
-        raise ValueError(f"no dense_layers {dense}, only first ones")
-    return dense
-
-
-FIRST_LAYERS = Form(lambda count, _: count, _first_layers)
-"""How many first layers have no experts, where no others may lack them."""
 SIZES = tuple(
     Key(name, (name,))
     for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")

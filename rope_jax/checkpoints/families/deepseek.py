@@ -7,7 +7,6 @@ from typing import Any
 from rope_jax.checkpoints.families.base import (
     ANY,
     EXPERTS,
-    FIRST_LAYERS,
     GATE_UP,
     REQUIRED,
     ROUTED,
@@ -40,7 +39,7 @@ def _expert_keys(
     of_experts = Key("moe_intermediate_size", ("feed_forward.moe_intermediate_size",), width)
     one = Form(lambda value, _: 1 if value is None else value, lambda value, _: value)
     return (
-        Key("first_k_dense_replace", ("dense_layers",), dense, form=FIRST_LAYERS),
+        Key("first_k_dense_replace", ("dense_layers",), dense),
         Key("n_routed_experts", ("feed_forward.num_experts",), experts),
         Key("num_experts_per_tok", ("feed_forward.num_experts_per_tok",), chosen),
         of_experts,

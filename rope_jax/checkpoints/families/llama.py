@@ -31,27 +31,18 @@ def _unrotated_layers(config: Mapping[str, Any], count: int) -> list[bool]:
     return [not rotated for rotated in _rotated_layers(config, count)]
 
 
-def _all_but_every(step: int, config: Mapping[str, Any]) -> int | list[int]:
-    """Llama 4: the layers without experts, which one of every `step` layers has."""
-    return dense_layers([n for n in range(config.get("num_hidden_layers", 0)) if (n + 1) % step])
+def _without_experts(step: int, config: Mapping[str, Any]) -> int | list[int]:
+    """Llama 4: the layers with experts are listed, or are every `step`-th."""
+    count = config.get("num_hidden_layers", 0)
+    experts = config.get("moe_layers") or range(step - 1, count, step)
+    return dense_layers([layer for layer in range(count) if layer not in experts])
 
 
 def _step(dense: int | Sequence[int], model: Mapping[str, Any]) -> int:
     step = 1 + min({*range(model["num_hidden_layers"])} - {*numbers_of(dense)})
-    if numbers_of(_all_but_every(step, model)) != numbers_of(dense):
+    if numbers_of(_without_experts(step, model)) != numbers_of(dense):
         raise ValueError(f"no dense_layers {dense}, only all but every {step}")
     return step
-
-
-def _steps(config: dict[str, Any]) -> dict[str, Any]:
-    """Llama 4: the layers with experts may be listed, and follow at equal steps."""
-    listed = config.pop("moe_layers", None)
-    if not listed:
-        return config
-    step, count = listed[0] + 1, config.get("num_hidden_layers", 0)
-    if listed != [*range(step - 1, count, step)]:
-        raise ValueError(f"moe_layers: {listed} are not every {step} of the layers")
-    return config | {"interleave_moe_layer_step": step}
 
 
 def _types_go_first(config: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +73,7 @@ LLAMA = (
                 "interleave_moe_layer_step",
                 ("dense_layers",),
                 1,
-                form=Form(_all_but_every, _step),
+                form=Form(_without_experts, _step),
             ),
             *expert_keys("num_local_experts", 16, 1),
             Key("use_qk_norm", ("qk_norm",), True, {True: "rotated", False: False}),
@@ -101,7 +92,6 @@ LLAMA = (
         },
         windows=LocalWindows(default=8192, is_local=_rotated_layers, chunked=True),
         layout="interleaved",
-        upgrade=_steps,
         multimodal=("llama4",),
     ),
 )

@@ -1,5 +1,6 @@
 """Mistral and Mixtral, and MiniMax, which has its tensors."""
 
+from dataclasses import replace
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
@@ -21,6 +22,13 @@ def _rotary_share(config: dict[str, Any]) -> dict[str, Any]:
     return {"partial_rotary_factor": config["rotary_dim"] / config.get("head_dim", 128)} | config
 
 
+_MISTRAL = Family(
+    "mistral",
+    "MistralForCausalLM",
+    llama_keys(kv_heads=8),
+    windows=LocalWindows(default=4096, is_local=every_layer),
+    multimodal=("mistral3",),
+)
 _MIXTRAL = Family(
     "mixtral",
     "MixtralForCausalLM",
@@ -35,19 +43,8 @@ _MIXTRAL = Family(
     windows=LocalWindows(),
 )
 MISTRAL = (
-    Family(
-        "mistral",
-        "MistralForCausalLM",
-        llama_keys(kv_heads=8),
-        windows=LocalWindows(default=4096, is_local=every_layer),
-        multimodal=("mistral3",),
-    ),
-    Family(
-        "ministral",
-        "MinistralForCausalLM",
-        llama_keys(kv_heads=8),
-        windows=LocalWindows(default=4096, is_local=every_layer),
-    ),
+    _MISTRAL,
+    replace(_MISTRAL, model_type="ministral", architecture="MinistralForCausalLM", multimodal=()),
     Family(
         "ministral3",
         "Ministral3ForCausalLM",
