@@ -89,13 +89,14 @@ def class_of(config: Any) -> Any:
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as MODELS_OF
 
-    if type(config) in MODELS_OF.keys():  # noqa: SIM118  not a mapping
+    is_text = not hasattr(config, "text_config")
+    if is_text and type(config) in MODELS_OF.keys():  # noqa: SIM118  not a mapping
         return MODELS_OF[type(config)]
     name = type(config).__name__.removesuffix("Config")
     try:
-        return getattr(transformers, f"{name}ForCausalLM")
-    except AttributeError:
         return getattr(transformers, f"{name}ForConditionalGeneration")
+    except AttributeError:
+        return getattr(transformers, f"{name}ForCausalLM")
 
 
 def logits_of(model: Any, tokens: NDArray[np.integer]) -> Any:

@@ -34,9 +34,9 @@ Size = Annotated[int, Field(gt=0, le=2**20)]
 class GatedDeltaNet(Mixer):
     """Gated DeltaNet, Yang et al., arXiv 2412.06464, as in Qwen3-Next.
 
-        q, k, v = silu(convolution of q_proj x, k_proj x, v_proj x)
-        β = sigmoid(b_proj x),  log_decay = −exp(A_log)·softplus(a_proj x + dt_bias)
-        y = o_proj(rms_norm(o)·norm·silu(z_proj x))
+        q, k, v = conv_q(in_q x), conv_k(in_k x), conv_v(in_v x)
+        β = sigmoid(in_b x),  log_decay = −exp(A_log)·softplus(in_a x + dt_bias)
+        y = out_proj(rms_norm(o)·norm·silu(in_z x))
 
     where o are the queries' results in the memory of `gated_delta_rule`, a head at a time. There
     are no positions: the order of tokens is that in which they are read. The memory and the
@@ -108,9 +108,9 @@ class GatedDeltaNet(Mixer):
         def to(width: int) -> Linear:
             return Linear(spec, spec.hidden_size, width, rngs, axes=COLUMN_PARALLEL)
 
-        self.q_proj, self.k_proj, self.v_proj = map(to, config.widths)
-        self.z_proj, self.a_proj, self.b_proj = map(to, (config.widths[2], *heads, *heads))
-        self.q_conv, self.k_conv, self.v_conv = (
+        self.in_q, self.in_k, self.in_v = map(to, config.widths)
+        self.in_z, self.in_a, self.in_b = map(to, (config.widths[2], *heads, *heads))
+        self.conv_q, self.conv_k, self.conv_v = (
             Convolution(spec, config.linear_conv_kernel_dim, width, rngs) for width in config.widths
         )
         rate = jax.random.uniform(rngs.params(), heads, jnp.float32, 0.01, 16)
@@ -120,7 +120,7 @@ class GatedDeltaNet(Mixer):
         )
         # always without 1 + weight
         self.norm = norm(replace(spec, norm="rms_norm"), config.linear_value_head_dim, rngs)
-        self.o_proj = Linear(spec, config.widths[2], spec.hidden_size, rngs, axes=ROW_PARALLEL)
+        self.out_proj = Linear(spec, config.widths[2], spec.hidden_size, rngs, axes=ROW_PARALLEL)
 
     def __call__(
         self, x: Float[Array, "tokens D"], inputs: LayerInputs
@@ -132,24 +132,24 @@ class GatedDeltaNet(Mixer):
         def of_windows(y: Float[Array, "tokens _"]) -> Float[Array, "B _ _"]:
             return spec.mesh.all_tokens(y.reshape(batch, -1, y.shape[1]), 1)
 
-        qkv = [self.q_proj(x), self.k_proj(x), self.v_proj(x)]
+        qkv = [self.in_q(x), self.in_k(x), self.in_v(x)]
         kernel = jnp.concatenate(
-            [p.kernel[...] for p in (self.q_conv, self.k_conv, self.v_conv)], 1
+            [p.kernel[...] for p in (self.conv_q, self.conv_k, self.conv_v)], 1
         )
         together = of_windows(jnp.concatenate(qkv, axis=1))
         segment_ids = _documents(inputs, together.shape[:2])
         together, last = short_convolution(together, kernel, segment_ids, read)
         q, k, v = self._heads(together, qkv[0].shape[1])
-        a, b = (of_windows(p(x)).astype(jnp.float32) for p in (self.a_proj, self.b_proj))
+        a, b = (of_windows(p(x)).astype(jnp.float32) for p in (self.in_a, self.in_b))
         A_log, dt_bias = (p[...][None, None] for p in (self.A_log, self.dt_bias))
         log_decay = -jnp.exp(A_log) * jax.nn.softplus(a + dt_bias)
         out, memory = gated_delta_rule(q, k, v, log_decay, jax.nn.sigmoid(b), segment_ids, memory)
         if cache is not None:
             self.cache = DeltaState(last, memory)
         out = spec.mesh.own_tokens(out, 1)[:, -(inputs.last or inputs.length) :]
-        z = self.z_proj(inputs.computed(x)).reshape(out.shape).astype(jnp.float32)
+        z = self.in_z(inputs.computed(x)).reshape(out.shape).astype(jnp.float32)
         out = (self.norm(out.astype(jnp.float32)) * jax.nn.silu(z)).astype(x.dtype)
-        return self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
+        return self.out_proj(out.reshape(out.shape[0] * out.shape[1], -1))
 
     def _heads(self, together: Float[Array, "B S C"], keys: int) -> list[Float[Array, "B S _ _"]]:
         """Return q, k and v by head. keys: numbers of a token's keys."""

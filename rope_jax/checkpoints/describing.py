@@ -75,7 +75,8 @@ def check_kind(model: ModelConfig) -> None:
 
 def model_keys(model: ModelConfig, family: Family) -> dict[str, Any]:
     """Return the keys about everything but positions. ValueError: the family lacks something."""
-    blocks = {"feed_forward": model.feed_forward, "self_attention": model.self_attention}
+    fields_of = {name: getattr(model, name) for name in ModelConfig.model_fields}
+    blocks = {name: x for name, x in fields_of.items() if isinstance(x, BlockConfig)}
     expected: dict[str, Any] = {
         f"{slot}.{name}": field.default
         for slot, block in blocks.items()
@@ -87,9 +88,10 @@ def model_keys(model: ModelConfig, family: Family) -> dict[str, Any]:
         "num_key_value_heads": model.num_attention_heads,
         "head_dim": model.hidden_size // model.num_attention_heads,
         "query_pre_attn_scalar": model.heads_width,
+        "alternate_mixer.type": None,
         **family.fixed,
     }
-    given = _flat({name: getattr(model, name) for name in ModelConfig.model_fields})
+    given = _flat(fields_of)
     fields = {name: expected[name] if value is None else value for name, value in given.items()}
     settable = _WITHOUT_KEY.union(*(key.fields for key in family.keys))
     lacking = [

@@ -38,11 +38,12 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 # masks of bytes or booleans.
 _LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 OTHER_PARTS = re.compile(
-    r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|mm_projector)\..*"
+    r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|mm_projector|mtp)\..*"
 )
-"""Names of the weights in other parts of a multimodal model, which are left out."""
+"""Names of the weights in other parts of a model, which are left out: of images, of more tokens."""
 _OUTPUT = "lm_head.weight"
 _EMBEDDINGS = {"model.embed_tokens.weight", "transformer.word_embeddings.weight"}
+_EXPERTS, _OF_ALL = "layers/mlp/experts/", "mlp.experts.gate_up_proj"
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
 
 
@@ -184,8 +185,19 @@ class CheckpointFiles:
         return {path.name: path.read_bytes() for path in paths if path.is_file()}
 
     def named(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return a family's rows with the names that its tensors have in these files."""
-        return rows
+        """Return a family's rows with the names that its tensors have in these files.
+
+        All experts of a layer may be one tensor, as transformers 5 has them (Qwen 3.5).
+        """
+        if not any(name.endswith(f".{_OF_ALL}") for name in self.tensors):
+            return rows
+        if any(row.name.endswith(_OF_ALL) for row in rows):
+            return rows
+        parts = [f"{_EXPERTS}{part}_proj/kernel" for part in ("gate", "up", "down")]
+        kept = [row for row in rows if not {*row.paths} & {*parts}]
+        first = f"model.layers.{{}}.{_OF_ALL}"
+        down = first.replace("gate_up", "down")
+        return [*kept, Row(first, (*parts[:2],)), Row(down, (parts[2],))]
 
     def identity(self) -> str:
         """Return a hash of the paths, sizes and times of the checkpoint's files."""

@@ -85,8 +85,8 @@ def read_description(
         for key in family.keys:
             model |= key.read(given)
         rope, window = _rope(given, family, model)
-        known = {key.name for key in family.keys} | POSITION_KEYS | {family.windows.key}
-        known -= _unread_positions(given, family)
+        known = (POSITION_KEYS | {family.windows.key}) - _unread_positions(given, family)
+        known |= {key.name for key in family.keys}
         known |= {*KNOWN_TO.get(family.model_type, ()), *_restated(given, model, rope)}
         classes = given.get("architectures") or [family.architecture]
         code = ["auto_map (code that comes with a model is never run)"] * bool(

@@ -23,6 +23,7 @@ class Row(NamedTuple):
     groups: the outputs are ordered by group first, then by parameter. GPT-NeoX: one group per head.
     inputs_first: kernels are stored as here, their inputs before their outputs (gpt-oss's experts).
     one_row: a vector is stored as a matrix of one row (ERNIE).
+    convolves: kernels of a convolution have an axis of size 1 before the last one there.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Row(NamedTuple):
     groups: int = 1
     inputs_first: bool = False
     one_row: bool = False
+    convolves: bool = False
 
     def transposes(self, path: str) -> bool:
         """Whether the tensor holds the transpose of one of its parameters."""
@@ -56,14 +58,20 @@ class Tensor(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape; what is before the axis of outputs is one for all experts."""
+        """Its shape in the file."""
+        shape = self._joined
+        return (*shape[:-1], 1, shape[-1]) if self.row.convolves else shape
+
+    @property
+    def _joined(self) -> tuple[int, ...]:
+        """The shape of all parts; what is before the axis of outputs is one for all experts."""
         axis, first = self._outputs, self.shapes[0]
         return (*first[:axis], sum(shape[axis] for shape in self.shapes), *first[axis + 1 :])
 
     def split(self, tensor: NDArray[Any]) -> list[NDArray[Any]]:
         """Return the parameters in a tensor."""
         axis, groups = self._outputs, self.row.groups
-        before, after = tensor.shape[:axis], tensor.shape[axis + 1 :]
+        before, after = self._joined[:axis], self._joined[axis + 1 :]
         grouped = tensor.reshape(*before, groups, -1, *after)
         ends = np.cumsum([shape[axis] // groups for shape in self.shapes])[:-1]
         parts = np.split(grouped, ends, axis=axis + 1)
@@ -72,7 +80,7 @@ class Tensor(NamedTuple):
     def join(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Return the tensor that holds these parameters: the inverse of `split`."""
         axis, groups = self._outputs, self.row.groups
-        before, after = self.shape[:axis], self.shape[axis + 1 :]
+        before, after = self._joined[:axis], self._joined[axis + 1 :]
         grouped = [part.reshape(*before, groups, -1, *after) for part in self._transposed(parts)]
         # a view that is not contiguous would be written to safetensors wrongly, without an error
         return np.ascontiguousarray(np.concatenate(grouped, axis=axis + 1).reshape(self.shape))

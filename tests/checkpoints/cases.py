@@ -48,9 +48,9 @@ class Case:
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """Return the weights of all tensors."""
         kind = json.loads(self.config)["model_type"]
-        plus_one = kind.startswith(("gemma", "nemotron", "vaultgemma"))
+        plus_one = kind.startswith(("gemma", "nemotron", "vaultgemma", "qwen3_5", "qwen3_next"))
         return {
-            name: golden_weight(name, shape, norm_mean=0.0 if plus_one else 1.0)
+            name: golden_weight(name, shape, norm_mean=float(not plus_one or "linear_attn" in name))
             for name, shape in self.tensors.items()
         }
 

@@ -150,6 +150,25 @@ def test_weights_under_a_prefix(folder: Path, prefixed: Callable[[str], str]) ->
     assert re.fullmatch(r"\d+ names without prefixes, such as \S+", remark)
 
 
+def test_experts_in_one_tensor_are_those_in_many(tmp_path: Path) -> None:
+    """As Qwen 3.5's are published, beside layers that predict further tokens."""
+    case = golden_case("qwen3_5_moe_text")
+    write_case(tmp_path / "many", case)
+    weights, joined = case.weights(), {"mtp.fc.weight": np.zeros((4, 4), np.float32)}
+    for layer in range(4):
+        names = [f"model.layers.{layer}.mlp.experts.{expert}" for expert in range(6)]
+        gate, up, down = (
+            np.stack([weights.pop(f"{name}.{part}_proj.weight") for name in names])
+            for part in ("gate", "up", "down")
+        )
+        of_all = f"model.layers.{layer}.mlp.experts."
+        joined |= {f"{of_all}gate_up_proj": np.concatenate([gate, up], axis=1)}
+        joined |= {f"{of_all}down_proj": down}
+    write_case(tmp_path / "one", case)
+    save_file(weights | joined, tmp_path / "one" / "model.safetensors", {"format": "pt"})
+    assert_same(loaded(tmp_path / "one")[1], loaded(tmp_path / "many")[1])
+
+
 def test_a_multimodal_model_is_read_without_its_other_parts(tmp_path: Path) -> None:
     files = CheckpointFiles(write_case(tmp_path, golden_case("gemma3_text", "multimodal")))
     assert files.remarks[1] == "without multi_modal_projector and vision_tower"

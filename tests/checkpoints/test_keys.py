@@ -23,6 +23,8 @@ KEYS = yaml.safe_load(Path(__file__).with_name("config_keys.yaml").read_text())
 OF_IMAGES = {
     *("image_size", "mm_tokens_per_image", "num_channels", "patch_size", "pixel_shuffle_ratio"),
     *("projector_input_dim", "projector_output_dim", "text_config", "vision_config"),
+    *("depth", "in_channels", "num_heads", "num_position_embeddings", "out_hidden_size"),
+    *("spatial_merge_size", "temporal_patch_size"),
 }
 
 

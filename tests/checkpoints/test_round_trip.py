@@ -48,7 +48,7 @@ def stored(folder: Path) -> dict[str, Any]:
 def test_weights_are_read_back_bit_for_bit(family: str, dtype: str, tmp_path: Path) -> None:
     """From a file of each type; float16 is kept as float32, which holds all of its numbers.
 
-    So is a bias by which a router chooses, whatever the type of the model's weights.
+    So are a router's bias and a delta net's decays, whatever the type of the model's weights.
     """
     case = golden_case(family)
     (tmp_path / "config.json").write_text(case.config)
@@ -56,7 +56,8 @@ def test_weights_are_read_back_bit_for_bit(family: str, dtype: str, tmp_path: Pa
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     kept = "float32" if dtype == "float16" else dtype
     config, params = loaded(tmp_path, kept)
-    types = {name: "float32" if name.endswith("correction_bias") else kept for name in tensors}
+    wide = "correction_bias", "A_log", "dt_bias"
+    types = {name: "float32" if name.endswith(wide) else kept for name in tensors}
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == set(types.values())
 
     again = tmp_path / "again"

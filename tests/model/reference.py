@@ -293,21 +293,21 @@ def reference_nll(
         own, out = config.alternate_mixer, []
         heads, width = own.linear_num_value_heads, own.linear_value_head_dim
         same = np.ones((batch, length), int) if segment_ids is None else segment_ids
-        q, k, v = (projected(x, weights[f"{name}_proj"]) for name in "qkv")
-        kernels = (weights[f"{name}_conv"]["kernel"] for name in "qkv")
+        q, k, v = (projected(x, weights[f"in_{name}"]) for name in "qkv")
+        kernels = (weights[f"conv_{name}"]["kernel"] for name in "qkv")
         q, k, v = (convolved(y, kernel, same) for y, kernel in zip((q, k, v), kernels, strict=True))
         rates = np.exp(weights["A_log"])
         decay = np.exp(
-            -rates * np.log1p(np.exp(projected(x, weights["a_proj"]) + weights["dt_bias"]))
+            -rates * np.log1p(np.exp(projected(x, weights["in_a"]) + weights["dt_bias"]))
         )
-        beta = 1 / (1 + np.exp(-projected(x, weights["b_proj"])))
+        beta = 1 / (1 + np.exp(-projected(x, weights["in_b"])))
         v = v.reshape(batch, length, heads, width)
         q, k = (y.reshape(batch, length, own.linear_num_key_heads, -1) for y in (q, k))
         out = delta_rule(q, k, v, decay, beta, same)
-        gate = activated(projected(x, weights["z_proj"]), "silu")
+        gate = activated(projected(x, weights["in_z"]), "silu")
         root = np.sqrt(np.mean(out**2, -1, keepdims=True) + config.rms_norm_eps)
         out = out / root * weights["norm"]["scale"]
-        return projected(out.reshape(batch, length, -1) * gate, weights["o_proj"])
+        return projected(out.reshape(batch, length, -1) * gate, weights["out_proj"])
 
     x = params["embed_tokens"]["embedding"][tokens]
     if config.scale_embeddings == "sqrt_hidden_size":

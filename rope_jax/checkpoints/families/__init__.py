@@ -15,13 +15,13 @@ from rope_jax.checkpoints.families.mistral import MISTRAL
 from rope_jax.checkpoints.families.neox import NEOX
 from rope_jax.checkpoints.families.olmo import OLMO
 from rope_jax.checkpoints.families.phi import PHI
-from rope_jax.checkpoints.families.qwen import QWEN
+from rope_jax.checkpoints.families.qwen import QWEN, QWEN_HYBRIDS
 
 __all__ = ["FAMILIES", "READ_AS", "REQUIRED", "Family"]
 
 _LINEAGES = (
     *(LLAMA, MISTRAL, QWEN, PHI, GEMMA, OLMO, GRANITE, GLM, LIKE_LLAMA, ERNIE, EXAONE, DEEPSEEK),
-    *(COHERE, NEOX, GPT_OSS, HUNYUAN),
+    *(COHERE, NEOX, GPT_OSS, HUNYUAN, QWEN_HYBRIDS),
 )
 FAMILIES = {family.model_type: family for lineage in _LINEAGES for family in lineage}
 """By model_type, in the order in which an export tries them."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from rope_jax.blocks import Mixer
 from rope_jax.checkpoints.tensors import Row
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.hf.read import positive_int
@@ -112,6 +113,10 @@ class ModelSizes(Protocol):
     def kv_heads(self) -> int: ...
     @property
     def norm_placement(self) -> str: ...
+    @property
+    def num_attention_heads(self) -> int: ...
+    @property
+    def alternate_mixer(self) -> Mixer.Config | None: ...
 
 
 IsLocal = Callable[[Mapping[str, Any], int], list[bool]]

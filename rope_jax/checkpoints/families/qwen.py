@@ -1,24 +1,30 @@
 """Qwen."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rope_jax.blocks import GatedDeltaNet
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
+    FULL,
     ROUTED,
     Family,
     Form,
     Key,
     LocalWindows,
+    ModelSizes,
     block_keys,
     dense_layers,
     expert_keys,
     experts_in_one,
     llama_keys,
+    llama_rows,
     mlp_modules,
     numbers_of,
 )
+from rope_jax.checkpoints.tensors import Row
 
 
 def upper_layers(config: Mapping[str, Any], count: int, first: int = 28) -> list[bool]:
@@ -41,11 +47,13 @@ def _dense(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"mlp_only_layers": sorted(listed), "decoder_sparse_step": 1}
 
 
-def _expert_keys(experts: int, chosen: int, width: int) -> tuple[Key, ...]:
+def _expert_keys(
+    experts: int, chosen: int, width: int, normalized: bool = False
+) -> tuple[Key, ...]:
     return (
         *expert_keys("num_experts", experts, chosen),
         Key("moe_intermediate_size", ("feed_forward.moe_intermediate_size",), width),
-        Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), False),
+        Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), normalized),
         Key(
             "mlp_only_layers",
             ("dense_layers",),
@@ -98,6 +106,109 @@ QWEN = (
         fixed=EXPERTS | {"feed_forward.shared_expert_gate": True},
         windows=LocalWindows(default=4096, is_local=_lower_layers, switch=True),
         upgrade=_dense,
+    ),
+)
+
+
+def _mixers(types: list[str] | None, config: Mapping[str, Any]) -> list[bool]:
+    """Return which layers have a gated delta net. ValueError: another type."""
+    count, every = config["num_hidden_layers"], config.get("full_attention_interval", 4)
+    if types is None:
+        return [(layer + 1) % every != 0 for layer in range(count)]
+    if len(types) != count or {*types} - {_DELTA_NET, FULL}:
+        raise ValueError(f"should be a list of {count} types, {_DELTA_NET} or {FULL}")
+    return [kind == _DELTA_NET for kind in types]
+
+
+def _types(alternates: Sequence[bool], model: Mapping[str, Any]) -> list[str]:
+    if "alternate_mixer.type" not in model:
+        alternates = [False]
+    layers = range(model["num_hidden_layers"])
+    return [_DELTA_NET if alternates[n % len(alternates)] else FULL for n in layers]
+
+
+def _hybrid_keys(kv_heads: int, *without: str) -> tuple[Key, ...]:
+    return (
+        *llama_keys(heads=16, kv_heads=kv_heads, head_dim=256, without=without),
+        Key("attention_bias", (), False, {False: ()}),
+        Key("attn_output_gate", (), True, {True: ()}),
+        Key("layer_types", ("alternate_layers",), None, form=Form(_mixers, _types)),
+        *block_keys("alternate_mixer", linear_num_key_heads=16, linear_num_value_heads=32),
+        *block_keys("alternate_mixer", linear_key_head_dim=128, linear_value_head_dim=128),
+        *block_keys("alternate_mixer", linear_conv_kernel_dim=4),
+    )
+
+
+def _hybrid_rows(model: ModelSizes, parts: Sequence[str]) -> tuple[Row, ...]:
+    """Return the rows of a model with gated delta nets.
+
+    parts: the projections in each tensor before the memory, by its name's end: ordered by key head
+        if there are several; `qkv` is one after the other.
+    """
+    mixer = model.alternate_mixer
+    key_heads = mixer.linear_num_key_heads if isinstance(mixer, GatedDeltaNet.Config) else 1
+    gated = {"self_attn.q_proj": ["self_attn.q_proj", "self_attn.gate_proj"]}
+
+    def row(theirs: str, *ours: str, groups: int = 1, convolves: bool = False) -> Row:
+        paths = tuple(f"layers/self_attn/{name}" for name in ours)
+        return Row(f"model.layers.{{}}.linear_attn.{theirs}", paths, groups, convolves=convolves)
+
+    return (
+        *llama_rows(QWEN_EXPERTS | gated, groups=model.num_attention_heads),
+        *(
+            row(
+                f"in_proj_{part}.weight",
+                *(f"in_{x}/kernel" for x in part),
+                groups=1 if part == "qkv" else key_heads,
+            )
+            for part in parts
+        ),
+        row("conv1d.weight", *(f"conv_{x}/kernel" for x in "qkv"), convolves=True),
+        *(row(name, name) for name in ("A_log", "dt_bias")),
+        row("norm.weight", "norm/scale"),
+        row("out_proj.weight", "out_proj/kernel"),
+    )
+
+
+_DELTA_NET = "linear_attention"
+_hybrid = functools.partial(Family, defaults={"partial_rotary_factor": 0.25})
+_DENSE = {
+    "alternate_mixer.type": "gated_delta_net",
+    **{"self_attention.type": "grouped_query", "self_attention.output_gate": True},
+    **{"norm": "rms_norm_plus_one", "qk_norm": True},
+}
+_SPARSE = _DENSE | EXPERTS | {"feed_forward.shared_expert_gate": True}
+_SHARED = block_keys("feed_forward", shared_expert_intermediate_size=512)
+_SEPARATE = functools.partial(_hybrid_rows, parts=("qkv", "z", "b", "a"))
+QWEN_HYBRIDS = (
+    _hybrid(
+        "qwen3_next",
+        "Qwen3NextForCausalLM",
+        (*_hybrid_keys(2), *_expert_keys(512, 10, 512, normalized=True), *_SHARED),
+        other_rows=functools.partial(_hybrid_rows, parts=("qkvz", "ba")),
+        fixed=_SPARSE,
+        upgrade=_dense,
+    ),
+    _hybrid(
+        "qwen3_5_text",
+        "Qwen3_5ForCausalLM",
+        _hybrid_keys(4),
+        other_rows=_SEPARATE,
+        fixed=_DENSE,
+        multimodal=("qwen3_5",),
+    ),
+    _hybrid(
+        "qwen3_5_moe_text",
+        "Qwen3_5MoeForCausalLM",
+        (
+            *_hybrid_keys(2, "intermediate_size"),
+            *expert_keys("num_experts", 256, 8),
+            *block_keys("feed_forward", moe_intermediate_size=512),
+            *_SHARED,
+        ),
+        other_rows=_SEPARATE,
+        fixed=_SPARSE,
+        multimodal=("qwen3_5_moe",),
     ),
 )
 _QWEN3, _QWEN2, _QWEN3_MOE, _ = QWEN
