@@ -38,6 +38,9 @@ def write_gguf(
     width = config.get("head_dim") or config["hidden_size"] // heads
     rope = config["rope_parameters"]
     rope = rope.get("full_attention", rope)
+    if alpha := rope.pop("alpha", None):  # Hunyuan's
+        base = rope["rope_theta"] * alpha ** (width / (width - 2))
+        rope = {"rope_type": "default", "rope_theta": base}
     if name == "gptneox":
         config.pop("vocab_size")  # not written
     if name == "falcon":
@@ -50,7 +53,7 @@ def write_gguf(
         writer.add_expert_feed_forward_length(config["intermediate_size"])
         writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
         config["intermediate_size"] = config["intermediate_size_mlp"]
-    if name == "gpt-oss":
+    if name in ("gpt-oss", "minimax-m2"):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
     if name == "deepseek2":
         own = config["kv_lora_rank"] + config["qk_rope_head_dim"]

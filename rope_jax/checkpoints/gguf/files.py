@@ -164,7 +164,7 @@ def named_rows(architecture: str, rows: Sequence[Row]) -> tuple[Row, ...]:
         module, _, leaf = spelled.format(0).rpartition(".")
         name = names.get_name(module)
         known = None if name is None else f"{name}.{leaf}".replace("blk.0.", "blk.{}.")
-        renamed.append(Row(known or row.name, row.paths))
+        renamed.append(Row(known or row.name, row.paths, one_row=row.one_row))
     return tuple(renamed)
 
 
