@@ -66,6 +66,10 @@ def write_gguf(
             writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
             writer.add_expert_weights_norm(config["norm_topk_prob"])
         config |= {"num_key_value_heads": 1, "head_dim": None}
+    if "linear_value_head_dim" in config:
+        width_of_all = config["linear_num_value_heads"] * config["linear_value_head_dim"]
+        writer.add_ssm_inner_size(width_of_all)
+        writer.add_full_attention_interval(config["layer_types"].index("full_attention") + 1)
     if name == "olmo":
         config["layer_norm_eps"] = 1e-5
     for key, add in _TABLE["metadata"].items():
@@ -100,6 +104,10 @@ def write_gguf(
     for stored, weight in (case.weights() if weights is None else weights).items():
         for theirs, own in _TABLE["spellings"].items():
             stored = stored.replace(theirs, own)
+        if "linear_attn" in stored:
+            parts = _of_delta_net(stored, weight, config, tiled=name != "qwen3next")
+            stacked |= {part: [values] for part, values in parts.items()}
+            continue
         if "input_linear" in stored:
             gate, up = np.split(weight, 2, axis=1)
             stacked |= {stored.replace("input_linear", "mlp.experts.gate_proj"): [gate]}
@@ -135,7 +143,7 @@ def write_gguf(
             own = weight.reshape(groups, -1, width, *rest)
             qkv = (own[:, :-2], own[:, -2], own[:, -1])
             weight = np.concatenate([part.reshape(-1, *rest) for part in qkv])
-        if name in _TABLE["plus_one"] and stored.endswith("norm.weight"):
+        if name in _TABLE["plus_one"] and stored.endswith("norm.weight") and "linear" not in stored:
             weight = weight + np.float32(1)
         own = names.get_name(stored, try_suffixes=(".weight", ".bias")) or stored
         type_ = kind if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
@@ -152,6 +160,34 @@ def _of_experts(name: str, weight: NDArray[Any]) -> dict[str, list[NDArray[Any]]
     if name.endswith("_bias"):
         return {name.replace("_bias", ".bias"): [weight]}
     return {f"{name}.weight": [weight.swapaxes(1, 2)]}
+
+
+def _of_delta_net(stored: str, weight: NDArray[Any], config: Any, *, tiled: bool) -> Tensors:
+    """Qwen3-Next's, with its projections taken apart, and Qwen 3.5's, with value heads in tiles."""
+    keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    width, value_width = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    if stored.endswith("A_log"):
+        weight = -np.exp(weight)
+    if "conv1d" in stored:
+        weight = weight[:, 0]
+    if "in_proj_qkvz" in stored:
+        by_head = weight.reshape(keys, -1, weight.shape[1])
+        ends = np.cumsum([width, width, values // keys * value_width])
+        q, k, v, z = (x.reshape(-1, x.shape[2]) for x in np.split(by_head, ends, axis=1))
+        both = {"qkv": np.concatenate([q, k, v]), "z": z}
+        return {stored.replace("qkvz", part): rows for part, rows in both.items()}
+    if not tiled or "linear_attn.norm" in stored:
+        return {stored: weight}
+    heads = np.arange(values).reshape(keys, -1).T.ravel()  # the first of each key head, …
+    each = (
+        1 if weight.ndim == 1 or ".in_proj_a" in stored or ".in_proj_b" in stored else value_width
+    )
+    order = (heads[:, None] * each + np.arange(each)).ravel()
+    if "out_proj" in stored:
+        return {stored: weight[:, order]}
+    if "qkv" in stored or "conv1d" in stored:
+        order = np.concatenate([np.arange(2 * keys * width), 2 * keys * width + order])
+    return {stored: weight[order]}
 
 
 def _permuted(weight: NDArray[Any], heads: int) -> NDArray[Any]:

@@ -46,15 +46,15 @@ LOST = {
     *("dynamic", "proportional", "yarn_settings", "no_rope_layers", "sliding", "layer_types"),
     *("no_caps", "all_full", "no_attention_bias", "legacy_gelu", "untied", "norms", "one_norm"),
     *("limited", "window", "multimodal", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"),
-    "some_dense",
+    *("some_dense", "qwen3_5", "qwen3_5_moe"),
 }
 # of layers that slide or do not rotate
 OTHER_PATTERN = {*(("cohere2", "yarn"), ("gpt_oss", "yarn"), ("llama4_text", "scout")),
-                 ("llama4_text", "plain")}  # fmt: skip
+                 ("llama4_text", "plain"), ("qwen3_next", "yarn")}  # fmt: skip
 # One for each way in which a file differs: permuted rows, norms, fused rows, factors.
 QUICK = {
     *(("llama", "llama3"), ("qwen2", "yarn"), ("gemma3_text", "linear"), ("gpt_neox", "default")),
-    ("phi3", "partial_longrope"),
+    *(("phi3", "partial_longrope"), ("qwen3_next", "default"), ("qwen3_5_text", "default")),
 }
 CASES = [
     pytest.param(
@@ -106,6 +106,14 @@ def test_files_give_the_same_model(tmp_path: Path, family: str, name: str) -> No
 
 def zip_leaves(a: Any, b: Any) -> Any:
     return zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+
+
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
+    case = golden_case("qwen3_5_text")
+    weights = case.weights() | {"blk.4.nextn.eh_proj.weight": np.zeros((32, 64), np.float32)}
+    more = {"qwen35__block_count": 5, "qwen35__nextn_predict_layers": 1}
+    path = write_gguf(tmp_path / "more.gguf", case, weights=weights, **more)
+    assert_same(loaded(path)[1], loaded(write_gguf(tmp_path / "model.gguf", case))[1])
 
 
 def test_metadata_that_say_what_is_usual_are_read(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Architecture(NamedTuple):
     model_type: of transformers.
     permuted:   rows of queries and keys are in the order in which a rotated pair is adjacent.
     plus_one:   weights of norms are stored as 1 + weight.
+    tiled:      value heads of gated delta nets are ordered by their place at a key head first.
     names:      keys of config.json for metadata that other architectures lack or read otherwise,
                 all of which need a value; None: it follows from others.
     config:     keys of config.json that the files may leave to llama.cpp's code.
@@ -53,6 +54,7 @@ class Architecture(NamedTuple):
     model_type: str
     permuted: bool = False
     plus_one: bool = False
+    tiled: bool = False
     names: Mapping[str, str | None] = {}
     config: Mapping[str, Any] = {}
     usual: Mapping[str, Any] = {}
@@ -183,6 +185,11 @@ def config_of(
         config[theirs] = with_it if tensor in tensors else without
     config["tie_word_embeddings"] = "output.weight" not in tensors
     width = config.get("head_dim") or config["hidden_size"] // heads
+    # llama.cpp counts those that predict further tokens, which are left out here
+    config["num_hidden_layers"] -= config.get("num_nextn_predict_layers", 0)
+    if "linear_value_dim" in config:
+        of_all = config.pop("linear_value_dim")
+        config["linear_value_head_dim"] = of_all // config["linear_num_value_heads"]
     if "qk_rope_head_dim" in config:
         width = config["qk_rope_head_dim"]
         config["qk_nope_head_dim"] = config["qk_head_dim"] - width

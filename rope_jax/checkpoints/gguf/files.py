@@ -36,10 +36,15 @@ _SPELLINGS = {
     ".norms.{}": "",
     "e_score_correction_bias": "e_score_correction.bias",
     "self_attn.sinks": "self_attn.sinks.weight",
+    ".dt_bias": ".dt_proj.bias",
 }
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+_BY_VALUE_HEAD = re.compile(r".*\.(attn_qkv|attn_gate|ssm_(?!norm).*)(\..*)?")
+"""Tensors of a gated delta net whose rows, those of ssm_out columns, are of value heads."""
 # Latent attention's matrix from which keys and values are made, which llama.cpp takes apart: keys
 # [heads, rank, width], values [heads, width, rank].
 _KEYS, _VALUES, _BOTH = (f".attn_{x}_b.weight" for x in ("k", "v", "kv"))
+_QKVZ, _GROUPED = "qkvz.weight", (".attn_q.weight", ".ssm_ba.weight")
 _SHARED_GATE = "ffn_gate_inp_shexp.weight"
 _QUERIES_AND_KEYS = {".attn_q.": "num_attention_heads", ".attn_k.": "num_key_value_heads"}
 
@@ -83,6 +88,13 @@ class GgufFiles(CheckpointFiles):
             raise UserError(
                 f"{path}: has metadata of a wrong kind ({error}); convert the model again"
             ) from None
+        if self.config.get("num_nextn_predict_layers"):
+            count = self.config["num_hidden_layers"]
+            self._stored = {
+                name: stored
+                for name, stored in self._stored.items()
+                if (block := _BLOCK.match(name)) is None or int(block[1]) < count
+            }
         self.tensors = {
             name: TensorInfo(stored.file, name, stored.shape, _dtype(stored))
             for name, stored in self._stored.items()
@@ -137,15 +149,19 @@ class GgufFiles(CheckpointFiles):
             for part, heads in _QUERIES_AND_KEYS.items() if self._architecture.permuted else ():
                 if part in name:
                     array = _reordered(array, self.config[heads], -1, 2)
-            is_norm = name.endswith("norm.weight")
+            if self._architecture.tiled:
+                array = _by_key_head(name, array, self.config)
+            if name.endswith(".ssm_a"):
+                array = np.log(-array)
+            is_norm = name.endswith("norm.weight") and not name.endswith("ssm_norm.weight")
             yield name, array - 1 if is_norm and self._architecture.plus_one else array
 
 
 def named_rows(architecture: str, rows: Sequence[Row]) -> tuple[Row, ...]:
     """Return a family's rows with the names that llama.cpp's tensors have in an architecture.
 
-    It orders the outputs of fused tensors by parameter, so there are no groups, and stores each
-    matrix of all experts of a layer as one tensor.
+    It orders the outputs of fused tensors by parameter, so there are no groups, but for queries
+    with gates, and stores each matrix of all experts of a layer as one tensor.
     """
     names = gguf.get_tensor_name_map(_ARCHITECTURES[architecture], 1)
     leaves = {"kernel": "weight", "bias": "bias"}
@@ -158,13 +174,19 @@ def named_rows(architecture: str, rows: Sequence[Row]) -> tuple[Row, ...]:
         ]
         if experts:
             continue
+        if row.name.endswith(_QKVZ):  # of Qwen3-Next, stored as those of Qwen 3.5
+            qkv, z = (row.name.replace(_QKVZ, f"{part}.weight") for part in ("qkv", "z"))
+            renamed += named_rows(architecture, [Row(qkv, row.paths[:3]), Row(z, row.paths[3:])])
+            continue
         spelled = row.name
         for theirs, here in _SPELLINGS.items():
             spelled = spelled.replace(theirs, here)
         module, _, leaf = spelled.format(0).rpartition(".")
         name = names.get_name(module)
-        known = None if name is None else f"{name}.{leaf}".replace("blk.0.", "blk.{}.")
-        renamed.append(Row(known or row.name, row.paths, one_row=row.one_row))
+        whole = names.get_name(spelled.format(0)) or (name and f"{name}.{leaf}") or row.name
+        groups = row.groups if whole.endswith(_GROUPED) else 1
+        whole = whole.replace("blk.0.", "blk.{}.")
+        renamed.append(Row(whole, row.paths, groups, one_row=row.one_row))
     return tuple(renamed)
 
 
@@ -179,6 +201,18 @@ def stored_as(
         if part in name:
             array = _reordered(array, config[heads], 2, -1)
     return array + 1 if architecture.plus_one and name.endswith("norm.weight") else array
+
+
+def _by_key_head(name: str, array: NDArray[Any], config: Mapping[str, Any]) -> NDArray[Any]:
+    """Return a tensor whose value heads are ordered by key head, as transformers has them."""
+    if not _BY_VALUE_HEAD.fullmatch(name):
+        return array
+    keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    if ".ssm_out." in name:
+        return _reordered(array.T, 1, values // keys, keys, -1).T
+    first = 2 * keys * config["linear_key_head_dim"] if "qkv" in name or "conv1d" in name else 0
+    of_values = _reordered(array[first:], 1, values // keys, keys, -1)
+    return np.concatenate([array[:first], of_values])
 
 
 def _reordered(array: NDArray[Any], *axes: int) -> NDArray[Any]:

@@ -152,6 +152,8 @@ def model_of(
     """
     model = training.model.model_copy(update={"vocab_size": vocab_size})
     check_kind(model)
+    if model.alternate_mixer is not None:
+        raise UserError("model.alternate_mixer: can be copied from a GGUF file alone, not written")
     lacks_model: dict[str, str] = {}
     lacks_positions: dict[str, str] = {}
     for name, architecture in _architectures(model_type):
