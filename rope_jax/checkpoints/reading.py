@@ -44,7 +44,7 @@ class Description(NamedTuple):
 
     model, rope: the sections of that name.
     window:      the length that it was last trained at (max_position_embeddings).
-    unread:      the keys that nothing reads, as text; their names do not suggest that they matter.
+    unread:      the keys that nothing reads, as text.
     """
 
     family: Family
