@@ -224,4 +224,19 @@ GLM = (
         defaults={},
     ),
 )
-READ_AS = {"kimi_k2": _V3}
+READ_AS = {
+    "kimi_k2": _V3,
+    "glm4v_text": replace(
+        GLM[1],
+        keys=tuple(
+            key for key in with_defaults(_GLM_KEYS, rms_norm_eps=1e-5) if key.name != "head_dim"
+        ),
+        defaults={},  # its configs say how much of a head rotates
+        multimodal=("glm4v", "glm46v"),
+    ),
+    "glm4v_moe_text": replace(
+        _GLM4_MOE,
+        keys=with_defaults(_GLM4_MOE.keys, attention_bias=True),
+        multimodal=("glm4v_moe",),
+    ),
+}

@@ -7,23 +7,10 @@ from rope_jax.checkpoints.families.base import (
     LocalWindows,
     every,
     expert_keys,
-    like,
     llama_keys,
 )
 from rope_jax.checkpoints.families.qwen import QWEN_EXPERTS
 
-_OLMOE = Family(
-    "olmoe",
-    "OlmoeForCausalLM",
-    (
-        *llama_keys(eps=1e-5, attention_bias=False, without=("head_dim",)),
-        Key("clip_qkv", ("clip_qkv",), None),
-        *expert_keys("num_experts", 64, 8),
-        Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), False),
-    ),
-    fused=QWEN_EXPERTS,
-    fixed=EXPERTS | {"qk_norm": "all_heads"},
-)
 OLMO = (
     Family(
         "olmo2",
@@ -48,13 +35,16 @@ OLMO = (
         ),
         fixed={"norm": "layer_norm_plain"},
     ),
-    _OLMOE,
-    like(
-        _OLMOE,
-        "flex_olmo",
-        "FlexOlmoForCausalLM",
-        without=("clip_qkv",),
-        key_defaults={"rms_norm_eps": 1e-6, "num_experts": 7, "num_experts_per_tok": 5},
-        fixed=EXPERTS | {"norm_placement": "after", "qk_norm": "all_heads"},
+    Family(
+        "olmoe",
+        "OlmoeForCausalLM",
+        (
+            *llama_keys(eps=1e-5, attention_bias=False, without=("head_dim",)),
+            Key("clip_qkv", ("clip_qkv",), None),
+            *expert_keys("num_experts", 64, 8),
+            Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), False),
+        ),
+        fused=QWEN_EXPERTS,
+        fixed=EXPERTS | {"qk_norm": "all_heads"},
     ),
 )

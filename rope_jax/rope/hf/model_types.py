@@ -9,7 +9,7 @@ DEFAULT_BASES = {
                     "olmo", "olmo2", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3",
                     "qwen3_moe", "stablelm", "starcoder2", "youtu")),
         (150_000.0, ("gpt_oss",)),
-        (500_000.0, ("cohere", "ernie4_5_moe", "exaone", "flex_olmo", "llama4_text")),
+        (500_000.0, ("cohere", "ernie4_5_moe", "exaone", "llama4_text")),
         (1_000_000.0, ("mixtral", "phimoe", "solar_open")),
         (2_000_000.0, ("smollm3",)),
         (5_000_000.0, ("minimax_m2",)),
