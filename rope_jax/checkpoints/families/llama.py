@@ -52,6 +52,7 @@ def _types_go_first(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"use_sliding_window": True} if is_listed else config
 
 
+_STEP = Form(_without_experts, _step)
 _WIDTHS = tuple(f"feed_forward.{name}_intermediate_size" for name in ("moe", "shared_expert"))
 LLAMA = (
     Family("llama", "LlamaForCausalLM", llama_keys(attention_bias=False, mlp_bias=False)),
@@ -69,12 +70,7 @@ LLAMA = (
             ),
             Key("intermediate_size", _WIDTHS),
             Key("intermediate_size_mlp", ("intermediate_size",), 16384),
-            Key(
-                "interleave_moe_layer_step",
-                ("dense_layers",),
-                1,
-                form=Form(_without_experts, _step),
-            ),
+            Key("interleave_moe_layer_step", ("dense_layers",), 1, form=_STEP),
             *expert_keys("num_local_experts", 16, 1),
             Key("use_qk_norm", ("qk_norm",), True, {True: "rotated", False: False}),
         ),

@@ -47,6 +47,9 @@ def _dense(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"mlp_only_layers": sorted(listed), "decoder_sparse_step": 1}
 
 
+_LISTED = Form(lambda layers, _: dense_layers(layers), lambda dense, _: numbers_of(dense))
+
+
 def _expert_keys(
     experts: int, chosen: int, width: int, normalized: bool = False
 ) -> tuple[Key, ...]:
@@ -54,12 +57,7 @@ def _expert_keys(
         *expert_keys("num_experts", experts, chosen),
         Key("moe_intermediate_size", ("feed_forward.moe_intermediate_size",), width),
         Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), normalized),
-        Key(
-            "mlp_only_layers",
-            ("dense_layers",),
-            (),
-            form=Form(lambda layers, _: dense_layers(layers), lambda dense, _: numbers_of(dense)),
-        ),
+        Key("mlp_only_layers", ("dense_layers",), (), form=_LISTED),
         Key("decoder_sparse_step", (), 1, {1: ()}),
     )
 
