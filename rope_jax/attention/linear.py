@@ -80,8 +80,8 @@ class LinearAttention(Backend):
 
         chunks = -(-queries // self.chunk)
         grouped = batch, queries, kv_heads, heads // kv_heads, -1
-        every_query = (_cut(x.reshape(grouped), chunks) for x in (q, rotate_queries(_phi(q))))
-        per_chunk = *every_query, _Keys(*(_cut(x[:, before:], chunks) for x in keys))
+        every_query = (cut(x.reshape(grouped), chunks) for x in (q, rotate_queries(_phi(q))))
+        per_chunk = *every_query, _Keys(*(cut(x[:, before:], chunks) for x in keys))
         # Without the checkpoint, the backward pass would keep the scores of every chunk.
         add_chunk = jax.checkpoint(_add_chunk, prevent_cse=False)
         _, out = jax.lax.scan(add_chunk, running, per_chunk)
@@ -156,7 +156,7 @@ def _phi(x: Float[Array, "*shape"]) -> Float32[Array, "*shape"]:
     return jnp.maximum(x, 0) + jnp.exp(jnp.minimum(x, 0))
 
 
-def _cut(x: Array, chunks: int) -> Array:
+def cut(x: Array, chunks: int) -> Array:
     """Cut [B, T, ...] into [m, B, chunk, ...], padded with zeros at the end.
 
     Causality hides the padding from the queries, and φ(0) = 1 keeps its own denominators positive.

@@ -216,9 +216,7 @@ def attend(
         of_queries = functools.partial(rotate_queries, rotation=rotation)
         of_keys = functools.partial(rotate_keys, rotation=rotation)
         assert cache is None or isinstance(cache, Running)
-        segment_ids = inputs.segment_ids
-        if segment_ids is not None and inputs.first is not None:
-            segment_ids = jax.lax.dynamic_slice_in_dim(segment_ids, inputs.first, k.shape[1], 1)
+        segment_ids = inputs.documents(k.shape[1])
         out, running = backend.attend_features(q, k, v, of_queries, of_keys, segment_ids, cache)
         return out, None if cache is None else running
     queries = tuple(

@@ -12,18 +12,11 @@ from typing import Annotated, Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 from pydantic import Field, model_validator
 
-from rope_jax.attention.delta import (
-    DeltaState,
-    LastInputs,
-    Memory,
-    gated_delta_rule,
-    short_convolution,
-)
+from rope_jax.attention.delta import DeltaState, gated_delta_rule, short_convolution
 from rope_jax.blocks.base import COLUMN_PARALLEL, ROW_PARALLEL, DecoderSpec, Linear, parameter
-from rope_jax.blocks.cache import Cache
 from rope_jax.blocks.mixer import EVERY_KEY, AttentionSpan, LayerInputs, Mixer
 from rope_jax.blocks.norms import norm
 from rope_jax.collectives import TENSOR, Sharding
@@ -62,8 +55,7 @@ class GatedDeltaNet(Mixer):
             keys, values = self.linear_num_key_heads, self.linear_num_value_heads
             if values % keys:
                 raise ValueError(
-                    f"linear_num_value_heads {values} is not a multiple of linear_num_key_heads "
-                    f"{keys}"
+                    f"linear_num_value_heads: {values} is no multiple of {keys} key heads"
                 )
             return self
 
@@ -86,19 +78,21 @@ class GatedDeltaNet(Mixer):
             return True
 
         def tensor_sizes(self, spec: DecoderSpec) -> dict[str, int]:
-            return {
-                "alternate_mixer.linear_num_key_heads": self.linear_num_key_heads,
-                "alternate_mixer.linear_num_value_heads": self.linear_num_value_heads,
-            }
+            names = "linear_num_key_heads", "linear_num_value_heads"
+            return {f"alternate_mixer.{name}": getattr(self, name) for name in names}
 
-        def empty_cache(self, spec: DecoderSpec, batch: int, capacity: int, bands: int) -> Cache:
-            before, keys = self.linear_conv_kernel_dim - 1, self.linear_num_key_heads
-            x = jnp.zeros((batch, before, sum(self.widths)), spec.dtype)
-            groups = self.linear_num_value_heads // keys
+        def empty_cache(
+            self, spec: DecoderSpec, batch: int, capacity: int, bands: int, split: int = 1
+        ) -> DeltaState:
+            """split: how many devices share the heads."""
+            keys, before = self.linear_num_key_heads, self.linear_conv_kernel_dim - 1
+            by_head = keys // split, self.linear_num_value_heads // keys
             widths = self.linear_key_head_dim, self.linear_value_head_dim
-            kv = jnp.zeros((batch, keys, groups, *widths), jnp.float32)
-            inputs = LastInputs(x, jnp.full((batch, before), -1, jnp.int32))
-            return DeltaState(inputs, Memory(kv, jnp.full(batch, -1, jnp.int32)))
+            return DeltaState(
+                jnp.zeros((batch, *by_head, *widths), jnp.float32),
+                jnp.zeros((batch, before, sum(self.widths) // split), spec.dtype),
+                jnp.full((batch, before), -1, jnp.int32),
+            )
 
     def __init__(self, config: Config, spec: DecoderSpec, rngs: nnx.Rngs) -> None:
         super().__init__(spec)
@@ -110,8 +104,9 @@ class GatedDeltaNet(Mixer):
 
         self.in_q, self.in_k, self.in_v = map(to, config.widths)
         self.in_z, self.in_a, self.in_b = map(to, (config.widths[2], *heads, *heads))
-        self.conv_q, self.conv_k, self.conv_v = (
-            Convolution(spec, config.linear_conv_kernel_dim, width, rngs) for width in config.widths
+        self.conv_q, self.conv_k, self.conv_v = (  # of each output by itself
+            Linear(spec, config.linear_conv_kernel_dim, width, rngs, axes=(None, TENSOR))
+            for width in config.widths
         )
         rate = jax.random.uniform(rngs.params(), heads, jnp.float32, 0.01, 16)
         self.A_log = nnx.Param(jnp.log(rate), split=by_head)
@@ -125,54 +120,39 @@ class GatedDeltaNet(Mixer):
     def __call__(
         self, x: Float[Array, "tokens D"], inputs: LayerInputs
     ) -> Float[Array, "computed D"]:
-        spec, cache, batch = self.spec, self.cache, x.shape[0] // inputs.length
-        assert cache is None or isinstance(cache, DeltaState)
-        read, memory = (None, None) if cache is None else cache
+        config, mesh, batch = self.config, self.spec.mesh, x.shape[0] // inputs.length
 
         def of_windows(y: Float[Array, "tokens _"]) -> Float[Array, "B _ _"]:
-            return spec.mesh.all_tokens(y.reshape(batch, -1, y.shape[1]), 1)
+            return mesh.all_tokens(y.reshape(batch, -1, y.shape[1]), 1)
 
+        read = self.cache
+        if read is None:
+            read = config.empty_cache(self.spec, batch, 0, 1, mesh.tensor)
+        assert isinstance(read, DeltaState)
         qkv = [self.in_q(x), self.in_k(x), self.in_v(x)]
-        kernel = jnp.concatenate(
-            [p.kernel[...] for p in (self.conv_q, self.conv_k, self.conv_v)], 1
+        new = of_windows(jnp.concatenate(qkv, axis=1))
+        segment_ids = inputs.documents(new.shape[1])
+        if segment_ids is None:
+            segment_ids = jnp.zeros(new.shape[:2], jnp.int32)
+        every = jnp.concatenate([read.inputs, new], axis=1)
+        documents = jnp.concatenate([read.documents, segment_ids], axis=1)
+        kernels = [conv.kernel[...] for conv in (self.conv_q, self.conv_k, self.conv_v)]
+        mixed = short_convolution(every, documents, jnp.concatenate(kernels, axis=1))
+        widths = *(config.linear_key_head_dim,) * 2, config.linear_value_head_dim
+        ends = qkv[0].shape[1], 2 * qkv[0].shape[1]
+        q, k, v = (
+            part.reshape(*part.shape[:2], -1, width)
+            for part, width in zip(jnp.split(mixed, ends, axis=2), widths, strict=True)
         )
-        together = of_windows(jnp.concatenate(qkv, axis=1))
-        segment_ids = _documents(inputs, together.shape[:2])
-        together, last = short_convolution(together, kernel, segment_ids, read)
-        q, k, v = self._heads(together, qkv[0].shape[1])
         a, b = (of_windows(p(x)).astype(jnp.float32) for p in (self.in_a, self.in_b))
         A_log, dt_bias = (p[...][None, None] for p in (self.A_log, self.dt_bias))
-        log_decay = -jnp.exp(A_log) * jax.nn.softplus(a + dt_bias)
-        out, memory = gated_delta_rule(q, k, v, log_decay, jax.nn.sigmoid(b), segment_ids, memory)
-        if cache is not None:
-            self.cache = DeltaState(last, memory)
-        out = spec.mesh.own_tokens(out, 1)[:, -(inputs.last or inputs.length) :]
+        log_decay, beta = -jnp.exp(A_log) * jax.nn.softplus(a + dt_bias), jax.nn.sigmoid(b)
+        before = read.memory, read.documents[:, -1]
+        out, memory = gated_delta_rule(q, k, v, log_decay, beta, segment_ids, *before)
+        if self.cache is not None:
+            last = config.linear_conv_kernel_dim - 1
+            self.cache = DeltaState(memory, every[:, -last:], documents[:, -last:])
+        out = mesh.own_tokens(out, 1)[:, -(inputs.last or inputs.length) :]
         z = self.in_z(inputs.computed(x)).reshape(out.shape).astype(jnp.float32)
         out = (self.norm(out.astype(jnp.float32)) * jax.nn.silu(z)).astype(x.dtype)
         return self.out_proj(out.reshape(out.shape[0] * out.shape[1], -1))
-
-    def _heads(self, together: Float[Array, "B S C"], keys: int) -> list[Float[Array, "B S _ _"]]:
-        """Return q, k and v by head. keys: numbers of a token's keys."""
-        config = self.config
-        widths = *(config.linear_key_head_dim,) * 2, config.linear_value_head_dim
-        parts = jnp.split(together, [keys, 2 * keys], axis=-1)
-        return [
-            part.reshape(*part.shape[:2], -1, width)
-            for part, width in zip(parts, widths, strict=True)
-        ]
-
-
-def _documents(inputs: LayerInputs, shape: tuple[int, ...]) -> Int[Array, "B S"]:
-    """Return the segment ids of the tokens that are read now."""
-    if inputs.segment_ids is None:
-        return jnp.zeros(shape, jnp.int32)
-    if inputs.first is None:
-        return inputs.segment_ids
-    return jax.lax.dynamic_slice_in_dim(inputs.segment_ids, inputs.first, shape[1], 1)
-
-
-class Convolution(nnx.Module):
-    """The kernel of a convolution over tokens, of every channel by itself."""
-
-    def __init__(self, spec: DecoderSpec, width: int, channels: int, rngs: nnx.Rngs) -> None:
-        self.kernel = parameter(spec, (width, channels), rngs, sharding=Sharding((None, TENSOR)))

@@ -52,6 +52,12 @@ class LayerInputs:
     def length(self) -> int:
         return self.rotations[0].key_cos.shape[-3]
 
+    def documents(self, length: int) -> Int[Array, "B S"] | None:
+        """Return the segment ids of the tokens that are read now, `length` of each window."""
+        if self.segment_ids is None or self.first is None:
+            return self.segment_ids
+        return jax.lax.dynamic_slice_in_dim(self.segment_ids, self.first, length, 1)
+
     def computed(self, x: Float[Array, "tokens D"]) -> Float[Array, "computed D"]:
         """Return the tokens that the layer computes, of every window its last ones."""
         if self.last is None:

@@ -43,7 +43,7 @@ OTHER_PARTS = re.compile(
 """Names of the weights in other parts of a model, which are left out: of images, of more tokens."""
 _OUTPUT = "lm_head.weight"
 _EMBEDDINGS = {"model.embed_tokens.weight", "transformer.word_embeddings.weight"}
-_EXPERTS, _OF_ALL = "layers/mlp/experts/", "mlp.experts.gate_up_proj"
+_OF_ALL = "mlp.experts.gate_up_proj"
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
 
 
@@ -189,15 +189,13 @@ class CheckpointFiles:
 
         All experts of a layer may be one tensor, as transformers 5 has them (Qwen 3.5).
         """
-        if not any(name.endswith(f".{_OF_ALL}") for name in self.tensors):
+        is_one = any(name.endswith(f".{_OF_ALL}") for name in self.tensors)
+        if not is_one or any(row.name.endswith(_OF_ALL) for row in rows):
             return rows
-        if any(row.name.endswith(_OF_ALL) for row in rows):
-            return rows
-        parts = [f"{_EXPERTS}{part}_proj/kernel" for part in ("gate", "up", "down")]
-        kept = [row for row in rows if not {*row.paths} & {*parts}]
-        first = f"model.layers.{{}}.{_OF_ALL}"
-        down = first.replace("gate_up", "down")
-        return [*kept, Row(first, (*parts[:2],)), Row(down, (parts[2],))]
+        gate, up, down = (f"layers/mlp/experts/{x}_proj/kernel" for x in ("gate", "up", "down"))
+        kept = [row for row in rows if not {*row.paths} & {gate, up, down}]
+        name = f"model.layers.{{}}.{_OF_ALL}"
+        return [*kept, Row(name, (gate, up)), Row(name.replace("gate_up", "down"), (down,))]
 
     def identity(self) -> str:
         """Return a hash of the paths, sizes and times of the checkpoint's files."""

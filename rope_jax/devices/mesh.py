@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import KeyPath
 from jax.typing import DTypeLike
 
-from rope_jax.attention.delta import DeltaState, LastInputs, Memory
+from rope_jax.attention.delta import DeltaState
 from rope_jax.attention.linear import Running
 from rope_jax.blocks.cache import Cache, KeyValueCache
 from rope_jax.collectives import (
@@ -282,8 +282,7 @@ def _cache_specs(cache: Cache) -> Any:
         return PartitionSpec(ROWS, None, TENSOR if cache.keys[0].shape[2] > 1 else None)
     by_head: Any = PartitionSpec(ROWS, TENSOR)
     if isinstance(cache, DeltaState):
-        inputs: Any = LastInputs(PartitionSpec(ROWS, None, TENSOR), _ROWS)  # type: ignore[arg-type]
-        return DeltaState(inputs, Memory(by_head, _ROWS))  # type: ignore[arg-type]
+        return DeltaState(by_head, PartitionSpec(ROWS, None, TENSOR), _ROWS)  # type: ignore[arg-type]
     return Running(by_head, by_head, _ROWS)  # type: ignore[arg-type]
 
 

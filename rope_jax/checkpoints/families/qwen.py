@@ -131,41 +131,30 @@ def _hybrid_keys(kv_heads: int, *without: str) -> tuple[Key, ...]:
         Key("attention_bias", (), False, {False: ()}),
         Key("attn_output_gate", (), True, {True: ()}),
         Key("layer_types", ("alternate_layers",), None, form=Form(_mixers, _types)),
-        *block_keys("alternate_mixer", linear_num_key_heads=16, linear_num_value_heads=32),
-        *block_keys("alternate_mixer", linear_key_head_dim=128, linear_value_head_dim=128),
-        *block_keys("alternate_mixer", linear_conv_kernel_dim=4),
-    )
+        *block_keys("alternate_mixer", linear_num_key_heads=16, linear_num_value_heads=32,
+                    linear_key_head_dim=128, linear_value_head_dim=128, linear_conv_kernel_dim=4),
+    )  # fmt: skip
 
 
 def _hybrid_rows(model: ModelSizes, parts: Sequence[str]) -> tuple[Row, ...]:
     """Return the rows of a model with gated delta nets.
 
-    parts: the projections in each tensor before the memory, by its name's end: ordered by key head
-        if there are several; `qkv` is one after the other.
+    parts: the projections in each tensor before the memory, two and four of them by key head.
     """
     mixer = model.alternate_mixer
     key_heads = mixer.linear_num_key_heads if isinstance(mixer, GatedDeltaNet.Config) else 1
+    held = {f"in_proj_{part}.weight": [f"in_{x}/kernel" for x in part] for part in parts}
+    held |= {"conv1d.weight": [f"conv_{x}/kernel" for x in "qkv"]}
+    held |= {"norm.weight": ["norm/scale"], "out_proj.weight": ["out_proj/kernel"]}
+    held |= {name: [name] for name in ("A_log", "dt_bias")}
     gated = {"self_attn.q_proj": ["self_attn.q_proj", "self_attn.gate_proj"]}
-
-    def row(theirs: str, *ours: str, groups: int = 1, convolves: bool = False) -> Row:
-        paths = tuple(f"layers/self_attn/{name}" for name in ours)
-        return Row(f"model.layers.{{}}.linear_attn.{theirs}", paths, groups, convolves=convolves)
-
-    return (
-        *llama_rows(QWEN_EXPERTS | gated, groups=model.num_attention_heads),
-        *(
-            row(
-                f"in_proj_{part}.weight",
-                *(f"in_{x}/kernel" for x in part),
-                groups=1 if part == "qkv" else key_heads,
-            )
-            for part in parts
-        ),
-        row("conv1d.weight", *(f"conv_{x}/kernel" for x in "qkv"), convolves=True),
-        *(row(name, name) for name in ("A_log", "dt_bias")),
-        row("norm.weight", "norm/scale"),
-        row("out_proj.weight", "out_proj/kernel"),
-    )
+    rows = [*llama_rows(QWEN_EXPERTS | gated, groups=model.num_attention_heads)]
+    for name, ours in held.items():
+        groups = key_heads if len(ours) in (2, 4) else 1
+        paths = tuple(f"layers/self_attn/{own}" for own in ours)
+        name = f"model.layers.{{}}.linear_attn.{name}"
+        rows.append(Row(name, paths, groups, convolves="conv1d" in name))
+    return tuple(rows)
 
 
 _DELTA_NET = "linear_attention"
@@ -176,39 +165,29 @@ _DENSE = {
     **{"norm": "rms_norm_plus_one", "qk_norm": True},
 }
 _SPARSE = _DENSE | EXPERTS | {"feed_forward.shared_expert_gate": True}
-_SHARED = block_keys("feed_forward", shared_expert_intermediate_size=512)
+_shared = functools.partial(block_keys, "feed_forward", shared_expert_intermediate_size=512)
 _SEPARATE = functools.partial(_hybrid_rows, parts=("qkv", "z", "b", "a"))
 QWEN_HYBRIDS = (
     _hybrid(
         "qwen3_next",
         "Qwen3NextForCausalLM",
-        (*_hybrid_keys(2), *_expert_keys(512, 10, 512, normalized=True), *_SHARED),
+        (*_hybrid_keys(2), *_expert_keys(512, 10, 512, normalized=True), *_shared()),
         other_rows=functools.partial(_hybrid_rows, parts=("qkvz", "ba")),
         fixed=_SPARSE,
         upgrade=_dense,
     ),
-    _hybrid(
-        "qwen3_5_text",
-        "Qwen3_5ForCausalLM",
-        _hybrid_keys(4),
-        other_rows=_SEPARATE,
-        fixed=_DENSE,
-        multimodal=("qwen3_5",),
-    ),
+    _hybrid("qwen3_5_text", "Qwen3_5ForCausalLM", _hybrid_keys(4), other_rows=_SEPARATE,
+            fixed=_DENSE, multimodal=("qwen3_5",)),
     _hybrid(
         "qwen3_5_moe_text",
         "Qwen3_5MoeForCausalLM",
-        (
-            *_hybrid_keys(2, "intermediate_size"),
-            *expert_keys("num_experts", 256, 8),
-            *block_keys("feed_forward", moe_intermediate_size=512),
-            *_SHARED,
-        ),
+        (*_hybrid_keys(2, "intermediate_size"), *expert_keys("num_experts", 256, 8),
+         *_shared(moe_intermediate_size=512)),
         other_rows=_SEPARATE,
         fixed=_SPARSE,
         multimodal=("qwen3_5_moe",),
     ),
-)
+)  # fmt: skip
 _QWEN3, _QWEN2, _QWEN3_MOE, _ = QWEN
 _QWEN2_VL = replace(
     _QWEN2,
