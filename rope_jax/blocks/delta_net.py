@@ -54,9 +54,7 @@ class GatedDeltaNet(Mixer):
         def _check(self) -> "GatedDeltaNet.Config":
             keys, values = self.linear_num_key_heads, self.linear_num_value_heads
             if values % keys:
-                raise ValueError(
-                    f"linear_num_value_heads: {values} is no multiple of {keys} key heads"
-                )
+                raise ValueError(f"linear_num_value_heads: {values} should be a multiple of {keys}")
             return self
 
         def build(
