@@ -57,11 +57,16 @@ LENGTHS = (24, 80)
 
 
 def old_form(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a config.json as transformers 4 has it."""
+    """Return a config.json as transformers 4 has it, or an earlier 5 where 4 lacks the family."""
     if "text_config" in config:
         return config | {"text_config": old_form(config["text_config"])}
     old = config | {"transformers_version": "4.46.0"}
     old["torch_dtype"] = old.pop("dtype", "float32")
+    if layers := old.pop("per_layer_config", None):  # Gemma 4
+        own = next(iter(layers.values()))
+        heads = own.get("num_key_value_heads")
+        names = {"global_head_dim": own["head_dim"], "num_global_key_value_heads": heads}
+        return old | names
     rope = dict(old.pop("rope_parameters"))
     for key in ("rope_theta", "partial_rotary_factor"):
         if key in rope:
@@ -228,6 +233,7 @@ def write_keys() -> None:
         if (family := kind.model_type) not in FAMILIES:
             continue
         config = CONFIG_MAPPING[family]()
+        config.allow_global_per_layer_attribute_access = True  # Gemma 4's heads
         defaults[family] = {
             name: value
             for name in sorted({*named, *asked, *declared})

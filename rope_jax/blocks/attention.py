@@ -27,7 +27,8 @@ from rope_jax.collectives import TENSOR, Sharding
 from rope_jax.positions.bands import Rotation
 from rope_jax.positions.interaction import Interaction, ScoreFunction, capped, plus_by_distance
 
-QKV = tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"]]
+Heads = Float[Array, "B T N H"]
+QKV = tuple[Heads, Float[Array, "B S K H"] | None, Float[Array, "B S K V"] | None]
 
 
 class SelfAttention(Mixer):
@@ -99,13 +100,15 @@ class SelfAttention(Mixer):
         """Attend from the computed tokens to all tokens of their windows."""
         q, k, v = self.heads(x, inputs)
         sinks = None if self.sinks is None else self.sinks[...]
+        cache = inputs.shared if self.span.shares else self.cache
         norms = self.rotated_norms
-        out, self.cache = attend(self.spec, self.span, inputs, q, k, v, sinks, self.cache, norms)
+        out, read = attend(self.spec, self.span, inputs, q, k, v, sinks, cache, norms)
         out = self.attended_values(out, inputs.computed(x))
+        self.cache = read
         return self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
 
     def heads(self, x: Float[Array, "tokens D"], inputs: LayerInputs) -> QKV:
-        """Return queries, keys and values, not rotated."""
+        """Return queries, keys and values, not rotated; no keys and values if it shares others."""
         raise NotImplementedError
 
     @property
@@ -123,6 +126,9 @@ class SelfAttention(Mixer):
 class GroupedQueryAttention(SelfAttention):
     """Attention whose query heads share fewer heads of keys and values."""
 
+    q_norm: Norm
+    k_norm: Norm
+
     class Config(SelfAttention.Config):
         """Heads of queries share heads of keys; QK-norm before the rotation, or after it."""
 
@@ -130,6 +136,10 @@ class GroupedQueryAttention(SelfAttention):
         output_gate: bool = Field(
             False, description="multiply heads' outputs by sigmoid of a product with the token"
         )
+        width: int | None = Field(None, gt=0, multiple_of=2, description="H; null: head_dim")
+        kv_heads: int | None = Field(None, gt=0, description="K; null: num_key_value_heads")
+        value_norm: bool = Field(False, description="norm of values, without weights (Gemma 4)")
+        values_are_keys: bool = Field(False, description="before their norm and rotation (Gemma 4)")
 
         def build(
             self, spec: DecoderSpec, rngs: nnx.Rngs, span: AttentionSpan = EVERY_KEY
@@ -137,47 +147,74 @@ class GroupedQueryAttention(SelfAttention):
             return GroupedQueryAttention(self, spec, span, rngs)
 
         def head_dim(self, spec: DecoderSpec) -> int:
-            return spec.head_dim
+            return self.width or spec.head_dim
+
+        def cached_heads(self, spec: DecoderSpec) -> tuple[int, int, int | None]:
+            return self.kv_heads or spec.kv_heads, *super().cached_heads(spec)[1:]
+
+        def tensor_sizes(self, spec: DecoderSpec) -> dict[str, int]:
+            return {"kv_heads": self.kv_heads} if self.kv_heads else {}
 
     def __init__(
         self, config: Config, spec: DecoderSpec, span: AttentionSpan, rngs: nnx.Rngs
     ) -> None:
         super().__init__(spec, span)
-        d, width = spec.hidden_size, spec.head_dim
-        queries, keys = spec.num_attention_heads * width, spec.kv_heads * width
-        self.q_proj = Linear(spec, d, queries, rngs, axes=COLUMN_PARALLEL, bias=spec.qkv_bias)
-        self.k_proj = Linear(spec, d, keys, rngs, axes=COLUMN_PARALLEL, bias=spec.qkv_bias)
-        self.v_proj = Linear(spec, d, keys, rngs, axes=COLUMN_PARALLEL, bias=spec.qkv_bias)
+        self.config = config
+        d, width = spec.hidden_size, config.head_dim(spec)
+        self.width = width
+        heads, kv_heads = spec.num_attention_heads, config.kv_heads or spec.kv_heads
+
+        def projection(outputs: int, bias: bool = spec.qkv_bias) -> Linear:
+            return Linear(spec, d, outputs * width, rngs, axes=COLUMN_PARALLEL, bias=bias)
+
+        self.q_proj = projection(heads)
+        if not span.shares:
+            self.k_proj = projection(kv_heads)
+            if not config.values_are_keys:
+                self.v_proj = projection(kv_heads)
         self.gate_proj: Linear | None = nnx.data(None)
         if config.output_gate:
-            self.gate_proj = Linear(spec, d, queries, rngs, axes=COLUMN_PARALLEL)
+            self.gate_proj = projection(heads, bias=False)
         self._build_outputs(width, rngs)
-        if spec.qk_norm == "by_head":
-            self.q_norms = norm(spec, width, rngs, heads=spec.num_attention_heads)
-            self.k_norms = norm(spec, width, rngs, heads=spec.kv_heads)
-        elif spec.qk_norm in (True, "all_heads", "after_rotation"):
-            together = spec.qk_norm == "all_heads"
-            self.q_norm = norm(spec, queries if together else width, rngs)
-            self.k_norm = norm(spec, keys if together else width, rngs)
+        for name, count in (("q", heads), ("k", kv_heads)):
+            if name == "k" and span.shares:
+                continue
+            if spec.qk_norm == "by_head":
+                setattr(self, f"{name}_norms", norm(spec, width, rngs, heads=count))
+            elif spec.qk_norm in (True, "all_heads", "after_rotation"):
+                together = count if spec.qk_norm == "all_heads" else 1
+                setattr(self, f"{name}_norm", norm(spec, together * width, rngs))
 
     @property
     def rotated_norms(self) -> tuple[Norm, Norm] | None:
         return (self.q_norm, self.k_norm) if self.spec.qk_norm == "after_rotation" else None
 
     def heads(self, x: Float[Array, "tokens D"], inputs: LayerInputs) -> QKV:
-        spec, width = self.spec, self.spec.head_dim
-        q, k, v = self.q_proj(inputs.computed(x)), self.k_proj(x), self.v_proj(x)
-        if spec.qk_norm == "all_heads":
-            q, k = self.q_norm(q), self.k_norm(k)
-        if (c := spec.clip_qkv) is not None:
-            q, k, v = (jnp.clip(y, -c, c) for y in (q, k, v))
         batch = x.shape[0] // inputs.length
-        q, k, v = (y.reshape(batch, -1, y.shape[1] // width, width) for y in (q, k, v))
-        if spec.qk_norm is True:
-            q, k = self.q_norm(q), self.k_norm(k)
-        elif spec.qk_norm == "by_head":
-            q, k = self.q_norms(q), self.k_norms(k)
-        return q, k, v
+        q = self._normed("q", self.q_proj(inputs.computed(x)), batch)
+        if self.span.shares:
+            return q, None, None
+        k = self.k_proj(x)
+        v = self._by_head(k if self.config.values_are_keys else self.v_proj(x), batch)
+        if self.config.value_norm:
+            v = without_weights(v, self.spec.rms_norm_eps)
+        return q, self._normed("k", k, batch), v
+
+    def _normed(self, name: str, y: Float[Array, "_ width"], batch: int) -> Heads:
+        """Return the heads of q or k, normalized."""
+        if self.spec.qk_norm == "all_heads":
+            y = getattr(self, f"{name}_norm")(y)
+        heads = self._by_head(y, batch)
+        if self.spec.qk_norm is True:
+            heads = getattr(self, f"{name}_norm")(heads)
+        elif self.spec.qk_norm == "by_head":
+            heads = getattr(self, f"{name}_norms")(heads)
+        return heads
+
+    def _by_head(self, y: Float[Array, "_ width"], batch: int) -> Heads:
+        if (c := self.spec.clip_qkv) is not None:
+            y = jnp.clip(y, -c, c)
+        return y.reshape(batch, -1, y.shape[1] // self.width, self.width)
 
     def attended_values(
         self, out: Float[Array, "B T N _"], x: Float[Array, "computed D"]
@@ -193,12 +230,12 @@ def attend(
     span: AttentionSpan,
     inputs: LayerInputs,
     q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K V"],
+    k: Float[Array, "B S K H"] | None,
+    v: Float[Array, "B S K V"] | None,
     sinks: Float[Array, " N"] | None = None,
     cache: Cache | None = None,
     norms: tuple[Norm, Norm] | None = None,
-) -> tuple[Float[Array, "B T N V"], Cache | None]:
+) -> tuple[Float[Array, "B T N V"], Cache]:
     """Rotate queries and keys (linear attention: their features), and attend to visible keys.
 
     The queries are the last T of the S tokens. Where devices share each window, q, k, v and inputs
@@ -206,7 +243,8 @@ def attend(
     gathered.
 
     inputs: without an axis of layers. sinks: one more logit of every query, without a value.
-    cache: the keys and values before these S; returned with these. norms: of rotated queries, keys.
+    k, v: None: those in the cache are all. cache: the keys and values before these S. Returned:
+        that with these. norms: of rotated queries and keys.
     """
     backend, mesh = spec.backend, spec.mesh
     rotate_keys = functools.partial(_rotated, spec, span, inputs, norms=norms)
@@ -216,26 +254,35 @@ def attend(
         of_queries = functools.partial(rotate_queries, rotation=rotation)
         of_keys = functools.partial(rotate_keys, rotation=rotation)
         assert cache is None or isinstance(cache, Running)
+        assert k is not None
+        assert v is not None
         segment_ids = inputs.documents(k.shape[1])
-        out, running = backend.attend_features(q, k, v, of_queries, of_keys, segment_ids, cache)
-        return out, None if cache is None else running
+        return backend.attend_features(q, k, v, of_queries, of_keys, segment_ids, cache)
     queries = tuple(
         _scaled(rotate_queries(q, rotation), rotation, inputs).astype(q.dtype)
         for rotation in inputs.rotations
     )
-    keys = tuple(mesh.all_tokens(rotate_keys(k, rotation), 1) for rotation in inputs.rotations)
-    v, first = mesh.all_tokens(v, 1), None
-    if isinstance(cache, KeyValueCache) and inputs.first is not None:
-        cache = cache.with_tokens(keys, v, inputs.first)
-        keys, v = cache.keys, cache.values_of(v.shape[-1])
-        first = inputs.first + jnp.int32(k.shape[1] - q.shape[1])
+    assert cache is None or isinstance(cache, KeyValueCache)
+    if k is not None and v is not None:
+        keys = tuple(mesh.all_tokens(rotate_keys(k, rotation), 1) for rotation in inputs.rotations)
+        v = mesh.all_tokens(v, 1)
+        if cache is None or inputs.first is None:
+            cache = KeyValueCache(keys, v)
+        else:
+            cache = cache.with_tokens(keys, v, inputs.first)
+    assert cache is not None
+    values, first = cache.values_of(q.shape[-1] if v is None else v.shape[-1]), None
+    if inputs.first is not None:
+        first = inputs.first + jnp.int32(inputs.length - q.shape[1])
         backend = backend if backend.reads_caches else BACKENDS["xla"]
     interaction, params = _interaction(spec, span, inputs, sinks)
-    bands = Inputs(queries, keys, v, inputs.segment_ids, mesh.part, params, first)
+    bands = Inputs(queries, cache.keys, values, inputs.segment_ids, mesh.part, params, first)
     rounds = spec.low_precision and backend.has_precision
     if spec.product_dtype is not None and not rounds:
         bands = bands.cast(spec.product_dtype)
-    return backend.attend_bands(interaction, bands, low_precision=rounds).astype(v.dtype), cache
+    return backend.attend_bands(interaction, bands, low_precision=rounds).astype(
+        values.dtype
+    ), cache
 
 
 def _rotated(
@@ -252,7 +299,9 @@ def _rotated(
     rotate, cos, sin = spec.encoding.rotate_keys, rotation.key_cos, rotation.key_sin
     if is_query:
         rotate, cos, sin = spec.encoding.rotate_queries, rotation.query_cos, rotation.query_sin
-    length = x.shape[1]
+    length, pairs = x.shape[1], spec.encoding.rotary_dim(x.shape[-1]) // 2
+    if pairs < cos.shape[-1]:  # other layers have wider heads, and more frequencies than these
+        cos, sin = cos[..., :pairs], sin[..., :pairs]
     rotated = rotate(inputs.encoding, x, cos[:, -length:], sin[:, -length:], spec.layout)
     if spec.qk_norm == "rotated" and span.rotates:
         return without_weights(rotated, spec.rms_norm_eps)

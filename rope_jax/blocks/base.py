@@ -73,6 +73,8 @@ class DecoderSpec:
     gated_mlp: bool = True
     parallel_residual: bool = False
     residual_multiplier: float = 1.0
+    per_layer_width: int | None = None
+    layer_scale: bool = False
     attention_softcap: float | None = None
     attention_sinks: bool = False
     initializer_range: float = 0.02

@@ -31,8 +31,10 @@ class LayerInputs:
                  if each window is one document.
     bias:        added to the logits by head and distance.
     masks:       which keys each band of a position map holds; static.
+    embeddings:  of every token, added in each layer (Gemma 4); None: none.
     last:        compute only this many tokens at the end of each window; None: all; static.
     first:       index in the cache of the first token; None: the tokens are whole windows.
+    shared:      keys and values of the layer whose ones this layer reads; without a leading axis.
     """
 
     rotations: tuple[Rotation, ...]
@@ -43,6 +45,8 @@ class LayerInputs:
     masks: tuple[BandMask, ...] = field(default=(BandMask(),), metadata={"static": True})
     last: int | None = field(default=None, metadata={"static": True})
     first: Int[Array, "*#layers"] | None = None
+    embeddings: Float[Array, "*#layers tokens _"] | None = None
+    shared: Cache | None = None
 
     def at(self, layer: int | Int[Array, ""]) -> "LayerInputs":
         """Return the inputs of one layer, without the leading axis."""
@@ -73,11 +77,14 @@ class AttentionSpan:
     sliding_window:  how many keys a query sees, including its own; None: all up to its own.
     attention_chunk: tokens per chunk, of which a query sees its own up to itself; None: all.
     rotates:         whether the layer's scaling rotates; `qk_norm: rotated` asks.
+    shares:          whether it reads the keys and values of the last layer with this span that has
+                     its own.
     """
 
     sliding_window: int | None = None
     attention_chunk: int | None = None
     rotates: bool = True
+    shares: bool = False
 
 
 EVERY_KEY = AttentionSpan()
@@ -113,7 +120,7 @@ class Mixer(nnx.Module):
     def __init__(self, spec: DecoderSpec) -> None:
         self.spec = spec
         self.cache: Cache | None = nnx.data(None)
-        """What was read before, if a text is continued; each call adds its tokens."""
+        """What was read before, if a text is continued; after a call, with its tokens."""
 
     def __call__(
         self, x: Float[Array, "tokens D"], inputs: LayerInputs

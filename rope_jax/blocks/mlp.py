@@ -7,6 +7,7 @@ from typing import Literal
 import jax
 from flax import nnx
 from jaxtyping import Array, Float
+from pydantic import Field
 
 from rope_jax.blocks.base import (
     COLUMN_PARALLEL,
@@ -35,9 +36,10 @@ class MLP(FeedForward):
         """down(activation(gate(x)) · up(x)), or without a gate down(activation(up(x)))."""
 
         type: Literal["mlp"] = "mlp"
+        width: int | None = Field(None, gt=0, description="hidden width; null: intermediate_size")
 
         def build(self, spec: DecoderSpec, rngs: nnx.Rngs) -> "MLP":
-            return MLP(spec, spec.intermediate_size, rngs)
+            return MLP(spec, self.width or spec.intermediate_size, rngs)
 
     def __init__(self, spec: DecoderSpec, width: int, rngs: nnx.Rngs) -> None:
         self.spec = spec

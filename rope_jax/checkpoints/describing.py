@@ -169,6 +169,8 @@ def position_keys(
     # version 4 reads the other keys, and scales no layer that slides
     *_, sliding = parts.values()
     keys |= parts.get("full_attention", sliding | {"rope_scaling": None})
+    if len({geometry.rotary_dim for geometry, _ in layers}) > 1:  # which it cannot express
+        del keys["rope_scaling"]
     if "rope_local_base_freq" in family.defaults:
         keys["rope_local_base_freq"] = sliding["rope_theta"]
     return keys | {"rope_parameters": {name: x["rope_parameters"] for name, x in parts.items()}}

@@ -45,6 +45,7 @@ _OUTPUT = "lm_head.weight"
 _EMBEDDINGS = {"model.embed_tokens.weight", "transformer.word_embeddings.weight"}
 _OF_ALL = "mlp.experts.gate_up_proj"
 _LAYER = re.compile(r"model\.layers\.(\d+)\..*")
+_KEYS_OR_VALUES = re.compile(r"\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\.")
 
 
 class TensorInfo(NamedTuple):
@@ -108,8 +109,12 @@ class CheckpointFiles:
         if beside := OTHER_PARTS.fullmatch(name):
             return beside[1]
         layer, count = _LAYER.fullmatch(name), self.config.get("num_hidden_layers")
-        is_last = layer is not None and isinstance(count, int) and int(layer[1]) >= count
-        predicts = is_last and self.config.get("num_nextn_predict_layers")
+        if layer is None or not isinstance(count, int):
+            return None
+        shared = self.config.get("num_kv_shared_layers") or 0
+        if _KEYS_OR_VALUES.search(name) and count - shared <= int(layer[1]) < count:
+            return "keys and values that layers share"
+        predicts = int(layer[1]) >= count and self.config.get("num_nextn_predict_layers")
         return "the layers that predict further tokens" if predicts else None
 
     def _join_scales(self) -> None:

@@ -216,8 +216,9 @@ def _rope(
     for (layer_geometry, applied), window in zip(of_layers, windows, strict=True):
         is_rotated = applied.type != "drope"
         settings: dict[str, Any] = {}
-        if is_rotated and layer_geometry.base != geometry.base:
-            settings["base"] = layer_geometry.base
+        for name in ("base", "rotary_dim"):
+            if is_rotated and (own := getattr(layer_geometry, name)) != getattr(geometry, name):
+                settings[name] = own
         # Such a layer keeps its scaling when a sweep replaces that of the others.
         is_local = bool(settings) or (family.local and window is not None)
         if applied != main or is_local or not is_rotated:
@@ -258,7 +259,8 @@ def _completed(hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]) 
     for key, default in family.defaults.items():
         if key not in given and (key == LENGTH or not (is_new or key in inside)):
             given.setdefault(family.aliases.get(key, key), default)
-    if width := model.get("self_attention.qk_rope_head_dim", model.get("head_dim")):
+    width = model.get("self_attention.qk_rope_head_dim", model.get("head_dim"))
+    if width and "alternate_mixer.width" not in model:
         given["head_dim"] = width
     elif all(key.name != "head_dim" for key in family.keys):
         given["head_dim"] = model["hidden_size"] // model["num_attention_heads"]

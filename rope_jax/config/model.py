@@ -109,6 +109,14 @@ class ModelConfig(Frozen):
     alternate_layers: NonEmpty[bool] = Field(
         (True, True, True, False), description="layer i takes element i mod length (Qwen3-Next)"
     )
+    shared_kv_layers: NonNegativeInt = Field(
+        0, description="last layers, which read the keys and values of one before; never scanned"
+    )
+    shared_kv_wide_mlp: bool = Field(False, description="an mlp twice as wide in these")
+    per_layer_width: PositiveInt | None = Field(
+        None, description="width of an embedding that each layer adds for itself; null: none"
+    )
+    layer_scale: bool = Field(False, description="a learned factor of each layer's output")
     scale_embeddings: EmbeddingScale = Field(
         1.0, description="embeddings are multiplied by it; sqrt_hidden_size: Gemma's"
     )
@@ -314,6 +322,7 @@ class LayerConfig(Frozen):
 
     scaling: AnyScaling | None = Field(None, description="in all stages; null: the stage's")
     base: Base | None = Field(None, description="b of this layer; null: rope.base")
+    rotary_dim: PositiveInt | None = Field(None, description="its own; null: rope.rotary_dim")
     sliding_window: PositiveInt | None = Field(None, description="keys a query sees; null: all")
     attention_chunk: PositiveInt | None = Field(
         None, description="C: a query sees the keys of its own chunk of C tokens (Llama 4)"

@@ -3,6 +3,7 @@
 It is done once, where a run is opened. Everything below takes the resolved types.
 """
 
+from dataclasses import replace
 from typing import NewType
 
 import jax
@@ -110,6 +111,13 @@ def language_model(config: ResolvedRun, vocab_size: int) -> LanguageModel:
     spec = config.model.spec(
         layout=config.rope.layout, pattern=tuple(spans), encoding=config.encoding
     )
+    own = {(kind.mixer, kind.span) for kind in spec.kinds if not kind.span.shares}
+    for layer, (_, mixer, _, span) in enumerate(spec.kinds):
+        if (mixer, replace(span, shares=False)) not in own:
+            raise UserError(
+                f"model.shared_kv_layers: no layer with its own keys and values has the "
+                f"sliding window and attention of layer {layer}; give fewer"
+            )
     return LanguageModel(spec, vocabulary_size(config.model, vocab_size))
 
 

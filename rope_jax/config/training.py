@@ -216,7 +216,8 @@ class TrainingConfig(Frozen):
     def _check_in_layers(self, key: str, scaling: Scaling, length: int, element: int) -> None:
         """Check a scaling, given at `key`, for texts of n tokens and the base of an element."""
         base, inner = self.pattern[element].base, getattr(scaling, "inner", None)
-        layers = replace(self.rotary_layers, pattern=(LayerOverride(base),))
+        override = LayerOverride(base, None, self.pattern[element].rotary_dim)
+        layers = replace(self.rotary_layers, pattern=(override,))
         base_key = "rope" if base is None else f"rope.layer_pattern.{element}"
         sections = {"base": base_key, "rotary_dim": "rope", "train_length": "rope"}
         for section, checked in ((f"{key}.inner", inner), (key, scaling)):
@@ -292,7 +293,7 @@ class TrainingConfig(Frozen):
 
     @property
     def rotary_layers(self) -> RotaryLayers:
-        pattern = tuple(LayerOverride(e.base, e.scaling) for e in self.pattern)
+        pattern = tuple(LayerOverride(e.base, e.scaling, e.rotary_dim) for e in self.pattern)
         layers = self.model.num_hidden_layers
         return RotaryLayers(self.geometry, layers, pattern, self._rotary_dim)
 

@@ -13,7 +13,6 @@ have size 1.
 """
 
 import functools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -25,9 +24,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from rope_jax.blocks.base import Auxiliary, DecoderSpec, parameter
+from rope_jax.blocks.base import Auxiliary, DecoderSpec, Linear, parameter
 from rope_jax.blocks.cache import Cache
-from rope_jax.blocks.mixer import LayerInputs
+from rope_jax.blocks.mixer import AttentionSpan, LayerInputs, Mixer
 from rope_jax.blocks.norms import norm
 from rope_jax.collectives import FSDP, TENSOR, Collectives, Sharding
 from rope_jax.model.layers import DecoderLayer, multiplied
@@ -40,6 +39,8 @@ from rope_jax.rope.geometry import AnyArray
 from rope_jax.rope.layers import shortest_pattern
 
 Params = dict[str, Any]
+#: The keys and values of the last layer with each mixer and span.
+Kept = dict[tuple[Mixer.Config, AttentionSpan], Cache | None]
 
 
 Module = TypeVar("Module", bound=nnx.Module)
@@ -90,10 +91,12 @@ class EmbeddingAndHead(nnx.Module):
 
     def __init__(self, spec: ModelSpec, vocab_size: int, rngs: nnx.Rngs) -> None:
         self.spec = spec
-        self.embed_tokens = Embedding(spec, vocab_size, rngs)
+        self.embed_tokens = Embedding(spec, vocab_size, spec.hidden_size, rngs)
         self.norm = norm(spec, spec.hidden_size, rngs)
         if spec.head_bias or not spec.tie_word_embeddings:
             self.lm_head = Head(spec, vocab_size, rngs)
+        if (width := spec.per_layer_width) is not None:
+            self.per_layer = PerLayerEmbedding(spec, vocab_size, width, rngs)
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
         """Return the tokens' embeddings, scaled; Gemma's root is rounded to their dtype."""
@@ -118,12 +121,33 @@ class EmbeddingAndHead(nnx.Module):
         return hidden.astype(dtype), kernel.astype(dtype)
 
 
+class PerLayerEmbedding(nnx.Module):
+    """What each layer adds of a token, as in Gemma 3n and 4, transformers' modeling_gemma4.py.
+
+    (e + norm(W x/√D))/√2: e is a row of the layer's own table times √P, x the token's embedding.
+    """
+
+    def __init__(self, spec: ModelSpec, vocab_size: int, width: int, rngs: nnx.Rngs) -> None:
+        self.spec, self.width, total = spec, width, spec.num_hidden_layers * width
+        self.embed_tokens = Embedding(spec, vocab_size, total, rngs)
+        self.projection = Linear(spec, spec.hidden_size, total, rngs, axes=(FSDP, None))
+        self.norm = norm(spec, width, rngs)
+
+    def __call__(
+        self, tokens: Int[Array, " tokens"], x: Float[Array, "tokens D"]
+    ) -> Float[Array, "L tokens P"]:
+        shape = len(tokens), -1, self.width
+        table = multiplied(self.embed_tokens(tokens), self.width**0.5).reshape(shape)
+        of_x = multiplied(self.projection(x), self.spec.hidden_size**-0.5).reshape(shape)
+        return multiplied(table + self.norm(of_x), 2**-0.5).swapaxes(0, 1)
+
+
 class Embedding(nnx.Module):
     """The vector of each token; devices that share a vocabulary have the rows of some tokens."""
 
-    def __init__(self, spec: DecoderSpec, vocab_size: int, rngs: nnx.Rngs) -> None:
+    def __init__(self, spec: DecoderSpec, vocab_size: int, width: int, rngs: nnx.Rngs) -> None:
         self.spec = spec
-        shape, sharding = (vocab_size, spec.hidden_size), Sharding((TENSOR, FSDP))
+        shape, sharding = (vocab_size, width), Sharding((TENSOR, FSDP))
         self.embedding = parameter(spec, shape, rngs, sharding=sharding)
 
     def __call__(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
@@ -226,10 +250,10 @@ class LanguageModel:
         """
         outer, position = self._outer(params), params.get("position", {})
         tokens, own_positions = (self.mesh.own_tokens(x, 1) for x in (tokens, positions))
-        x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
-        x = self.encoding.embed(position, x, own_positions).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids, self.mesh.own_tokens)
-        layers = self._scanned if self.spec.layers == "scanned" else self._unrolled
+        x, inputs = self._embedded(outer, position, tokens, own_positions, inputs)
+        is_scanned = self.spec.layers == "scanned" and not self.spec.shared_kv_layers
+        layers = self._scanned if is_scanned else self._unrolled
         auxiliary = None
         for numbers in self.spec.segments:
             is_last = numbers.stop == self.spec.num_hidden_layers
@@ -238,8 +262,12 @@ class LanguageModel:
         return multiplied(outer.norm(x), self.spec.logit_multiplier), auxiliary
 
     def empty_caches(self, batch: int, capacity: int, bands: int) -> list[Cache]:
-        """Return the caches of all layers, of this device's rows and heads."""
-        return [kind.mixer.empty_cache(self.spec, batch, capacity, bands) for kind in self.kinds]
+        """Return the caches of the layers that need one, of this device's rows and heads."""
+        return [
+            kind.mixer.empty_cache(self.spec, batch, capacity, bands)
+            for kind in self.kinds
+            if not kind.span.shares
+        ]
 
     def next_logits(
         self,
@@ -260,19 +288,23 @@ class LanguageModel:
 
         outer, position = self._outer(params), params.get("position", {})
         positions, segment_ids, rotary = window
-        x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
-        x = self.encoding.embed(position, x, own(positions, 1)).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids, own)
+        own_positions = jnp.asarray(own(positions, 1))
+        x, inputs = self._embedded(outer, position, tokens, own_positions, inputs)
         inputs = replace(inputs, first=jnp.asarray(first)[None])
         layers = {stack: iter(params[stack]) for stack in self.spec.stacks}
-        read = []
-        for number, (kind, cache) in enumerate(zip(self.kinds, caches, strict=True)):
+        own_caches = iter(caches)
+        read: list[Cache] = []
+        kept: Kept = {}
+        for number, kind in enumerate(self.kinds):
             gathered = self._gathered(next(layers[kind.stack]))
             layer = self._layer_skeletons[kind].with_parameters(gathered)
-            layer.self_attn.cache = cache
-            last = 1 if number == len(caches) - 1 else None
-            x, _ = layer(x, replace(inputs.at(number), last=last))
-            read.append(layer.self_attn.cache)
+            layer.self_attn.cache = None if kind.span.shares else next(own_caches)
+            last = 1 if number == len(self.kinds) - 1 else None
+            x, _ = layer(x, _sharing(replace(inputs.at(number), last=last), kind, kept))
+            kept[kind.mixer, kind.span] = cache = layer.self_attn.cache
+            if cache is not None and not kind.span.shares:
+                read.append(cache)
         hidden = multiplied(outer.norm(x), self.spec.logit_multiplier)
         logits = logits_of(*outer.logit_factors(hidden), self.spec.logit_softcap)
         return self.mesh.whole_vocabulary(logits), read
@@ -333,6 +365,21 @@ class LanguageModel:
         outer = {name: tree for name, tree in params.items() if name not in others}
         return self._outer_skeleton.with_parameters(self._gathered(outer))
 
+    def _embedded(
+        self,
+        outer: EmbeddingAndHead,
+        position: Params,
+        tokens: Int[Array, "B S"],
+        positions: Int[Array, "#B S"],
+        inputs: LayerInputs,
+    ) -> tuple[Float[Array, "tokens D"], LayerInputs]:
+        """Return the embeddings of tokens, and the inputs with those of each layer."""
+        x = outer.embed(flat := tokens.reshape(-1))
+        if self.spec.per_layer_width is not None:
+            inputs = replace(inputs, embeddings=outer.per_layer(flat, x))
+        x = self.encoding.embed(position, x.reshape(*tokens.shape, -1), positions)
+        return x.reshape(tokens.size, -1), inputs
+
     def _layer_inputs(
         self,
         position: Params,
@@ -356,8 +403,8 @@ class LanguageModel:
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
         rotated = rotations(rotary, own(positions, 1))
         query_scale = jnp.asarray(rotary.query_scale)
-        if (scalar := self.spec.query_pre_attn_scalar) is not None:  # attention divides by √H
-            query_scale = query_scale * math.sqrt(self.spec.heads_width / scalar)
+        if (factors := self.spec.query_factors) != [1.0]:
+            query_scale = query_scale * jnp.asarray(factors, query_scale.dtype)[:, None, None]
         return LayerInputs(
             rotations=rotated,
             query_scale=query_scale,
@@ -384,11 +431,13 @@ class LanguageModel:
         kinds = [self.kinds[number] for number in numbers]
         layers = {stack: _unstacked(params[stack]) for stack in {kind.stack for kind in kinds}}
         auxiliary = None
+        kept: Kept = {}
         for number, kind in zip(numbers, kinds, strict=True):
-            of_layer = inputs.at(number + shift)
+            of_layer = _sharing(inputs.at(number + shift), kind, kept)
             if number == numbers[-1]:
                 of_layer = replace(of_layer, last=last)
-            x, more = self._layer(x, next(layers[kind.stack]), of_layer, kind)
+            x, more, cache = self._layer(x, next(layers[kind.stack]), of_layer, kind)
+            kept[kind.mixer, kind.span] = cache
             auxiliary = _plus(auxiliary, more)
         return x, auxiliary
 
@@ -445,13 +494,22 @@ class LanguageModel:
 
     def _apply_layer(
         self, x: Float[Array, "tokens D"], params: Params, inputs: LayerInputs, kind: LayerKind
-    ) -> tuple[Float[Array, "computed D"], Auxiliary]:
+    ) -> tuple[Float[Array, "computed D"], Auxiliary, Cache | None]:
+        """Also return the layer's keys and values, if layers share them."""
         layer = self._layer_skeletons[kind].with_parameters(self._gathered(params))
-        return layer(x, inputs)
+        x, auxiliary = layer(x, inputs)
+        return x, auxiliary, layer.self_attn.cache if self.spec.shared_kv_layers else None
 
     def _gathered(self, params: Params) -> Params:
         """Gather parameters over the devices that share them."""
         return self.mesh.whole(params, self.spec.factor_dtype, self.shardings)
+
+
+def _sharing(inputs: LayerInputs, kind: LayerKind, kept: Kept) -> LayerInputs:
+    """Return the inputs of a layer, with the keys and values of another if it has none."""
+    if not kind.span.shares:
+        return inputs
+    return replace(inputs, shared=kept[kind.mixer, replace(kind.span, shares=False)])
 
 
 def _plus(total: Auxiliary, more: Auxiliary) -> Auxiliary:

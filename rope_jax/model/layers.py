@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from rope_jax.blocks.base import Auxiliary, DecoderSpec
+from rope_jax.blocks.base import Auxiliary, DecoderSpec, Linear, parameter
 from rope_jax.blocks.mixer import LayerInputs
+from rope_jax.blocks.mlp import ACTIVATIONS
 from rope_jax.blocks.norms import norm
+from rope_jax.collectives import FSDP
 from rope_jax.model.spec import LayerKind
 
 
@@ -34,6 +36,13 @@ class DecoderLayer(nnx.Module):
         self.mlp = kind.feed_forward.build(spec, rngs)
         if placement in ("after", "both"):
             self.post_feedforward_layernorm = norm(spec, width, rngs)
+        if (inner := spec.per_layer_width) is not None:
+            self.per_layer_input_gate = Linear(spec, width, inner, rngs, axes=(FSDP, None))
+            self.per_layer_projection = Linear(spec, inner, width, rngs, axes=(None, FSDP))
+            self.post_per_layer_input_norm = norm(spec, width, rngs)
+        self.layer_scalar: nnx.Param[Array] | None = nnx.data(None)
+        if spec.layer_scale:
+            self.layer_scalar = parameter(spec, (1,), rngs, initial=1.0)
 
     def __call__(
         self, x: Float[Array, "tokens D"], inputs: LayerInputs
@@ -53,7 +62,14 @@ class DecoderLayer(nnx.Module):
         y, auxiliary = self.mlp(normed)
         if placement in ("after", "both"):
             y = self.post_feedforward_layernorm(y)
-        return x + multiplied(y, factor), auxiliary
+        x = x + multiplied(y, factor)
+        if inputs.embeddings is not None:
+            gate = ACTIVATIONS[self.spec.activation](self.per_layer_input_gate(x))
+            y = self.per_layer_projection(gate * inputs.computed(inputs.embeddings))
+            x = x + self.post_per_layer_input_norm(y)
+        if self.layer_scalar is not None:
+            x = x * self.layer_scalar[...].astype(x.dtype)[None]
+        return x, auxiliary
 
 
 def multiplied(x: Float[Array, "*axes"], factor: float) -> Float[Array, "*axes"]:

@@ -1,6 +1,7 @@
 """What a decoder is made of, with nothing left to decide: sizes, blocks, numerics, mesh."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from rope_jax.blocks import MLP, FeedForward, GroupedQueryAttention, Mixer, SelfAttention
@@ -38,6 +39,8 @@ class ModelSpec(DecoderSpec):
     dense_layers: int | tuple[int, ...] = 0
     alternate_mixer: Mixer.Config | None = None
     alternate_layers: tuple[bool, ...] = (True, True, True, False)
+    shared_kv_layers: int = 0
+    shared_kv_wide_mlp: bool = False
     pattern: tuple[AttentionSpan, ...] = (EVERY_KEY,)
     tie_word_embeddings: bool = True
     head_bias: bool = False
@@ -62,6 +65,10 @@ class ModelSpec(DecoderSpec):
             if alternate and self.alternate_layers[layer % len(self.alternate_layers)]:
                 stack, mixer = f"alternate_{stack}", alternate
             span = self.pattern[layer % len(self.pattern)]
+            if layer >= self.num_hidden_layers - self.shared_kv_layers:
+                stack, span = f"shared_kv_{stack}", replace(span, shares=True)
+                if self.shared_kv_wide_mlp:
+                    feed_forward = MLP.Config(width=2 * self.intermediate_size)
             kinds.append(LayerKind(stack, mixer, feed_forward, span))
         return kinds
 
@@ -92,6 +99,19 @@ class ModelSpec(DecoderSpec):
     def heads_width(self) -> int:
         """H, the width of a head's queries and keys."""
         return self.self_attention.head_dim(self)
+
+    @property
+    def query_factors(self) -> list[float]:
+        """What queries are multiplied by in each layer, beside 1/√H."""
+        if (scalar := self.query_pre_attn_scalar) is None:
+            return [1.0]
+        mixers = (kind.mixer for kind in self.kinds)
+        widths = [
+            m.head_dim(self) if isinstance(m, SelfAttention.Config) else self.heads_width
+            for m in mixers
+        ]
+        factors = [math.sqrt(width / scalar) for width in widths]
+        return factors if len(set(factors)) > 1 else factors[:1]
 
     @property
     def sizes(self) -> Sizes:

@@ -29,6 +29,7 @@ class LayerOverride:
 
     base: float | int | None = None
     scaling: Scaling | None = None
+    rotary_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class RotaryLayers:
         geometry = self.geometry
         if override.base is not None:
             geometry = replace(geometry, base=override.base)
+        if override.rotary_dim is not None:
+            geometry = replace(geometry, rotary_dim=override.rotary_dim)
         applied = scaling.where_trained(override.scaling)
         return geometry, applied.for_layer(layer, self.count)
 
@@ -70,18 +73,21 @@ class RotaryLayers:
     def frequencies(self, scaling: Scaling, seq_len: SeqLen = None) -> Frequencies:
         """Return frequencies with leading axes [L, B].
 
-        L is 1 if all layers are alike, B is 1 unless seq_len holds one length per row.
+        L is 1 if all layers are alike, B is 1 unless seq_len holds one length per row. Layers with
+        fewer pairs than others have zeros after them.
         """
         made = [each.frequencies(geometry, seq_len) for geometry, each in self.per_layer(scaling)]
-        inv_freqs, remainders, factors = leaves = [*zip(*made, strict=True)]
+        inv_freqs, remainders, factors = [*zip(*made, strict=True)]
         xp = array_module(*inv_freqs, *remainders, *factors)
-        rows, pairs = max(map(np.size, factors)), self.geometry.rotary_dim // 2
-        shapes = (rows, pairs), (rows, pairs), (rows,)
-        by_layer = (
-            xp.stack([xp.broadcast_to(x, shape) for x in leaf])
-            for leaf, shape in zip(leaves, shapes, strict=True)
-        )
-        return Frequencies(*by_layer)
+        rows, pairs = max(map(np.size, factors)), max(x.shape[-1] for x in inv_freqs)
+
+        def by_pair(leaf: tuple[AnyArray, ...]) -> AnyArray:
+            rest = ([(0, 0)] * (x.ndim - 1) + [(0, pairs - x.shape[-1])] for x in leaf)
+            padded = (xp.pad(x, widths) for x, widths in zip(leaf, rest, strict=True))
+            return xp.stack([xp.broadcast_to(x, (rows, pairs)) for x in padded])
+
+        by_layer = xp.stack([xp.broadcast_to(x, (rows,)) for x in factors])
+        return Frequencies(by_pair(inv_freqs), by_pair(remainders), by_layer)
 
     def has_query_scale(self, scaling: Scaling) -> bool:
         """Return whether any layer scales its queries by position."""

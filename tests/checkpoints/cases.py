@@ -49,6 +49,7 @@ class Case:
         """Return the weights of all tensors."""
         kind = json.loads(self.config)["model_type"]
         plus_one = kind.startswith(("gemma", "nemotron", "vaultgemma", "qwen3_5", "qwen3_next"))
+        plus_one &= kind != "gemma4_text"
         return {
             name: golden_weight(name, shape, norm_mean=float(not plus_one or "linear_attn" in name))
             for name, shape in self.tensors.items()

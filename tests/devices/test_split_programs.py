@@ -67,6 +67,13 @@ DELTA_NET = {
     },
     "alternate_layers": [True, False],
 }
+SHARED_KEYS = {
+    "num_hidden_layers": 4,
+    "alternate_mixer": {"type": "grouped_query", "width": 4, "kv_heads": 2, "value_norm": True},
+    "alternate_layers": [True, False],
+    **{"shared_kv_layers": 2, "shared_kv_wide_mlp": True, "per_layer_width": 8},
+    "query_pre_attn_scalar": 1.0,
+}
 EXPERTS = {
     "feed_forward": {
         **{"type": "experts", "num_experts": 6, "moe_intermediate_size": 20},
@@ -238,6 +245,7 @@ def models():
     yield "norms by head and a bias of the head", lambda: case(BY_HEAD | ONE_LAYER, MIXED)
     yield "latent attention", lambda: case(LATENT | {"attention_sinks": True}, MIXED)
     yield "a delta net", lambda: case(DELTA_NET | {"remat": "attention"}, MIXED)
+    yield "shared keys", lambda: case(SHARED_KEYS, MIXED)
     yield "sliding windows", lambda: case(BLOCKWISE, {"context": 8}, windows=(None, 10))
     chunks = AttentionSpan(attention_chunk=10), AttentionSpan(rotates=False)
     llama4 = {"qk_norm": "rotated"} | BLOCKWISE
@@ -255,6 +263,7 @@ def reading():
     yield "latent attention", lambda: case(LATENT | {"attention_sinks": True}, two, of=of)
     yield "linear", lambda: case({"attention": "linear"}, two, of=of)
     yield "a delta net", lambda: case(DELTA_NET, two, of=of)
+    yield "shared keys", lambda: case(SHARED_KEYS, two, of=of)
 
 
 def bfloat16():

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.generation.decoding import CachedDecoder
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.decoder import DecoderInputs
 from rope_jax.rope import STRATEGIES, Rotary, RotaryGeometry, RotaryLayers
+from tests.checkpoints.folders import golden_case, loaded, write_case
 from tests.compiled import needs_kernels
 from tests.model import test_decoder as decoders
 from tests.model import test_positions as positions
@@ -100,6 +102,16 @@ def plain():
     attention = "xla" if load_kernels() is None else "cpu"
     model = decoders.made("plain", attention=attention)
     return model, loud_params(model), decoder_of(model, loud_params(model))
+
+
+def test_layers_that_share_keys_and_values_read_on_as_in_whole_windows(tmp_path):
+    case = golden_case("gemma4_text", "layer inputs and shared keys")
+    config, params = loaded(write_case(tmp_path, case))
+    model = language_model(resolve_run(config), 64)
+    assert len(model.empty_caches(1, 16, 1)) == 3 < model.spec.num_hidden_layers
+    index = np.arange(40, dtype=np.int32)[None]
+    rotary = config.rotary_layers.rotary(config.rope.scaling, index)
+    assert_same(model, params, rotary, tokens_of(64, 40))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -71,6 +71,8 @@ OTHERS = {
     "head_dim": (10, True),
     "self_attention": (LatentAttention.Config(), True),
     "attention_sinks": (True, True),
+    "per_layer_width": (6, True),
+    "layer_scale": (True, True),
     "alternate_mixer": (GroupedQueryAttention.Config(output_gate=True), True),
     "tie_word_embeddings": (False, True),
     "norm": ("layer_norm", True),
@@ -110,7 +112,8 @@ def test_each_field_changes_the_program(field):
 def test_every_model_field_has_a_case():
     tested_alone = {"initializer_range", "attention", "position", "vocab_size"}
     tested_alone |= {"feed_forward", "dense_layers"}  # in test_experts.py
-    tested_alone |= {"alternate_layers"}  # in test_decoder.py, by the reference
+    # by the reference in test_decoder.py, and Gemma 4's golden models
+    tested_alone |= {"alternate_layers", "shared_kv_layers", "shared_kv_wide_mlp"}
     assert set(OTHERS) | tested_alone == set(ModelConfig.model_fields)
 
 

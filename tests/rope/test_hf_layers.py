@@ -107,7 +107,7 @@ def test_only_phi_moes_own_m_is_read():
         assert scaling.m(geometry) == pytest.approx(1.0954451150103321, rel=1e-12)
 
 
-def test_layers_that_differ_in_rotary_dim_are_refused():
+def test_layers_may_differ_in_rotary_dim():
     rope = {
         "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
         "sliding_attention": {"rope_type": "default"},
@@ -118,5 +118,9 @@ def test_layers_that_differ_in_rotary_dim_are_refused():
     for wider in ({"global_head_dim": 128}, {"per_layer_config": {"07": {"head_dim": 128}}}):
         assert from_hf(config | wider, "full_attention")[0].rotary_dim == 128
         assert from_hf(config | wider, "sliding_attention")[0].rotary_dim == 64
-        with pytest.raises(ValueError, match=r"^rope_parameters: layers differ in rotary_dim"):
-            layers_from_hf(config | wider)
+        layers, scaling = layers_from_hf(config | wider)
+        frequencies = layers.frequencies(scaling).inv_freq
+        assert frequencies.shape == (8, 1, 64)
+        assert not frequencies[:7, :, 32:].any()
+        assert frequencies[7, 0, :16].all()
+        assert not frequencies[7, 0, 16:].any()

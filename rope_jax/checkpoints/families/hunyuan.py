@@ -27,7 +27,7 @@ def _stretched(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _of_all(numbers: int | list[int], _: Mapping[str, Any]) -> int:
+def _of_all(numbers: Any, _: Mapping[str, Any]) -> Any:
     """Return the number of every layer. ValueError: they differ."""
     listed = {*numbers} if isinstance(numbers, list) else {numbers}
     if len(listed) != 1:

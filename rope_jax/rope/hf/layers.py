@@ -35,7 +35,7 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
     without positions; Llama 4 scales the queries of such layers. Of the models that leave layers
     unrotated in code, without a config key, Cohere 2, EXAONE 4 and a few more are recognized.
 
-    ValueError: as for `from_hf`, or because layers differ in rotary_dim or train_length.
+    ValueError: as for `from_hf`, or because layers differ in train_length.
     """
     config = language_model(config)
     count = positive_int(config, "num_hidden_layers")
@@ -56,15 +56,16 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
     geometry, scaling = rotating[0]
     # Only the formulas of scaled layers contain the length, so only theirs must agree.
     lengths = {g.train_length for g, s in read.values() if s.type != "none"}
-    if len({g.rotary_dim for g, _ in read.values()}) > 1 or len(lengths) > 1:
-        raise ValueError("rope_parameters: layers differ in rotary_dim or in their trained length")
+    if len(lengths) > 1:
+        raise ValueError("rope_parameters: layers differ in their trained length")
     if lengths:
         geometry = RotaryGeometry(geometry.rotary_dim, geometry.base, lengths.pop())
     nope = LayerOverride(scaling=_without_positions(config))
 
     def override(of_layer: RotaryGeometry, other: Scaling) -> LayerOverride:
         base = None if of_layer.base == geometry.base else of_layer.base
-        return LayerOverride(base, None if other == scaling else other)
+        width = None if of_layer.rotary_dim == geometry.rotary_dim else of_layer.rotary_dim
+        return LayerOverride(base, None if other == scaling else other, width)
 
     pattern = shortest_pattern([nope if layer is None else override(*layer) for layer in layers])
     return RotaryLayers(geometry, count, tuple(pattern), head_dim(config, types[0])), scaling
