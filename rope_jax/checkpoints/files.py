@@ -38,7 +38,8 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 # masks of bytes or booleans.
 _LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 OTHER_PARTS = re.compile(
-    r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|mm_projector|mtp)\..*"
+    r"(?:model\.)?(vision_tower|vision_model|visual|multi_modal_projector|mm_projector|mtp"
+    r"|audio_tower|embed_vision|embed_audio|vision_embedder)\..*"
 )
 """Names of the weights in other parts of a model, which are left out: of images, of more tokens."""
 _OUTPUT = "lm_head.weight"

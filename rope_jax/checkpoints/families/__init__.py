@@ -1,6 +1,6 @@
 """The model families of transformers, by `model_type`: one table entry each."""
 
-from rope_jax.checkpoints.families import deepseek, qwen
+from rope_jax.checkpoints.families import deepseek, gemma, qwen
 from rope_jax.checkpoints.families.base import REQUIRED, Family
 from rope_jax.checkpoints.families.cohere import COHERE
 from rope_jax.checkpoints.families.deepseek import DEEPSEEK, GLM
@@ -25,5 +25,5 @@ _LINEAGES = (
 )
 FAMILIES = {family.model_type: family for lineage in _LINEAGES for family in lineage}
 """By model_type, in the order in which an export tries them."""
-READ_AS: dict[str, Family] = {**deepseek.READ_AS, **qwen.READ_AS}
+READ_AS: dict[str, Family] = {**deepseek.READ_AS, **gemma.READ_AS, **qwen.READ_AS}
 """Families of model types whose code, for texts, is that of another: by these, an export's too."""

@@ -1,5 +1,6 @@
 """Gemma."""
 
+from dataclasses import replace
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
@@ -109,6 +110,16 @@ _GEMMA4 = Family(
     upgrade=_stating_layers,
     multimodal=("gemma4",),
 )
+
+# Gemma 4 12B, which reads images without a vision tower
+_UNIFIED = {"hidden_size_per_layer_input": 0, "sliding_window": 1024}
+READ_AS = {
+    "gemma4_unified_text": replace(
+        _GEMMA4,
+        upgrade=lambda given: _stating_layers(_UNIFIED | given),
+        multimodal=("gemma4_unified",),
+    )
+}
 
 
 GEMMA = (
