@@ -1,6 +1,7 @@
 """Tables of the experiments in this folder, which `make generate` writes into the pages."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
@@ -109,6 +110,28 @@ def twice_table() -> str:
             rows[name] = [_above(Above(*each), SMOLLM2.decimals) for each in differences]
     headings = (f"{window:,}", f"{twice:,}", f"{window:,} to {twice:,}")
     return table(("", *headings), ((CURVES[name], *rows[name]) for name in CURVES if name in rows))
+
+
+def hybrid_table() -> str:
+    """Return a table of the demo without and with delta nets: loss above their own truncation.
+
+    Each cell has the two seeds.
+    """
+    measured = pd.read_csv(Path(__file__).parent / "hybrid/comparison.csv")
+    by_seed = {
+        (str(group), str(name), int(length)): [float(x) for x in str(nll).split()]
+        for group, name, length, nll in measured[["group", "name", "length", "nll_by_seed"]].values
+    }
+    models = {"demo (2 seeds)": "attention", "hybrid (2 seeds)": "delta nets"}
+    names, lengths = dict.fromkeys(measured["name"]), sorted({*measured["length"]})
+    rows = []
+    for group, model in models.items():
+        own = by_seed[group, "trained", lengths[0]]
+        for name in names:
+            cells = (zip(by_seed[group, name, n], own, strict=True) for n in lengths)
+            above = (" / ".join(signed_text(a - b) for a, b in cell) for cell in cells)
+            rows.append((model, name, *above))
+    return table(("", "", *(f"{n:,}" for n in lengths)), rows)
 
 
 def position_table() -> str:

@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from results.tables import (
+    hybrid_table,
     position_table,
     reference_table,
     retrieval_table,
@@ -386,6 +387,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu": lambda: result_table("gpu"),
     "map results": lambda: above_truncation_table("maps", "name"),
     "maps": lambda: settings_table(MAPS),
+    "hybrid": hybrid_table,
     "over results": lambda: above_truncation_table("over", "name"),
     "position encodings": encodings_table,
     "position maps": maps_table,
