@@ -211,13 +211,13 @@ def write_keys() -> None:
     they include keys of other heads, such as num_labels. Of all causal language models with
     rotary embeddings, the names of those that a configuration declares or accepts, or that its
     model asks for, for `rope_jax/checkpoints/keys.py`; and other names that the configurations of
-    the families accept.
+    the families accept, and what they declare as defaults.
     """
     from transformers import PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as MODELS_OF
 
-    defaults, other_names, read = {}, {}, set()
+    defaults, declared_defaults, other_names, read = {}, {}, {}, set()
     of_all = inspect.signature(PreTrainedConfig).parameters
     for kind in MODELS_OF:
         # the code of some is Llama's
@@ -239,6 +239,12 @@ def write_keys() -> None:
             for name in sorted({*named, *asked, *declared})
             if isinstance(value := getattr(config, name, None), str | int | float | None)
         }
+        declared_defaults[family] = {
+            name: parameter.default
+            for name, parameter in inspect.signature(kind).parameters.items()
+            if isinstance(parameter.default, str | int | float)
+            and not (name in of_all or name.endswith(("token_id", "dropout")))
+        }
         # besides attribute_map: a number given under another name is found under its own
         found = {
             (name, key)
@@ -252,7 +258,11 @@ def write_keys() -> None:
     lines = ["# Keys of config.json in transformers, by scripts/golden_checkpoints.py --keys.", ""]
     lines += ["# What the code of its causal language models with rotary embeddings reads."]
     lines += ['read = """', *textwrap.wrap(" ".join(sorted(read)), 100), '"""', ""]
-    lines += ["# Names that its configurations accept for other keys."]
+    lines += ["# Defaults of the families' configurations that are not null.", "[defaults]"]
+    for family, values in sorted(declared_defaults.items()):
+        pairs = (f"{name} = {json.dumps(value)}" for name, value in sorted(values.items()))
+        lines += [f"{family} = {{{', '.join(pairs)}}}"]
+    lines += ["", "# Names that its configurations accept for other keys."]
     for family, names in sorted(other_names.items()):
         pairs = (f'{name} = "{key}"' for name, key in sorted(names.items()))
         lines += [f"[other_names.{family}]", *pairs] if names else []

@@ -104,9 +104,7 @@ def _add_chunk(
     return (carried[..., -1:, :] * memory + left, documents[:, -1]), out
 
 
-def _inverse(
-    lower: Float32[Array, "B K G chunk chunk"],
-) -> Float32[Array, "B K G chunk chunk"]:
+def _inverse(lower: Float32[Array, "B K G chunk chunk"]) -> Float32[Array, "B K G chunk chunk"]:
     """Return (1 + lower)⁻¹, where `lower` has numbers below its diagonal only.
 
     From the inverses A and B of two neighbouring blocks of the diagonal follows that of both and

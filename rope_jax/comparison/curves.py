@@ -87,11 +87,7 @@ class Curve:
 
     @classmethod
     def of(
-        cls,
-        rows: Sequence[Row],
-        points: Sequence[Point],
-        labels: Mapping[str, str],
-        **others: Any,
+        cls, rows: Sequence[Row], points: Sequence[Point], labels: Mapping[str, str], **others: Any
     ) -> "Curve":
         """Return the curve of the rows of one scaling at one step."""
         first = rows[0]

@@ -125,9 +125,7 @@ def _settings(entry: SweepEntry, run: Path) -> str:
 
 
 def _find_baselines(
-    entries: Sequence[SweepEntry],
-    windows: Mapping[int, int],
-    training: TrainingConfig | None,
+    entries: Sequence[SweepEntry], windows: Mapping[int, int], training: TrainingConfig | None
 ) -> dict[int, str]:
     """Return the name of the curve with each checkpoint's own scaling, by training step."""
     if any(entry.label == "trained" for entry in entries):

@@ -31,13 +31,7 @@ from rope_jax.config.sections import (
 )
 from rope_jax.config.sweep import TrainingSweepConfig
 from rope_jax.config.tokenizer import ByteTokenizerConfig, TokenizerConfig
-from rope_jax.config.types import (
-    FolderName,
-    Frozen,
-    NonEmpty,
-    PositiveInt,
-    Seed,
-)
+from rope_jax.config.types import FolderName, Frozen, NonEmpty, PositiveInt, Seed
 from rope_jax.errors import errors_in
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.maps import PositionMap

@@ -83,11 +83,7 @@ class Corpus:
         return self.report[len(SPLITS) :]
 
 
-def open_corpus(
-    data: DataConfig,
-    tokenizer: Tokenizer,
-    only: str | None = None,
-) -> Corpus:
+def open_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None = None) -> Corpus:
     """Open the tokens of a corpus; write them first if they are absent.
 
     only: as in `load_documents`.

@@ -241,10 +241,7 @@ Tokenizer = ByteTokenizer | JsonTokenizer
 
 
 def open_tokenizer(
-    config: TokenizerConfig,
-    data: DataConfig,
-    copy: Path | None = None,
-    known: int | None = None,
+    config: TokenizerConfig, data: DataConfig, copy: Path | None = None, known: int | None = None
 ) -> Tokenizer:
     """Return the tokenizer that a run's config describes.
 

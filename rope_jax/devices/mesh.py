@@ -218,11 +218,7 @@ class Placement:
             return function
 
         def on_all(
-            params: Params,
-            rows: object,
-            rotary: Rotary,
-            caches: list[Cache],
-            first: jax.Array,
+            params: Params, rows: object, rotary: Rotary, caches: list[Cache], first: jax.Array
         ) -> tuple[jax.Array, list[Cache]]:
             of_caches = [_cache_specs(cache) for cache in caches]
             of_rows = jax.tree.map(lambda _: _ROWS, rows)

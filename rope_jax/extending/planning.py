@@ -72,9 +72,7 @@ def shortlist(
     is_plain = own.type == "none" and training.geometry.train_length == trained.window
     over = {} if is_plain else {"over": "trained"}
     return parse_entries(
-        "trained",
-        *continuing,
-        *({"type": name, "factor": s, **over} for name in FORMULAS),
+        "trained", *continuing, *({"type": name, "factor": s, **over} for name in FORMULAS)
     )
 
 

@@ -71,11 +71,7 @@ class CachedDecoder:
         """Longer prompts are read in chunks of this many tokens, a power of two."""
 
     def continue_texts(
-        self,
-        prompts: Sequence[Prompt],
-        rotary: Rotary,
-        sample: Sample,
-        max_new_tokens: int,
+        self, prompts: Sequence[Prompt], rotary: Rotary, sample: Sample, max_new_tokens: int
     ) -> Iterator[Int[np.ndarray, " B"]]:
         """Yield the next token of every prompt, step by step; stop iterating to stop.
 

@@ -55,10 +55,7 @@ class StageCost:
 
 
 def plan_training(
-    config: TrainingConfig,
-    vocab_size: int,
-    console: Console,
-    devices: Sequence[Any] | None = None,
+    config: TrainingConfig, vocab_size: int, console: Console, devices: Sequence[Any] | None = None
 ) -> None:
     """Print the cost of a training run, compiled for this machine's devices or others."""
     placement = Placement(config.mesh, devices)

@@ -30,10 +30,7 @@ from rope_jax.sealed import write_text
 
 SOURCES = "comparison.json"
 _FIGURES = ("comparison.png", "comparison.pdf", "comparison.svg")
-FILES = (
-    *_FIGURES,
-    *(PAGE, "comparison.md", "comparison.tex", "comparison.csv", SOURCES),
-)
+FILES = (*_FIGURES, *(PAGE, "comparison.md", "comparison.tex", "comparison.csv", SOURCES))
 # The gain is minus the loss above truncation of the same runs, a sign that scripts rely on.
 _DIFFERENCES = ("difference", "gain", "from_first", "above_truncation")
 _COLUMNS = (

@@ -17,12 +17,7 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.data.storage import Corpus, TokenSplit
 from rope_jax.devices.hardware import nominal_flops
 from rope_jax.errors import UserError, errors_in
-from rope_jax.evaluation.plan import (
-    ResolvedSweep,
-    SweepPlan,
-    resolve_sweep,
-    sweep_lengths,
-)
+from rope_jax.evaluation.plan import ResolvedSweep, SweepPlan, resolve_sweep, sweep_lengths
 from rope_jax.sweeps.model import EvalModel
 
 LONGEST_DEFAULT = 3600.0

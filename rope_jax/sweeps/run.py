@@ -37,11 +37,7 @@ from rope_jax.session import open_run
 from rope_jax.sweeps.announcement import announce
 from rope_jax.sweeps.journal import FileJournal, journal_identity
 from rope_jax.sweeps.model import EvalModel, chosen_checkpoints, expected_steps, load_model
-from rope_jax.sweeps.resolve import (
-    PlannedSweep,
-    plan_checkpoints,
-    resolve_run_sweep,
-)
+from rope_jax.sweeps.resolve import PlannedSweep, plan_checkpoints, resolve_run_sweep
 
 Result = tuple[SweepResult, Origin]
 

@@ -13,11 +13,7 @@ from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.training.checkpoints import (
-    Checkpoints,
-    DamagedCheckpoint,
-    params_fingerprint,
-)
+from rope_jax.training.checkpoints import Checkpoints, DamagedCheckpoint, params_fingerprint
 from rope_jax.training.optimizer import with_new_schedule
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import check_config, recorded_provenance

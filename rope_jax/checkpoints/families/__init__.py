@@ -1,5 +1,7 @@
 """The model families of transformers, by `model_type`: one table entry each."""
 
+from dataclasses import replace
+
 from rope_jax.checkpoints.families import deepseek, gemma, qwen
 from rope_jax.checkpoints.families.base import REQUIRED, Family
 from rope_jax.checkpoints.families.cohere import COHERE
@@ -16,6 +18,7 @@ from rope_jax.checkpoints.families.neox import NEOX
 from rope_jax.checkpoints.families.olmo import OLMO
 from rope_jax.checkpoints.families.phi import PHI
 from rope_jax.checkpoints.families.qwen import QWEN, QWEN_HYBRIDS
+from rope_jax.checkpoints.keys import DEFAULTS
 
 __all__ = ["FAMILIES", "READ_AS", "REQUIRED", "Family"]
 
@@ -23,7 +26,17 @@ _LINEAGES = (
     *(LLAMA, MISTRAL, QWEN, PHI, GEMMA, OLMO, GRANITE, GLM, LIKE_LLAMA, ERNIE, EXAONE, DEEPSEEK),
     *(COHERE, NEOX, GPT_OSS, HUNYUAN, QWEN_HYBRIDS),
 )
-FAMILIES = {family.model_type: family for lineage in _LINEAGES for family in lineage}
+
+
+def _with_defaults(family: Family) -> Family:
+    theirs = DEFAULTS[family.model_type]
+    return replace(family, keys=tuple(key.with_default(theirs) for key in family.keys))
+
+
+FAMILIES = {
+    family.model_type: _with_defaults(family) for lineage in _LINEAGES for family in lineage
+}
 """By model_type, in the order in which an export tries them."""
-READ_AS: dict[str, Family] = {**deepseek.READ_AS, **gemma.READ_AS, **qwen.READ_AS}
+_READ_AS = deepseek.READ_AS | gemma.READ_AS | qwen.READ_AS
+READ_AS = {model_type: _with_defaults(family) for model_type, family in _READ_AS.items()}
 """Families of model types whose code, for texts, is that of another: by these, an export's too."""

@@ -3,7 +3,7 @@
 A family is data: which keys of config.json set which fields of `ModelConfig`, which fields have
 the same value in every model of the family, and the names of its tensors. The decoder is the same
 for all. Read from the configuration_*.py and modeling_*.py of transformers 5.24;
-`tests/checkpoints/golden/config_keys.json` lists the keys that these read, with their defaults.
+`transformers_keys.toml` has the defaults of its configurations.
 """
 
 import math
@@ -18,6 +18,8 @@ from rope_jax.rope.hf.read import positive_int
 
 REQUIRED = object()
 """Default of a key that a config must have."""
+THEIRS = object()
+"""Default of a key whose default is transformers', by `transformers_keys.toml`."""
 ANY = object()
 """In the values of a key: a field that another key sets."""
 
@@ -40,7 +42,7 @@ class Key(NamedTuple):
 
     fields:  the fields of `ModelConfig` that it sets; those of a block have its name before them,
              as in `feed_forward.num_experts`.
-    default: transformers' value if the key is absent.
+    default: the value if the key is absent.
     values:  what each of its values, of which there are no others, means: a tuple has one value for
              each field, anything else is that of all fields. None: all fields have the key's value.
     form:    how the key writes the value that all fields have; None: as it is.
@@ -50,10 +52,15 @@ class Key(NamedTuple):
 
     name: str
     fields: tuple[str, ...]
-    default: Any = REQUIRED
+    default: Any = THEIRS
     values: Mapping[Any, Any] | None = None
     form: Form | None = None
     times: "Key | None" = None
+
+    def with_default(self, theirs: Mapping[str, Any]) -> "Key":
+        """Return the key with its default in transformers, unless it has one of its own."""
+        default = theirs.get(self.name) if self.default is THEIRS else self.default
+        return self._replace(default=default, times=self.times and self.times.with_default(theirs))
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that the key sets. ValueError: it is missing, or unknown to us."""
@@ -305,17 +312,16 @@ def like(
     *keys: Key,
     without: Collection[str] = (),
     names: Mapping[str, str] = {},
-    key_defaults: Mapping[str, Any] = {},
     **changes: Any,
 ) -> Family:
     """Return a family whose code is another's but for some keys and other changes.
 
     keys: in addition. without: the keys that it lacks. names: its own for some of those that it
-    has. key_defaults: its own for some, by the names there.
+    has.
     """
     kept = [
         key._replace(name=names.get(key.name, key.name))
-        for key in with_defaults(family.keys, **key_defaults)
+        for key in family.keys
         if key.name not in without
     ]
     same = {"model_type": model_type, "architecture": architecture, "multimodal": ()}
@@ -357,65 +363,47 @@ def numbers_of(dense: int | Sequence[int]) -> list[int]:
     return [*range(dense)] if isinstance(dense, int) else [*dense]
 
 
+_BIASES = {"attention_bias": ("qkv_bias", "o_bias"), "mlp_bias": ("mlp_bias",)}
 SIZES = tuple(
-    Key(name, (name,))
+    Key(name, (name,), REQUIRED)
     for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
 )
 
 
 def llama_keys(
-    *,
-    heads: int | object = REQUIRED,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    activation: tuple[str, str] = ("hidden_act", "silu"),
-    eps: float = 1e-6,
+    *biases: str,
+    heads: object = REQUIRED,
+    activation: str = "hidden_act",
     norm_eps: str = "rms_norm_eps",
-    initializer_range: float = 0.02,
-    tied: bool = False,
-    attention_bias: bool | None = None,
-    mlp_bias: bool | None = None,
     without: Collection[str] = (),
 ) -> tuple[Key, ...]:
-    """Return the keys that most families have, with a family's defaults.
+    """Return the keys that most families have.
 
-    activation: the key of the activation, and its default. without: the keys that it lacks.
-    attention_bias, mlp_bias: the defaults of those keys; None: it lacks them.
+    biases: those of `_BIASES` that it has. heads: the default of num_attention_heads.
+    activation, norm_eps: its names of these keys. without: the keys that it lacks.
     """
-    keys = [
+    keys = (
         *SIZES,
         Key("num_attention_heads", ("num_attention_heads",), heads),
-        Key("num_key_value_heads", ("num_key_value_heads",), kv_heads),
-        Key("head_dim", ("head_dim",), head_dim),
-        Key(activation[0], ("activation",), activation[1], ACTIVATIONS),
-        Key(norm_eps, ("rms_norm_eps",), eps),
-        Key("initializer_range", ("initializer_range",), initializer_range),
-        Key("tie_word_embeddings", ("tie_word_embeddings",), tied),
-    ]
-    if attention_bias is not None:
-        keys.append(Key("attention_bias", ("qkv_bias", "o_bias"), attention_bias))
-    if mlp_bias is not None:
-        keys.append(Key("mlp_bias", ("mlp_bias",), mlp_bias))
+        Key(activation, ("activation",), THEIRS, ACTIVATIONS),
+        Key(norm_eps, ("rms_norm_eps",)),
+        *keys_of("num_key_value_heads", "head_dim", "initializer_range", "tie_word_embeddings"),
+        *(Key(name, _BIASES[name]) for name in biases),
+    )
     return tuple(key for key in keys if key.name not in without)
 
 
-def layer_norm_keys(activation: str, **changes: Any) -> tuple[Key, ...]:
-    """Return the keys of most families with a LayerNorm."""
-    of_act = ("hidden_act", activation)
-    return llama_keys(activation=of_act, eps=1e-5, norm_eps="layer_norm_eps", **changes)
+def keys_of(*names: str, block: str = "") -> tuple[Key, ...]:
+    """Return keys that are called as the fields, of the model or of a block, that they set."""
+    return tuple(Key(name, (f"{block}.{name}" if block else name,)) for name in names)
 
 
-def expert_keys(name: str, experts: int, chosen: int) -> tuple[Key, ...]:
-    """Return the keys about a router, with a family's defaults. name: that of the first one."""
+def expert_keys(name: str) -> tuple[Key, ...]:
+    """Return the keys about a router. name: that of the first one."""
     return (
-        Key(name, ("feed_forward.num_experts",), experts),
-        Key("num_experts_per_tok", ("feed_forward.num_experts_per_tok",), chosen),
+        Key(name, ("feed_forward.num_experts",)),
+        Key("num_experts_per_tok", ("feed_forward.num_experts_per_tok",)),
     )
-
-
-def block_keys(slot: str, **defaults: Any) -> tuple[Key, ...]:
-    """Return keys that are called as the fields of a block that they set."""
-    return tuple(Key(name, (f"{slot}.{name}",), default) for name, default in defaults.items())
 
 
 def mlp_modules(theirs: str, ours: str) -> dict[str, list[str]]:

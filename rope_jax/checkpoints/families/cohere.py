@@ -1,10 +1,10 @@
 """Command R of Cohere."""
 
-from rope_jax.checkpoints.families.base import Family, Key, LocalWindows, every, layer_norm_keys
+from rope_jax.checkpoints.families.base import Family, Key, LocalWindows, every, llama_keys
 
 _COHERE = {"norm": "layer_norm_no_bias", "norm_placement": "shared"}
 _COHERE_KEYS = (
-    *layer_norm_keys("silu", tied=True, attention_bias=False),
+    *llama_keys("attention_bias", norm_eps="layer_norm_eps"),
     Key("logit_scale", ("logit_multiplier",), 0.0625),
 )
 

@@ -10,13 +10,15 @@ from rope_jax.checkpoints.families.base import (
     GATE_UP,
     REQUIRED,
     ROUTED,
+    THEIRS,
     Family,
     Form,
     Key,
     LocalWindows,
-    block_keys,
     both_norms,
     dense_layers,
+    expert_keys,
+    keys_of,
     like,
     llama_keys,
     mlp_modules,
@@ -26,34 +28,22 @@ from rope_jax.checkpoints.families.base import (
 from rope_jax.checkpoints.families.qwen import upper_layers
 from rope_jax.checkpoints.tensors import Row
 
-
-def _expert_keys(
-    dense: int,
-    experts: int | object,
-    chosen: int | object,
-    width: int,
-    shared: int | object,
-    groups: int | None,
-) -> tuple[Key, ...]:
-    """Return the keys about experts in DeepSeek's names. dense: first layers without experts."""
-    of_experts = Key("moe_intermediate_size", ("feed_forward.moe_intermediate_size",), width)
-    one = Form(lambda value, _: 1 if value is None else value, lambda value, _: value)
-    return (
-        Key("first_k_dense_replace", ("dense_layers",), dense),
-        Key("n_routed_experts", ("feed_forward.num_experts",), experts),
-        Key("num_experts_per_tok", ("feed_forward.num_experts_per_tok",), chosen),
-        of_experts,
-        Key("n_shared_experts", ("feed_forward.shared_expert_intermediate_size",), shared,
-            times=of_experts),
-        Key("n_group", ("feed_forward.n_group",), groups, form=one),
-        Key("topk_group", ("feed_forward.topk_group",), groups and -(-groups // 2), form=one),
-    )  # fmt: skip
-
-
+_WIDTH = Key("moe_intermediate_size", ("feed_forward.moe_intermediate_size",))
+_ONE = Form(lambda value, _: 1 if value is None else value, lambda value, _: value)
+_EXPERT_KEYS = (
+    Key("first_k_dense_replace", ("dense_layers",)),
+    *expert_keys("n_routed_experts"),
+    _WIDTH,
+    Key("n_shared_experts", ("feed_forward.shared_expert_intermediate_size",), times=_WIDTH),
+    Key("n_group", ("feed_forward.n_group",), form=_ONE),
+    Key("topk_group", ("feed_forward.topk_group",), form=_ONE),
+)
+_EXPERTS_STATED = ("n_routed_experts", "num_experts_per_tok", "n_shared_experts")
+SCALED = keys_of("routed_scaling_factor", "norm_topk_prob", block="feed_forward")
 _LATENT_KEYS = (
-    *llama_keys(attention_bias=False, without=("head_dim",)),
-    *block_keys("self_attention", q_lora_rank=1536, kv_lora_rank=512),
-    *block_keys("self_attention", qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
+    *with_defaults(llama_keys("attention_bias", without=("head_dim",)), num_key_value_heads=None),
+    *keys_of("q_lora_rank", "kv_lora_rank", block="self_attention"),
+    *keys_of("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", block="self_attention"),
 )
 _EVERY_LAYER = Key("moe_layer_freq", (), 1, {1: ()})
 
@@ -80,11 +70,7 @@ def choice_bias(theirs: str = "mlp.gate.e_score_correction_bias") -> Row:
     return Row(f"model.layers.{{}}.{theirs}", ("layers/mlp/router/choice_bias",))
 
 
-CHOSEN_WITH_BIAS = {
-    **EXPERTS,
-    "feed_forward.scores": "sigmoid",
-    "feed_forward.choice_bias": True,
-}
+CHOSEN_WITH_BIAS = {**EXPERTS, "feed_forward.scores": "sigmoid", "feed_forward.choice_bias": True}
 CHOSEN_IN_GROUPS = CHOSEN_WITH_BIAS | {"feed_forward.group_score": "best_two"}
 NUM_EXPERTS = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
 """Names of keys in other families."""
@@ -101,8 +87,8 @@ _V3 = Family(
     (
         *_LATENT_KEYS,
         _EVERY_LAYER,
-        *_expert_keys(dense=3, experts=256, chosen=8, width=2048, shared=1, groups=8),
-        *block_keys("feed_forward", routed_scaling_factor=2.5, norm_topk_prob=True),
+        *_EXPERT_KEYS,
+        *SCALED,
         Key("scoring_func", ("feed_forward.scores",), "sigmoid", {"sigmoid": "sigmoid"}),
         Key("topk_method", (), "noaux_tc", {"noaux_tc": ()}),
         _INTERLEAVED,
@@ -117,9 +103,9 @@ DOTS1 = Family(
     "dots1",
     "Dots1ForCausalLM",
     (
-        *llama_keys(heads=32, kv_heads=32, attention_bias=False),
-        *_expert_keys(0, REQUIRED, REQUIRED, width=1408, shared=REQUIRED, groups=1),
-        *block_keys("feed_forward", routed_scaling_factor=1.0, norm_topk_prob=False),
+        *llama_keys("attention_bias", heads=THEIRS),
+        *with_defaults(_EXPERT_KEYS, **dict.fromkeys(_EXPERTS_STATED, REQUIRED)),
+        *SCALED,
     ),
     fused=SHARED_EXPERTS,
     more_rows=(choice_bias(),),
@@ -137,9 +123,9 @@ DEEPSEEK = (
         keys=(
             *_LATENT_KEYS,
             _EVERY_LAYER,
-            *_expert_keys(0, experts=64, chosen=REQUIRED, width=1407, shared=2, groups=None),
+            *with_defaults(_EXPERT_KEYS, num_experts_per_tok=REQUIRED),
             Key("mlp_bias", ("mlp_bias",), False),
-            *block_keys("feed_forward", routed_scaling_factor=1.0),
+            SCALED[0],
             # transformers' code never divides by their sum
             Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), False, {False: False}),
             Key("scoring_func", ("feed_forward.scores",), "softmax", {"softmax": "softmax"}),
@@ -156,19 +142,12 @@ DEEPSEEK = (
         "Glm4MoeLiteForCausalLM",
         LAYER_TYPES,
         without=("first_k_dense_replace",),
-        key_defaults={
-            **{"rms_norm_eps": 1e-5, "q_lora_rank": 768, "qk_nope_head_dim": 192},
-            **{"v_head_dim": 256, "n_routed_experts": 64, "num_experts_per_tok": 4, "n_group": 1},
-            **{"moe_intermediate_size": 1536, "topk_group": 1, "routed_scaling_factor": 1.8},
-        },
     ),
     Family(
         "youtu",
         "YoutuForCausalLM",
         (
-            *with_defaults(
-                _LATENT_KEYS, initializer_range=0.01976423537605237, tie_word_embeddings=True
-            ),
+            *with_defaults(_LATENT_KEYS, initializer_range=0.01976423537605237),
             _INTERLEAVED,
         ),
         fused=_LATENT,
@@ -177,19 +156,16 @@ DEEPSEEK = (
     ),
     DOTS1,
 )  # fmt: skip
-_GLM_KEYS = (
-    *llama_keys(kv_heads=2, head_dim=128, eps=1.5625e-7),
-    Key("attention_bias", ("qkv_bias",), True),
-)
+_GLM_KEYS = (*llama_keys(), Key("attention_bias", ("qkv_bias",)))
 _GLM4_MOE = Family(
     "glm4_moe",
     "Glm4MoeForCausalLM",
     (
-        *llama_keys(heads=96, kv_heads=8, eps=1e-5),
+        *llama_keys(heads=THEIRS),
         Key("attention_bias", ("qkv_bias",), False),
         Key("use_qk_norm", ("qk_norm",), False),
-        *_expert_keys(dense=1, experts=128, chosen=8, width=1408, shared=1, groups=1),
-        *block_keys("feed_forward", routed_scaling_factor=1.0, norm_topk_prob=True),
+        *_EXPERT_KEYS,
+        *SCALED,
     ),
     fused=SHARED_EXPERTS,
     more_rows=(choice_bias(),),
@@ -220,7 +196,6 @@ GLM = (
         "solar_open",
         "SolarOpenForCausalLM",
         without=("intermediate_size", "first_k_dense_replace", "use_qk_norm"),
-        key_defaults={"num_attention_heads": 64, "moe_intermediate_size": 1280},
         defaults={},
     ),
 )

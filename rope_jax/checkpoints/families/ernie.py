@@ -3,7 +3,7 @@
 from typing import Any
 
 from rope_jax.checkpoints.families.base import EXPERTS, Family, Key, LocalWindows, like, llama_keys
-from rope_jax.checkpoints.families.deepseek import DOTS1, choice_bias
+from rope_jax.checkpoints.families.deepseek import DOTS1, SCALED, choice_bias
 
 
 def _experts_to_the_last(config: dict[str, Any]) -> dict[str, Any]:
@@ -17,10 +17,7 @@ ERNIE = (
     Family(
         "ernie4_5",
         "Ernie4_5ForCausalLM",
-        (
-            *llama_keys(kv_heads=2, head_dim=128, eps=1e-5, tied=True),
-            Key("use_bias", _WITH_BIAS, False),
-        ),
+        (*llama_keys(), Key("use_bias", _WITH_BIAS, False)),
         layout="interleaved",
     ),
     like(
@@ -31,15 +28,7 @@ ERNIE = (
         Key("moe_layer_end_index", (), None, {-1: (), None: ()}),
         Key("moe_layer_interval", (), 1, {1: ()}),
         Key("moe_norm_min", (), 1e-12, {1e-12: ()}),
-        without=(
-            *("attention_bias", "n_group", "topk_group", "norm_topk_prob"),
-            "routed_scaling_factor",
-        ),
-        key_defaults={
-            **{"num_attention_heads": 20, "num_key_value_heads": 4, "rms_norm_eps": 1e-5},
-            **{"first_k_dense_replace": 1, "moe_intermediate_size": 1536},
-            "tie_word_embeddings": True,
-        },
+        without=("attention_bias", "n_group", "topk_group", *(key.name for key in SCALED)),
         names={
             "first_k_dense_replace": "moe_layer_start_index",
             "n_routed_experts": "moe_num_experts",

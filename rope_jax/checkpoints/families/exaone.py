@@ -24,7 +24,7 @@ EXAONE = (
     Family(
         "exaone",
         "ExaoneForCausalLM",
-        llama_keys(kv_heads=8, eps=1e-5, attention_bias=False, mlp_bias=False),
+        llama_keys("attention_bias", "mlp_bias"),
         fused={
             "ln_1": ["input_layernorm"],
             "ln_2": ["post_attention_layernorm"],
@@ -43,7 +43,7 @@ EXAONE = (
     Family(
         "exaone4",
         "Exaone4ForCausalLM",
-        llama_keys(kv_heads=32, eps=1e-5),
+        llama_keys(),
         fixed={"norm_placement": "after", "qk_norm": True},
         windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
         upgrade=_pattern_of_letters,
@@ -55,10 +55,6 @@ EXAONE = (
         LAYER_TYPES,
         without=("attention_bias", "first_k_dense_replace"),
         names=NUM_EXPERTS,
-        key_defaults={
-            **{"rms_norm_eps": 1e-5, "moe_intermediate_size": 1024, "norm_topk_prob": True},
-            "routed_scaling_factor": 2.5,
-        },
         more_rows=(choice_bias("mlp.e_score_correction_bias"),),
         windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
         upgrade=_pattern_of_letters,

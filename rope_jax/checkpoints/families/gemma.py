@@ -7,6 +7,7 @@ from rope_jax.checkpoints.families.base import (
     ACTIVATIONS,
     FULL,
     SLIDING,
+    THEIRS,
     Family,
     Form,
     Key,
@@ -22,14 +23,7 @@ _GELUS = {"gelu_pytorch_tanh": "gelu_tanh"} | ACTIVATIONS | {"gelu": "gelu_tanh"
 _GEMMA1 = {"norm": "rms_norm_plus_one", "scale_embeddings": "sqrt_hidden_size"}
 _GEMMA = _GEMMA1 | {"norm_placement": "both"}
 _GEMMA_KEYS = (
-    *llama_keys(
-        heads=8,
-        kv_heads=4,
-        head_dim=256,
-        activation=("hidden_activation", "gelu_pytorch_tanh"),
-        tied=True,
-        attention_bias=False,
-    ),
+    *llama_keys("attention_bias", heads=THEIRS, activation="hidden_activation"),
     Key("query_pre_attn_scalar", ("query_pre_attn_scalar",), 256),
 )
 _GEMMA_CAPS = (
@@ -78,10 +72,9 @@ _GEMMA4 = Family(
     "Gemma4ForCausalLM",
     (
         *llama_keys(
-            heads=8,
-            activation=("hidden_activation", "gelu_pytorch_tanh"),
-            tied=True,
-            attention_bias=False,
+            "attention_bias",
+            heads=THEIRS,
+            activation="hidden_activation",
             without=("head_dim", "num_key_value_heads"),
         ),
         Key("global_head_dim", ("head_dim",)),
@@ -147,14 +140,7 @@ GEMMA = (
         "gemma",
         "GemmaForCausalLM",
         (
-            *llama_keys(
-                heads=16,
-                kv_heads=16,
-                head_dim=256,
-                tied=True,
-                attention_bias=False,
-                without=("hidden_act",),
-            ),
+            *llama_keys("attention_bias", heads=THEIRS, without=("hidden_act",)),
             Key("hidden_act", ("activation",), "gelu_pytorch_tanh", _GELUS),
         ),
         fixed=_GEMMA1,

@@ -5,6 +5,7 @@ from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
+    THEIRS,
     Family,
     Key,
     LocalWindows,
@@ -39,8 +40,8 @@ GPT_OSS = (
         "gpt_oss",
         "GptOssForCausalLM",
         (
-            *llama_keys(heads=64, kv_heads=8, head_dim=64, eps=1e-5, attention_bias=True),
-            *expert_keys("num_local_experts", 128, 4),
+            *llama_keys("attention_bias", heads=THEIRS),
+            *expert_keys("num_local_experts"),
             Key("swiglu_limit", ("feed_forward.swiglu_limit",), 7.0),
             Key("swiglu_alpha", (), 1.702, {1.702: ()}),
         ),
@@ -55,7 +56,7 @@ GPT_OSS = (
                 "factor": 32.0,
                 "truncate": False,
                 "original_max_position_embeddings": 4096,
-            },
+            }
         },
     ),
 )

@@ -6,6 +6,7 @@ from typing import Any
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
     FULL,
+    REQUIRED,
     Family,
     Form,
     Key,
@@ -30,13 +31,13 @@ def _power_of(exponent: int) -> Form:
     return Form(read, written)
 
 
-def _multipliers(logit_power: int = -1, attention: float | None = 1.0) -> tuple[Key, ...]:
-    """Return Granite's multipliers. attention: the default of that of attention's logits."""
+def _multipliers(logit_power: int = -1) -> tuple[Key, ...]:
+    """Return Granite's multipliers."""
     return (
-        Key("embedding_multiplier", ("scale_embeddings",), 1.0, form=_power_of(1)),
-        Key("residual_multiplier", ("residual_multiplier",), 1.0, form=_power_of(1)),
-        Key("attention_multiplier", ("query_pre_attn_scalar",), attention, form=_power_of(-2)),
-        Key("logits_scaling", ("logit_multiplier",), 1.0, form=_power_of(logit_power)),
+        Key("embedding_multiplier", ("scale_embeddings",), form=_power_of(1)),
+        Key("residual_multiplier", ("residual_multiplier",), form=_power_of(1)),
+        Key("attention_multiplier", ("query_pre_attn_scalar",), form=_power_of(-2)),
+        Key("logits_scaling", ("logit_multiplier",), form=_power_of(logit_power)),
     )
 
 
@@ -52,16 +53,16 @@ GRANITE = (
     Family(
         "granite",
         "GraniteForCausalLM",
-        (*llama_keys(attention_bias=False, mlp_bias=False), *_multipliers()),
+        (*llama_keys("attention_bias", "mlp_bias"), *_multipliers()),
     ),
     Family(
         "granitemoehybrid",
         "GraniteMoeHybridForCausalLM",
         (
-            *llama_keys(attention_bias=False, without=("intermediate_size",)),
+            *llama_keys("attention_bias", without=("intermediate_size",)),
             Key("shared_intermediate_size", ("intermediate_size",), 1024),
             *_multipliers(),
-            Key("num_local_experts", (), values={0: ()}),
+            Key("num_local_experts", (), REQUIRED, {0: ()}),
             Key("position_embedding_type", (), None, {"rope": ()}),
         ),
         fused={
@@ -74,11 +75,7 @@ GRANITE = (
     Family(
         "granitemoe",
         "GraniteMoeForCausalLM",
-        (
-            *llama_keys(attention_bias=False),
-            *_multipliers(),
-            *expert_keys("num_local_experts", 8, 2),
-        ),
+        (*llama_keys("attention_bias"), *_multipliers(), *expert_keys("num_local_experts")),
         fused={
             "block_sparse_moe.router.layer": ["mlp.router"],
             "block_sparse_moe.input_linear": ["mlp.experts.gate_proj", "mlp.experts.up_proj"],
@@ -90,8 +87,8 @@ GRANITE = (
         "hyperclovax",
         "HyperCLOVAXForCausalLM",
         (
-            *llama_keys(attention_bias=False, mlp_bias=False),
-            *_multipliers(1, None),
+            *llama_keys("attention_bias", "mlp_bias"),
+            *_multipliers(1),
             Key("use_post_norm", ("norm_placement",), True, {True: "both"}),
         ),
         fused=both_norms("post_norm1", "post_norm2"),

@@ -5,6 +5,7 @@ from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
+    REQUIRED,
     Family,
     Form,
     Key,
@@ -39,7 +40,7 @@ _FORM = Form(_of_all, lambda number, _: number)
 _DENSE = Family(
     "hunyuan_v1_dense",
     "HunYuanDenseV1ForCausalLM",
-    llama_keys(eps=1e-5, attention_bias=False),
+    llama_keys("attention_bias"),
     fused={
         "self_attn.query_layernorm": ["self_attn.q_norm"],
         "self_attn.key_layernorm": ["self_attn.k_norm"],
@@ -54,9 +55,9 @@ HUNYUAN = (
         "hunyuan_v1_moe",
         "HunYuanMoEV1ForCausalLM",
         Key("intermediate_size",
-            ("intermediate_size", "feed_forward.shared_expert_intermediate_size")),
-        Key("num_experts", ("feed_forward.num_experts",), form=_FORM),
-        Key("moe_topk", ("feed_forward.num_experts_per_tok",), form=_FORM),
+            ("intermediate_size", "feed_forward.shared_expert_intermediate_size"), REQUIRED),
+        Key("num_experts", ("feed_forward.num_experts",), REQUIRED, form=_FORM),
+        Key("moe_topk", ("feed_forward.num_experts_per_tok",), REQUIRED, form=_FORM),
         without=("intermediate_size",),
         fused={
             **_DENSE.fused,

@@ -5,7 +5,9 @@ from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
+    REQUIRED,
     SLIDING,
+    THEIRS,
     Family,
     Form,
     Key,
@@ -55,23 +57,16 @@ def _types_go_first(config: dict[str, Any]) -> dict[str, Any]:
 _STEP = Form(_without_experts, _step)
 _WIDTHS = tuple(f"feed_forward.{name}_intermediate_size" for name in ("moe", "shared_expert"))
 LLAMA = (
-    Family("llama", "LlamaForCausalLM", llama_keys(attention_bias=False, mlp_bias=False)),
+    Family("llama", "LlamaForCausalLM", llama_keys("attention_bias", "mlp_bias")),
     Family(
         "llama4_text",
         "Llama4ForCausalLM",
         (
-            *llama_keys(
-                heads=40,
-                kv_heads=8,
-                head_dim=128,
-                eps=1e-5,
-                attention_bias=False,
-                without=("intermediate_size",),
-            ),
-            Key("intermediate_size", _WIDTHS),
+            *llama_keys("attention_bias", heads=THEIRS, without=("intermediate_size",)),
+            Key("intermediate_size", _WIDTHS, REQUIRED),
             Key("intermediate_size_mlp", ("intermediate_size",), 16384),
             Key("interleave_moe_layer_step", ("dense_layers",), 1, form=_STEP),
-            *expert_keys("num_local_experts", 16, 1),
+            *expert_keys("num_local_experts"),
             Key("use_qk_norm", ("qk_norm",), True, {True: "rotated", False: False}),
         ),
         fused={
@@ -95,7 +90,7 @@ LIKE_LLAMA = (
     Family(
         "cwm",
         "CwmForCausalLM",
-        llama_keys(kv_heads=8, head_dim=128, eps=1e-5, mlp_bias=False),
+        llama_keys("mlp_bias"),
         windows=LocalWindows(
             default=8192, is_local=lambda _, count: [layer % 4 != 0 for layer in range(count)]
         ),
@@ -103,7 +98,7 @@ LIKE_LLAMA = (
     Family(
         "smollm3",
         "SmolLM3ForCausalLM",
-        llama_keys(kv_heads=4, tied=True, attention_bias=False, mlp_bias=False),
+        llama_keys("attention_bias", "mlp_bias"),
         windows=LocalWindows(is_local=_unrotated_layers, switch=True),
         upgrade=_types_go_first,
     ),
@@ -111,7 +106,7 @@ LIKE_LLAMA = (
         "seed_oss",
         "SeedOssForCausalLM",
         (
-            *llama_keys(kv_heads=8, head_dim=128, mlp_bias=False),
+            *llama_keys("mlp_bias"),
             Key("attention_bias", ("qkv_bias",), True),
             Key("attention_out_bias", ("o_bias",), False),
         ),
@@ -119,23 +114,14 @@ LIKE_LLAMA = (
     Family(
         "arcee",
         "ArceeForCausalLM",
-        llama_keys(
-            activation=("hidden_act", "relu2"), eps=1e-5, attention_bias=False, mlp_bias=False
-        ),
+        llama_keys("attention_bias", "mlp_bias"),
         fixed={"gated_mlp": False},
     ),
     Family(
         "helium",
         "HeliumForCausalLM",
-        (
-            *llama_keys(kv_heads=20, head_dim=128, eps=1e-8, mlp_bias=False),
-            Key("attention_bias", ("qkv_bias",), False),
-        ),
+        (*llama_keys("mlp_bias"), Key("attention_bias", ("qkv_bias",), False)),
         layout="interleaved",
     ),
-    Family(
-        "internlm3",
-        "InternLM3ForCausalLM",
-        llama_keys(kv_heads=2, head_dim=128, eps=1e-5, attention_bias=False, mlp_bias=False),
-    ),
+    Family("internlm3", "InternLM3ForCausalLM", llama_keys("attention_bias", "mlp_bias")),
 )

@@ -25,14 +25,14 @@ def _rotary_share(config: dict[str, Any]) -> dict[str, Any]:
 _MISTRAL = Family(
     "mistral",
     "MistralForCausalLM",
-    llama_keys(kv_heads=8),
+    llama_keys(),
     windows=LocalWindows(default=4096, is_local=every_layer),
     multimodal=("mistral3",),
 )
 _MIXTRAL = Family(
     "mixtral",
     "MixtralForCausalLM",
-    (*llama_keys(kv_heads=8, eps=1e-5), *expert_keys("num_local_experts", 8, 2)),
+    (*llama_keys(), *expert_keys("num_local_experts")),
     fused={
         "block_sparse_moe.gate": ["mlp.router"],
         "block_sparse_moe.experts.{}.w1": ["mlp.experts.gate_proj"],
@@ -48,7 +48,7 @@ MISTRAL = (
     Family(
         "ministral3",
         "Ministral3ForCausalLM",
-        llama_keys(kv_heads=8, head_dim=128, eps=1e-5),
+        llama_keys(),
         windows=LocalWindows(),
         defaults={
             "rope_scaling": {
@@ -65,7 +65,6 @@ MISTRAL = (
         _MIXTRAL,
         "minimax_m2",
         "MiniMaxM2ForCausalLM",
-        key_defaults={**{"rms_norm_eps": 1e-6, "num_local_experts": 256, "num_experts_per_tok": 8}},
         more_rows=(choice_bias("block_sparse_moe.e_score_correction_bias"),),
         fixed=CHOSEN_WITH_BIAS | {"qk_norm": "all_heads"},
         windows=LocalWindows(exist=False),

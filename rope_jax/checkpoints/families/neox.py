@@ -5,12 +5,13 @@ from typing import Any
 from rope_jax.checkpoints.families.base import (
     ACTIVATIONS,
     ALL_BIASES,
+    REQUIRED,
     SIZES,
     Family,
     Key,
     LocalWindows,
     ModelSizes,
-    layer_norm_keys,
+    keys_of,
     llama_keys,
     llama_rows,
 )
@@ -52,14 +53,13 @@ def _falcon_40b(config: dict[str, Any]) -> dict[str, Any]:
     return config | architecture | {"num_ln_in_parallel_attn": norms, "ffn_hidden_size": width}
 
 
+_OWN_HEADS = ("num_key_value_heads", "head_dim")
 NEOX = (
     Family(
         "gpt_neox",
         "GPTNeoXForCausalLM",
         (
-            *layer_norm_keys(
-                "gelu", attention_bias=True, without=("num_key_value_heads", "head_dim")
-            ),
+            *llama_keys("attention_bias", norm_eps="layer_norm_eps", without=_OWN_HEADS),
             Key("use_parallel_residual", ("parallel_residual",), True),
         ),
         fused=_fused_modules("attention"),
@@ -79,20 +79,19 @@ NEOX = (
         "FalconForCausalLM",
         (
             *(key for key in SIZES if key.name != "intermediate_size"),
-            Key("num_attention_heads", ("num_attention_heads",)),
+            Key("num_attention_heads", ("num_attention_heads",), REQUIRED),
             Key("num_kv_heads", ("num_key_value_heads",)),
             Key("ffn_hidden_size", ("intermediate_size",)),
             Key("activation", ("activation",), "gelu", ACTIVATIONS),
             Key("layer_norm_epsilon", ("rms_norm_eps",), 1e-5),
-            Key("initializer_range", ("initializer_range",), 0.02),
-            Key("tie_word_embeddings", ("tie_word_embeddings",), True),
+            *keys_of("initializer_range", "tie_word_embeddings"),
             Key("bias", ("qkv_bias", "o_bias", "mlp_bias"), False),
             Key(
                 "num_ln_in_parallel_attn",
                 ("parallel_residual", "norm_placement"),
                 values={1: (False, "shared"), 2: (True, "before")},
             ),
-            Key("new_decoder_architecture", (), values={True: ()}),
+            Key("new_decoder_architecture", (), REQUIRED, {True: ()}),
             Key("parallel_attn", (), True, {True: ()}),
             Key("alibi", (), False, {False: ()}),
         ),
@@ -105,7 +104,7 @@ NEOX = (
         "persimmon",
         "PersimmonForCausalLM",
         (
-            *layer_norm_keys("relu2", without=("num_key_value_heads", "head_dim")),
+            *llama_keys(norm_eps="layer_norm_eps", without=_OWN_HEADS),
             Key("qk_layernorm", ("qk_norm",), True),
         ),
         fused=_fused_modules("self_attn")
@@ -119,7 +118,7 @@ NEOX = (
         "stablelm",
         "StableLmForCausalLM",
         (
-            *layer_norm_keys("silu", kv_heads=32, without=("head_dim",)),
+            *llama_keys(norm_eps="layer_norm_eps", without=("head_dim",)),
             Key("use_qkv_bias", ("qkv_bias",), False),
             Key("use_parallel_residual", ("norm_placement",), False,
                 {False: "before", True: "shared"}),
@@ -135,14 +134,7 @@ NEOX = (
         "starcoder2",
         "Starcoder2ForCausalLM",
         (
-            *llama_keys(
-                kv_heads=2,
-                activation=("hidden_act", "gelu_pytorch_tanh"),
-                norm_eps="norm_epsilon",
-                eps=1e-5,
-                initializer_range=0.018042,
-                tied=True,
-            ),
+            *llama_keys(norm_eps="norm_epsilon"),
             Key("use_bias", ("qkv_bias", "o_bias", "mlp_bias"), True),
         ),
         fused={"mlp.c_fc": ["mlp.up_proj"], "mlp.c_proj": ["mlp.down_proj"]},
@@ -152,21 +144,14 @@ NEOX = (
     Family(
         "nemotron",
         "NemotronForCausalLM",
-        llama_keys(
-            activation=("hidden_act", "relu2"),
-            eps=1e-5,
-            norm_eps="norm_eps",
-            initializer_range=0.0134,
-            attention_bias=False,
-            mlp_bias=False,
-        ),
+        llama_keys("attention_bias", "mlp_bias", norm_eps="norm_eps"),
         fixed={"norm": "layer_norm_plus_one", "gated_mlp": False},
         defaults={"partial_rotary_factor": 0.5},
     ),
     Family(
         "jais2",
         "Jais2ForCausalLM",
-        layer_norm_keys("relu2", attention_bias=True, mlp_bias=True),
+        llama_keys("attention_bias", "mlp_bias", norm_eps="layer_norm_eps"),
         fixed={"norm": "layer_norm", "gated_mlp": False},
     ),
 )  # fmt: skip

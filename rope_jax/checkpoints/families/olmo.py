@@ -15,13 +15,13 @@ OLMO = (
     Family(
         "olmo2",
         "Olmo2ForCausalLM",
-        llama_keys(eps=1e-5, attention_bias=False),
+        llama_keys("attention_bias"),
         fixed={"norm_placement": "after", "qk_norm": "all_heads"},
     ),
     Family(
         "olmo3",
         "Olmo3ForCausalLM",
-        llama_keys(eps=1e-5, attention_bias=False),
+        llama_keys("attention_bias"),
         fixed={"norm_placement": "after", "qk_norm": "all_heads"},
         windows=LocalWindows(default=4096, is_local=every(4)),
         local=True,
@@ -30,7 +30,7 @@ OLMO = (
         "olmo",
         "OlmoForCausalLM",
         (
-            *llama_keys(attention_bias=False, without=("rms_norm_eps",)),  # it is 1e-5
+            *llama_keys("attention_bias", without=("rms_norm_eps",)),  # it is 1e-5
             Key("clip_qkv", ("clip_qkv",), None),
         ),
         fixed={"norm": "layer_norm_plain"},
@@ -39,9 +39,9 @@ OLMO = (
         "olmoe",
         "OlmoeForCausalLM",
         (
-            *llama_keys(eps=1e-5, attention_bias=False, without=("head_dim",)),
+            *llama_keys("attention_bias", without=("head_dim",)),
             Key("clip_qkv", ("clip_qkv",), None),
-            *expert_keys("num_experts", 64, 8),
+            *expert_keys("num_experts"),
             Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), False),
         ),
         fused=QWEN_EXPERTS,

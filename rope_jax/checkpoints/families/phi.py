@@ -6,7 +6,6 @@ from rope_jax.checkpoints.families.base import (
     Family,
     Key,
     LocalWindows,
-    layer_norm_keys,
     llama_keys,
 )
 
@@ -14,7 +13,7 @@ PHI = (
     Family(
         "phi3",
         "Phi3ForCausalLM",
-        llama_keys(eps=1e-5),
+        llama_keys(),
         fused=GATE_UP | {"self_attn.qkv_proj": [f"self_attn.{x}_proj" for x in "qkv"]},
         windows=LocalWindows(),
         # at the top level, where alone it counts, whatever is in rope_parameters
@@ -24,7 +23,7 @@ PHI = (
     Family(
         "phi",
         "PhiForCausalLM",
-        (*layer_norm_keys("gelu_new"), Key("qk_layernorm", ("qk_norm",), False)),
+        (*llama_keys(norm_eps="layer_norm_eps"), Key("qk_layernorm", ("qk_norm",), False)),
         fused={
             "self_attn.dense": ["self_attn.o_proj"],
             "self_attn.q_layernorm": ["self_attn.q_norm"],

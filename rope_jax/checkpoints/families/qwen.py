@@ -10,19 +10,21 @@ from rope_jax.checkpoints.families.base import (
     EXPERTS,
     FULL,
     ROUTED,
+    THEIRS,
     Family,
     Form,
     Key,
     LocalWindows,
     ModelSizes,
-    block_keys,
     dense_layers,
     expert_keys,
     experts_in_one,
+    keys_of,
     llama_keys,
     llama_rows,
     mlp_modules,
     numbers_of,
+    with_defaults,
 )
 from rope_jax.checkpoints.tensors import Row
 
@@ -50,18 +52,13 @@ def _dense(config: dict[str, Any]) -> dict[str, Any]:
 _LISTED = Form(lambda layers, _: dense_layers(layers), lambda dense, _: numbers_of(dense))
 
 
-def _expert_keys(
-    experts: int, chosen: int, width: int, normalized: bool = False
-) -> tuple[Key, ...]:
-    return (
-        *expert_keys("num_experts", experts, chosen),
-        Key("moe_intermediate_size", ("feed_forward.moe_intermediate_size",), width),
-        Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), normalized),
-        Key("mlp_only_layers", ("dense_layers",), (), form=_LISTED),
-        Key("decoder_sparse_step", (), 1, {1: ()}),
-    )
-
-
+_EXPERT_KEYS = (
+    *expert_keys("num_experts"),
+    *keys_of("moe_intermediate_size", "norm_topk_prob", block="feed_forward"),
+    Key("mlp_only_layers", ("dense_layers",), (), form=_LISTED),
+    Key("decoder_sparse_step", (), 1, {1: ()}),
+)
+_SHARED = keys_of("shared_expert_intermediate_size", block="feed_forward")
 QWEN_EXPERTS = {
     **ROUTED,
     **mlp_modules("mlp.shared_expert", "mlp.shared_expert"),
@@ -71,21 +68,21 @@ QWEN = (
     Family(
         "qwen3",
         "Qwen3ForCausalLM",
-        llama_keys(kv_heads=32, head_dim=128, attention_bias=False),
+        llama_keys("attention_bias"),
         fixed={"qk_norm": True},
         windows=LocalWindows(default=4096, is_local=upper_layers, switch=True),
     ),
     Family(
         "qwen2",
         "Qwen2ForCausalLM",
-        llama_keys(kv_heads=32),
+        llama_keys(),
         fixed={"qkv_bias": True},
         windows=LocalWindows(default=4096, is_local=upper_layers, switch=True),
     ),
     Family(
         "qwen3_moe",
         "Qwen3MoeForCausalLM",
-        (*llama_keys(heads=32, kv_heads=4, attention_bias=False), *_expert_keys(128, 8, 768)),
+        (*llama_keys("attention_bias", heads=THEIRS), *_EXPERT_KEYS),
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"qk_norm": True},
         windows=LocalWindows(default=4096, switch=True),
@@ -94,12 +91,7 @@ QWEN = (
     Family(
         "qwen2_moe",
         "Qwen2MoeForCausalLM",
-        (
-            *llama_keys(heads=16, kv_heads=16),
-            *_expert_keys(60, 4, 1408),
-            *block_keys("feed_forward", shared_expert_intermediate_size=5632),
-            Key("qkv_bias", ("qkv_bias",), True),
-        ),
+        (*llama_keys(heads=THEIRS), *_EXPERT_KEYS, *_SHARED, Key("qkv_bias", ("qkv_bias",), True)),
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"feed_forward.shared_expert_gate": True},
         windows=LocalWindows(default=4096, is_local=_lower_layers, switch=True),
@@ -125,15 +117,15 @@ def _types(alternates: Sequence[bool], model: Mapping[str, Any]) -> list[str]:
     return [_DELTA_NET if alternates[n % len(alternates)] else FULL for n in layers]
 
 
-def _hybrid_keys(kv_heads: int, *without: str) -> tuple[Key, ...]:
-    return (
-        *llama_keys(heads=16, kv_heads=kv_heads, head_dim=256, without=without),
-        Key("attention_bias", (), False, {False: ()}),
-        Key("attn_output_gate", (), True, {True: ()}),
-        Key("layer_types", ("alternate_layers",), None, form=Form(_mixers, _types)),
-        *block_keys("alternate_mixer", linear_num_key_heads=16, linear_num_value_heads=32,
-                    linear_key_head_dim=128, linear_value_head_dim=128, linear_conv_kernel_dim=4),
-    )  # fmt: skip
+_HYBRID_KEYS = (
+    *llama_keys(heads=THEIRS),
+    Key("attention_bias", (), False, {False: ()}),
+    Key("attn_output_gate", (), True, {True: ()}),
+    Key("layer_types", ("alternate_layers",), None, form=Form(_mixers, _types)),
+    *keys_of("linear_num_key_heads", "linear_num_value_heads", block="alternate_mixer"),
+    *keys_of("linear_key_head_dim", "linear_value_head_dim", block="alternate_mixer"),
+    *keys_of("linear_conv_kernel_dim", block="alternate_mixer"),
+)
 
 
 def _hybrid_rows(model: ModelSizes, parts: Sequence[str]) -> tuple[Row, ...]:
@@ -165,24 +157,27 @@ _DENSE = {
     **{"norm": "rms_norm_plus_one", "qk_norm": True},
 }
 _SPARSE = _DENSE | EXPERTS | {"feed_forward.shared_expert_gate": True}
-_shared = functools.partial(block_keys, "feed_forward", shared_expert_intermediate_size=512)
 _SEPARATE = functools.partial(_hybrid_rows, parts=("qkv", "z", "b", "a"))
 QWEN_HYBRIDS = (
     _hybrid(
         "qwen3_next",
         "Qwen3NextForCausalLM",
-        (*_hybrid_keys(2), *_expert_keys(512, 10, 512, normalized=True), *_shared()),
+        (*_HYBRID_KEYS, *_EXPERT_KEYS, *_SHARED),
         other_rows=functools.partial(_hybrid_rows, parts=("qkvz", "ba")),
         fixed=_SPARSE,
         upgrade=_dense,
     ),
-    _hybrid("qwen3_5_text", "Qwen3_5ForCausalLM", _hybrid_keys(4), other_rows=_SEPARATE,
+    _hybrid("qwen3_5_text", "Qwen3_5ForCausalLM", _HYBRID_KEYS, other_rows=_SEPARATE,
             fixed=_DENSE, multimodal=("qwen3_5",)),
     _hybrid(
         "qwen3_5_moe_text",
         "Qwen3_5MoeForCausalLM",
-        (*_hybrid_keys(2, "intermediate_size"), *expert_keys("num_experts", 256, 8),
-         *_shared(moe_intermediate_size=512)),
+        (
+            *(key for key in _HYBRID_KEYS if key.name != "intermediate_size"),
+            *expert_keys("num_experts"),
+            *keys_of("moe_intermediate_size", block="feed_forward"),
+            *_SHARED,
+        ),
         other_rows=_SEPARATE,
         fixed=_SPARSE,
         multimodal=("qwen3_5_moe",),
@@ -191,7 +186,7 @@ QWEN_HYBRIDS = (
 _QWEN3, _QWEN2, _QWEN3_MOE, _ = QWEN
 _QWEN2_VL = replace(
     _QWEN2,
-    keys=llama_keys(kv_heads=8, eps=1e-5),
+    keys=with_defaults(llama_keys(), num_key_value_heads=8, rms_norm_eps=1e-5),
     defaults={"rope_theta": 1_000_000.0},
     multimodal=("qwen2_vl", "qwen2_5_vl"),
 )
@@ -201,8 +196,14 @@ READ_AS = {
     "qwen3_vl_moe_text": replace(
         _QWEN3_MOE,
         keys=(
-            *llama_keys(heads=16, kv_heads=16, head_dim=128, attention_bias=False),
-            *(key for key in _expert_keys(60, 4, 1408) if key.name != "norm_topk_prob"),
+            *with_defaults(
+                llama_keys("attention_bias"),
+                **{"num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 128},
+            ),
+            *with_defaults(
+                [key for key in _EXPERT_KEYS if key.name != "norm_topk_prob"],
+                **{"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408},
+            ),
             Key("norm_topk_prob", ("feed_forward.norm_topk_prob",), True, {True: True}),
         ),
         fused={"mlp.gate": ["mlp.router"]},
