@@ -52,6 +52,8 @@ TINY: dict[str, Any] = {
     "eos_token_id": 2,
 }
 """A scaled model is "trained" for 32 tokens (original_max_position_embeddings)."""
+PUBLISHED_AS = {"exaone": "ExaoneForCausalLM", "internlm3": "InternLM3ForCausalLM"}
+"""Classes in the configs of models whose code is Llama's."""
 LENGTHS = (24, 80)
 """Tokens of the texts of a new model: inside and past its window."""
 
@@ -211,13 +213,13 @@ def write_keys() -> None:
     they include keys of other heads, such as num_labels. Of all causal language models with
     rotary embeddings, the names of those that a configuration declares or accepts, or that its
     model asks for, for `rope_jax/checkpoints/keys.py`; and other names that the configurations of
-    the families accept, and what they declare as defaults.
+    the families accept, what they declare as defaults, and the classes of their models.
     """
     from transformers import PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as MODELS_OF
 
-    defaults, declared_defaults, other_names, read = {}, {}, {}, set()
+    defaults, declared_defaults, architectures, other_names, read = {}, {}, {}, {}, set()
     of_all = inspect.signature(PreTrainedConfig).parameters
     for kind in MODELS_OF:
         # the code of some is Llama's
@@ -239,6 +241,7 @@ def write_keys() -> None:
             for name in sorted({*named, *asked, *declared})
             if isinstance(value := getattr(config, name, None), str | int | float | None)
         }
+        architectures[family] = PUBLISHED_AS.get(family, MODELS_OF[kind].__name__)
         declared_defaults[family] = {
             name: parameter.default
             for name, parameter in inspect.signature(kind).parameters.items()
@@ -258,7 +261,9 @@ def write_keys() -> None:
     lines = ["# Keys of config.json in transformers, by scripts/golden_checkpoints.py --keys.", ""]
     lines += ["# What the code of its causal language models with rotary embeddings reads."]
     lines += ['read = """', *textwrap.wrap(" ".join(sorted(read)), 100), '"""', ""]
-    lines += ["# Defaults of the families' configurations that are not null.", "[defaults]"]
+    lines += ["# The classes of the families' models.", "[architectures]"]
+    lines += [f'{family} = "{name}"' for family, name in sorted(architectures.items())]
+    lines += ["", "# Defaults of the families' configurations that are not null.", "[defaults]"]
     for family, values in sorted(declared_defaults.items()):
         pairs = (f"{name} = {json.dumps(value)}" for name, value in sorted(values.items()))
         lines += [f"{family} = {{{', '.join(pairs)}}}"]

@@ -24,6 +24,8 @@ KNOWN_TO: Mapping[str, list[str]] = _TABLE["known_to"]
 """Keys that a family has besides its table, by model_type."""
 OTHER_NAMES: Mapping[str, Mapping[str, str]] = _OF_TRANSFORMERS["other_names"]
 """Names that transformers' configurations accept for other keys, by model_type."""
+ARCHITECTURES: Mapping[str, str] = _OF_TRANSFORMERS["architectures"]
+"""The classes that configs name, by model_type."""
 DEFAULTS: Mapping[str, Mapping[str, Any]] = _OF_TRANSFORMERS["defaults"]
 """Defaults of transformers' configurations that are not None, by model_type."""
 REFUSED = {name: reason for reason, names in _TABLE["refused"].items() for name in names}

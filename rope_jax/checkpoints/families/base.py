@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from rope_jax.blocks import Mixer
+from rope_jax.checkpoints.keys import ARCHITECTURES
 from rope_jax.checkpoints.tensors import Row
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.hf.read import positive_int
@@ -275,7 +276,6 @@ class Family:
     """
 
     model_type: str
-    architecture: str
     keys: tuple[Key, ...]
     fused: Mapping[str, Sequence[str]] = field(default_factory=dict)
     outside: Mapping[str, str] = field(default_factory=dict)
@@ -291,6 +291,11 @@ class Family:
     layout: Layout = "half"
     upgrade: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
     multimodal: tuple[str, ...] = ()
+
+    @property
+    def architecture(self) -> str:
+        """The class of its models in transformers."""
+        return ARCHITECTURES[self.model_type]
 
     def rows(self, model: ModelSizes) -> tuple[Row, ...]:
         """Return the tensors of a model of the family."""
@@ -308,7 +313,6 @@ def with_defaults(keys: Sequence[Key], **defaults: Any) -> tuple[Key, ...]:
 def like(
     family: Family,
     model_type: str,
-    architecture: str,
     *keys: Key,
     without: Collection[str] = (),
     names: Mapping[str, str] = {},
@@ -324,7 +328,7 @@ def like(
         for key in family.keys
         if key.name not in without
     ]
-    same = {"model_type": model_type, "architecture": architecture, "multimodal": ()}
+    same: dict[str, Any] = {"model_type": model_type, "multimodal": ()}
     return replace(family, keys=(*kept, *keys), **same | changes)
 
 

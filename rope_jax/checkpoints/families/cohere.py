@@ -12,7 +12,6 @@ _COHERE_KEYS = (
 COHERE = (
     Family(
         "cohere",
-        "CohereForCausalLM",
         (*_COHERE_KEYS, Key("use_qk_norm", ("qk_norm",), False, {False: False, True: "by_head"})),
         fused={f"self_attn.{name}_norm": [f"self_attn.{name}_norms"] for name in "qk"},
         fixed=_COHERE,
@@ -20,7 +19,6 @@ COHERE = (
     ),
     Family(
         "cohere2",
-        "Cohere2ForCausalLM",
         _COHERE_KEYS,
         fixed=_COHERE,
         windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),

@@ -83,7 +83,6 @@ _LATENT = {
 }
 _V3 = Family(
     "deepseek_v3",
-    "DeepseekV3ForCausalLM",
     (
         *_LATENT_KEYS,
         _EVERY_LAYER,
@@ -101,7 +100,6 @@ _V3 = Family(
 )
 DOTS1 = Family(
     "dots1",
-    "Dots1ForCausalLM",
     (
         *llama_keys("attention_bias", heads=THEIRS),
         *with_defaults(_EXPERT_KEYS, **dict.fromkeys(_EXPERTS_STATED, REQUIRED)),
@@ -119,7 +117,6 @@ DEEPSEEK = (
     replace(
         _V3,
         model_type="deepseek_v2",
-        architecture="DeepseekV2ForCausalLM",
         keys=(
             *_LATENT_KEYS,
             _EVERY_LAYER,
@@ -139,13 +136,11 @@ DEEPSEEK = (
     like(
         _V3,
         "glm4_moe_lite",
-        "Glm4MoeLiteForCausalLM",
         LAYER_TYPES,
         without=("first_k_dense_replace",),
     ),
     Family(
         "youtu",
-        "YoutuForCausalLM",
         (
             *with_defaults(_LATENT_KEYS, initializer_range=0.01976423537605237),
             _INTERLEAVED,
@@ -159,7 +154,6 @@ DEEPSEEK = (
 _GLM_KEYS = (*llama_keys(), Key("attention_bias", ("qkv_bias",)))
 _GLM4_MOE = Family(
     "glm4_moe",
-    "Glm4MoeForCausalLM",
     (
         *llama_keys(heads=THEIRS),
         Key("attention_bias", ("qkv_bias",), False),
@@ -175,7 +169,6 @@ _GLM4_MOE = Family(
 GLM = (
     Family(
         "glm",
-        "GlmForCausalLM",
         _GLM_KEYS,
         fused=GATE_UP,
         defaults={"partial_rotary_factor": 0.5},
@@ -183,7 +176,6 @@ GLM = (
     ),
     Family(
         "glm4",
-        "Glm4ForCausalLM",
         _GLM_KEYS,
         fused=GATE_UP | both_norms("post_self_attn_layernorm", "post_mlp_layernorm"),
         fixed={"norm_placement": "both"},
@@ -194,7 +186,6 @@ GLM = (
     like(
         _GLM4_MOE,
         "solar_open",
-        "SolarOpenForCausalLM",
         without=("intermediate_size", "first_k_dense_replace", "use_qk_norm"),
         defaults={},
     ),

@@ -14,16 +14,10 @@ def _experts_to_the_last(config: dict[str, Any]) -> dict[str, Any]:
 
 _WITH_BIAS = ("qkv_bias", "o_bias", "mlp_bias")
 ERNIE = (
-    Family(
-        "ernie4_5",
-        "Ernie4_5ForCausalLM",
-        (*llama_keys(), Key("use_bias", _WITH_BIAS, False)),
-        layout="interleaved",
-    ),
+    Family("ernie4_5", (*llama_keys(), Key("use_bias", _WITH_BIAS, False)), layout="interleaved"),
     like(
         DOTS1,
         "ernie4_5_moe",
-        "Ernie4_5_MoeForCausalLM",
         Key("use_bias", (*_WITH_BIAS, "head_bias"), False),
         Key("moe_layer_end_index", (), None, {-1: (), None: ()}),
         Key("moe_layer_interval", (), 1, {1: ()}),

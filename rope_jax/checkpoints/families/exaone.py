@@ -23,7 +23,6 @@ def _pattern_of_letters(config: dict[str, Any]) -> dict[str, Any]:
 EXAONE = (
     Family(
         "exaone",
-        "ExaoneForCausalLM",
         llama_keys("attention_bias", "mlp_bias"),
         fused={
             "ln_1": ["input_layernorm"],
@@ -42,7 +41,6 @@ EXAONE = (
     ),
     Family(
         "exaone4",
-        "Exaone4ForCausalLM",
         llama_keys(),
         fixed={"norm_placement": "after", "qk_norm": True},
         windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
@@ -51,7 +49,6 @@ EXAONE = (
     like(
         DOTS1,
         "exaone_moe",
-        "ExaoneMoeForCausalLM",
         LAYER_TYPES,
         without=("attention_bias", "first_k_dense_replace"),
         names=NUM_EXPERTS,

@@ -69,7 +69,6 @@ _PER_LAYER = {
 }
 _GEMMA4 = Family(
     "gemma4_text",
-    "Gemma4ForCausalLM",
     (
         *llama_keys(
             "attention_bias",
@@ -118,14 +117,12 @@ READ_AS = {
 GEMMA = (
     Family(
         "gemma2",
-        "Gemma2ForCausalLM",
         (*_GEMMA_KEYS, *_GEMMA_CAPS),
         fixed=_GEMMA,
         windows=LocalWindows(default=4096, is_local=every(2)),
     ),
     Family(
         "gemma3_text",
-        "Gemma3ForCausalLM",
         (*_GEMMA_KEYS, Key("final_logit_softcapping", ("logit_softcap",), None)),
         fixed=_GEMMA | {"qk_norm": True},
         windows=LocalWindows(default=4096, is_local=every(6, from_config=True)),
@@ -138,7 +135,6 @@ GEMMA = (
     _GEMMA4,
     Family(
         "gemma",
-        "GemmaForCausalLM",
         (
             *llama_keys("attention_bias", heads=THEIRS, without=("hidden_act",)),
             Key("hidden_act", ("activation",), "gelu_pytorch_tanh", _GELUS),
@@ -147,7 +143,6 @@ GEMMA = (
     ),
     Family(
         "vaultgemma",
-        "VaultGemmaForCausalLM",
         (*_GEMMA_KEYS, *_GEMMA_CAPS),
         fused={"pre_feedforward_layernorm": ["post_attention_layernorm"]},
         fixed=_GEMMA1,

@@ -38,7 +38,6 @@ def _gpt_oss_rows(model: ModelSizes) -> tuple[Row, ...]:
 GPT_OSS = (
     Family(
         "gpt_oss",
-        "GptOssForCausalLM",
         (
             *llama_keys("attention_bias", heads=THEIRS),
             *expert_keys("num_local_experts"),

@@ -50,14 +50,9 @@ def _called_full_attention(config: dict[str, Any]) -> dict[str, Any]:
 
 
 GRANITE = (
-    Family(
-        "granite",
-        "GraniteForCausalLM",
-        (*llama_keys("attention_bias", "mlp_bias"), *_multipliers()),
-    ),
+    Family("granite", (*llama_keys("attention_bias", "mlp_bias"), *_multipliers())),
     Family(
         "granitemoehybrid",
-        "GraniteMoeHybridForCausalLM",
         (
             *llama_keys("attention_bias", without=("intermediate_size",)),
             Key("shared_intermediate_size", ("intermediate_size",), 1024),
@@ -74,7 +69,6 @@ GRANITE = (
     ),
     Family(
         "granitemoe",
-        "GraniteMoeForCausalLM",
         (*llama_keys("attention_bias"), *_multipliers(), *expert_keys("num_local_experts")),
         fused={
             "block_sparse_moe.router.layer": ["mlp.router"],
@@ -85,7 +79,6 @@ GRANITE = (
     ),
     Family(
         "hyperclovax",
-        "HyperCLOVAXForCausalLM",
         (
             *llama_keys("attention_bias", "mlp_bias"),
             *_multipliers(1),

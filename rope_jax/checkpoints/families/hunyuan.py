@@ -39,7 +39,6 @@ def _of_all(numbers: Any, _: Mapping[str, Any]) -> Any:
 _FORM = Form(_of_all, lambda number, _: number)
 _DENSE = Family(
     "hunyuan_v1_dense",
-    "HunYuanDenseV1ForCausalLM",
     llama_keys("attention_bias"),
     fused={
         "self_attn.query_layernorm": ["self_attn.q_norm"],
@@ -53,7 +52,6 @@ HUNYUAN = (
     like(
         _DENSE,
         "hunyuan_v1_moe",
-        "HunYuanMoEV1ForCausalLM",
         Key("intermediate_size",
             ("intermediate_size", "feed_forward.shared_expert_intermediate_size"), REQUIRED),
         Key("num_experts", ("feed_forward.num_experts",), REQUIRED, form=_FORM),

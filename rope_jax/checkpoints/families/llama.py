@@ -57,10 +57,9 @@ def _types_go_first(config: dict[str, Any]) -> dict[str, Any]:
 _STEP = Form(_without_experts, _step)
 _WIDTHS = tuple(f"feed_forward.{name}_intermediate_size" for name in ("moe", "shared_expert"))
 LLAMA = (
-    Family("llama", "LlamaForCausalLM", llama_keys("attention_bias", "mlp_bias")),
+    Family("llama", llama_keys("attention_bias", "mlp_bias")),
     Family(
         "llama4_text",
-        "Llama4ForCausalLM",
         (
             *llama_keys("attention_bias", heads=THEIRS, without=("intermediate_size",)),
             Key("intermediate_size", _WIDTHS, REQUIRED),
@@ -89,7 +88,6 @@ LLAMA = (
 LIKE_LLAMA = (
     Family(
         "cwm",
-        "CwmForCausalLM",
         llama_keys("mlp_bias"),
         windows=LocalWindows(
             default=8192, is_local=lambda _, count: [layer % 4 != 0 for layer in range(count)]
@@ -97,31 +95,23 @@ LIKE_LLAMA = (
     ),
     Family(
         "smollm3",
-        "SmolLM3ForCausalLM",
         llama_keys("attention_bias", "mlp_bias"),
         windows=LocalWindows(is_local=_unrotated_layers, switch=True),
         upgrade=_types_go_first,
     ),
     Family(
         "seed_oss",
-        "SeedOssForCausalLM",
         (
             *llama_keys("mlp_bias"),
             Key("attention_bias", ("qkv_bias",), True),
             Key("attention_out_bias", ("o_bias",), False),
         ),
     ),
-    Family(
-        "arcee",
-        "ArceeForCausalLM",
-        llama_keys("attention_bias", "mlp_bias"),
-        fixed={"gated_mlp": False},
-    ),
+    Family("arcee", llama_keys("attention_bias", "mlp_bias"), fixed={"gated_mlp": False}),
     Family(
         "helium",
-        "HeliumForCausalLM",
         (*llama_keys("mlp_bias"), Key("attention_bias", ("qkv_bias",), False)),
         layout="interleaved",
     ),
-    Family("internlm3", "InternLM3ForCausalLM", llama_keys("attention_bias", "mlp_bias")),
+    Family("internlm3", llama_keys("attention_bias", "mlp_bias")),
 )

@@ -24,14 +24,12 @@ def _rotary_share(config: dict[str, Any]) -> dict[str, Any]:
 
 _MISTRAL = Family(
     "mistral",
-    "MistralForCausalLM",
     llama_keys(),
     windows=LocalWindows(default=4096, is_local=every_layer),
     multimodal=("mistral3",),
 )
 _MIXTRAL = Family(
     "mixtral",
-    "MixtralForCausalLM",
     (*llama_keys(), *expert_keys("num_local_experts")),
     fused={
         "block_sparse_moe.gate": ["mlp.router"],
@@ -44,10 +42,9 @@ _MIXTRAL = Family(
 )
 MISTRAL = (
     _MISTRAL,
-    replace(_MISTRAL, model_type="ministral", architecture="MinistralForCausalLM", multimodal=()),
+    replace(_MISTRAL, model_type="ministral", multimodal=()),
     Family(
         "ministral3",
-        "Ministral3ForCausalLM",
         llama_keys(),
         windows=LocalWindows(),
         defaults={
@@ -64,7 +61,6 @@ MISTRAL = (
     like(
         _MIXTRAL,
         "minimax_m2",
-        "MiniMaxM2ForCausalLM",
         more_rows=(choice_bias("block_sparse_moe.e_score_correction_bias"),),
         fixed=CHOSEN_WITH_BIAS | {"qk_norm": "all_heads"},
         windows=LocalWindows(exist=False),

@@ -57,7 +57,6 @@ _OWN_HEADS = ("num_key_value_heads", "head_dim")
 NEOX = (
     Family(
         "gpt_neox",
-        "GPTNeoXForCausalLM",
         (
             *llama_keys("attention_bias", norm_eps="layer_norm_eps", without=_OWN_HEADS),
             Key("use_parallel_residual", ("parallel_residual",), True),
@@ -76,7 +75,6 @@ NEOX = (
     ),
     Family(
         "falcon",
-        "FalconForCausalLM",
         (
             *(key for key in SIZES if key.name != "intermediate_size"),
             Key("num_attention_heads", ("num_attention_heads",), REQUIRED),
@@ -102,7 +100,6 @@ NEOX = (
     ),
     Family(
         "persimmon",
-        "PersimmonForCausalLM",
         (
             *llama_keys(norm_eps="layer_norm_eps", without=_OWN_HEADS),
             Key("qk_layernorm", ("qk_norm",), True),
@@ -116,7 +113,6 @@ NEOX = (
     ),
     Family(
         "stablelm",
-        "StableLmForCausalLM",
         (
             *llama_keys(norm_eps="layer_norm_eps", without=("head_dim",)),
             Key("use_qkv_bias", ("qkv_bias",), False),
@@ -132,7 +128,6 @@ NEOX = (
     ),
     Family(
         "starcoder2",
-        "Starcoder2ForCausalLM",
         (
             *llama_keys(norm_eps="norm_epsilon"),
             Key("use_bias", ("qkv_bias", "o_bias", "mlp_bias"), True),
@@ -143,14 +138,12 @@ NEOX = (
     ),
     Family(
         "nemotron",
-        "NemotronForCausalLM",
         llama_keys("attention_bias", "mlp_bias", norm_eps="norm_eps"),
         fixed={"norm": "layer_norm_plus_one", "gated_mlp": False},
         defaults={"partial_rotary_factor": 0.5},
     ),
     Family(
         "jais2",
-        "Jais2ForCausalLM",
         llama_keys("attention_bias", "mlp_bias", norm_eps="layer_norm_eps"),
         fixed={"norm": "layer_norm", "gated_mlp": False},
     ),

@@ -14,13 +14,11 @@ from rope_jax.checkpoints.families.qwen import QWEN_EXPERTS
 OLMO = (
     Family(
         "olmo2",
-        "Olmo2ForCausalLM",
         llama_keys("attention_bias"),
         fixed={"norm_placement": "after", "qk_norm": "all_heads"},
     ),
     Family(
         "olmo3",
-        "Olmo3ForCausalLM",
         llama_keys("attention_bias"),
         fixed={"norm_placement": "after", "qk_norm": "all_heads"},
         windows=LocalWindows(default=4096, is_local=every(4)),
@@ -28,7 +26,6 @@ OLMO = (
     ),
     Family(
         "olmo",
-        "OlmoForCausalLM",
         (
             *llama_keys("attention_bias", without=("rms_norm_eps",)),  # it is 1e-5
             Key("clip_qkv", ("clip_qkv",), None),
@@ -37,7 +34,6 @@ OLMO = (
     ),
     Family(
         "olmoe",
-        "OlmoeForCausalLM",
         (
             *llama_keys("attention_bias", without=("head_dim",)),
             Key("clip_qkv", ("clip_qkv",), None),

@@ -12,7 +12,6 @@ from rope_jax.checkpoints.families.base import (
 PHI = (
     Family(
         "phi3",
-        "Phi3ForCausalLM",
         llama_keys(),
         fused=GATE_UP | {"self_attn.qkv_proj": [f"self_attn.{x}_proj" for x in "qkv"]},
         windows=LocalWindows(),
@@ -22,7 +21,6 @@ PHI = (
     ),
     Family(
         "phi",
-        "PhiForCausalLM",
         (*llama_keys(norm_eps="layer_norm_eps"), Key("qk_layernorm", ("qk_norm",), False)),
         fused={
             "self_attn.dense": ["self_attn.o_proj"],

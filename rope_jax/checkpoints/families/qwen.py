@@ -67,21 +67,18 @@ QWEN_EXPERTS = {
 QWEN = (
     Family(
         "qwen3",
-        "Qwen3ForCausalLM",
         llama_keys("attention_bias"),
         fixed={"qk_norm": True},
         windows=LocalWindows(default=4096, is_local=upper_layers, switch=True),
     ),
     Family(
         "qwen2",
-        "Qwen2ForCausalLM",
         llama_keys(),
         fixed={"qkv_bias": True},
         windows=LocalWindows(default=4096, is_local=upper_layers, switch=True),
     ),
     Family(
         "qwen3_moe",
-        "Qwen3MoeForCausalLM",
         (*llama_keys("attention_bias", heads=THEIRS), *_EXPERT_KEYS),
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"qk_norm": True},
@@ -90,7 +87,6 @@ QWEN = (
     ),
     Family(
         "qwen2_moe",
-        "Qwen2MoeForCausalLM",
         (*llama_keys(heads=THEIRS), *_EXPERT_KEYS, *_SHARED, Key("qkv_bias", ("qkv_bias",), True)),
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"feed_forward.shared_expert_gate": True},
@@ -161,17 +157,15 @@ _SEPARATE = functools.partial(_hybrid_rows, parts=("qkv", "z", "b", "a"))
 QWEN_HYBRIDS = (
     _hybrid(
         "qwen3_next",
-        "Qwen3NextForCausalLM",
         (*_HYBRID_KEYS, *_EXPERT_KEYS, *_SHARED),
         other_rows=functools.partial(_hybrid_rows, parts=("qkvz", "ba")),
         fixed=_SPARSE,
         upgrade=_dense,
     ),
-    _hybrid("qwen3_5_text", "Qwen3_5ForCausalLM", _HYBRID_KEYS, other_rows=_SEPARATE,
+    _hybrid("qwen3_5_text", _HYBRID_KEYS, other_rows=_SEPARATE,
             fixed=_DENSE, multimodal=("qwen3_5",)),
     _hybrid(
         "qwen3_5_moe_text",
-        "Qwen3_5MoeForCausalLM",
         (
             *(key for key in _HYBRID_KEYS if key.name != "intermediate_size"),
             *expert_keys("num_experts"),
