@@ -103,7 +103,7 @@ def code_hash() -> str:
     """Return a hash of the package's source files, as they are at the first call."""
     package, digest = Path(__file__).parent, hashlib.sha256()
     for file in sorted(package.rglob("*")):
-        if file.suffix in (".py", ".cc", ".h", ".toml", ".yaml"):
+        if file.suffix in (".py", ".cc", ".h", ".toml", ".yaml", ".html"):
             content = file.read_bytes()
             digest.update(f"{file.relative_to(package)} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:16]

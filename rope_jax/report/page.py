@@ -7,6 +7,7 @@ import base64
 import contextlib
 import html
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,29 +26,7 @@ from rope_jax.results.statistics import Estimate, perplexity
 
 PAGE = "comparison.html"
 # The browser refuses whatever the page would fetch, and it fetches nothing.
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
-script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
-<title>{title}</title>
-<style>
-  body {{ margin: 0 auto; max-width: 1320px; padding: 12px 24px; font: 15px/1.5 sans-serif; }}
-  table {{ border-collapse: collapse; font-size: 13.5px; }}
-  th, td {{ padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid #d9dee4; }}
-  th.text, td.text {{ text-align: left; }}
-  img {{ max-width: 100%; }}
-  .note {{ border-left: 4px solid #d9b44a; background: #fdf8e8; padding: 5px 10px; }}
-  small, .soft {{ color: #5b6573; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+_PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
 _HELP = (
     "Hover over a point for its value. The first menu of a chart chooses the quantity; a click on "
     "a name in the legend hides its curve, a double click all others; drag to zoom, and "

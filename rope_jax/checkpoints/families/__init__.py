@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from rope_jax.checkpoints.families import deepseek, gemma, qwen
 from rope_jax.checkpoints.families.base import REQUIRED, Family
-from rope_jax.checkpoints.families.cohere import COHERE
 from rope_jax.checkpoints.families.deepseek import DEEPSEEK, GLM
 from rope_jax.checkpoints.families.ernie import ERNIE
 from rope_jax.checkpoints.families.exaone import EXAONE
@@ -14,9 +13,8 @@ from rope_jax.checkpoints.families.granite import GRANITE
 from rope_jax.checkpoints.families.hunyuan import HUNYUAN
 from rope_jax.checkpoints.families.llama import LIKE_LLAMA, LLAMA
 from rope_jax.checkpoints.families.mistral import MISTRAL
-from rope_jax.checkpoints.families.neox import NEOX
+from rope_jax.checkpoints.families.neox import COHERE, NEOX, PHI
 from rope_jax.checkpoints.families.olmo import OLMO
-from rope_jax.checkpoints.families.phi import PHI
 from rope_jax.checkpoints.families.qwen import QWEN, QWEN_HYBRIDS
 from rope_jax.checkpoints.keys import DEFAULTS
 

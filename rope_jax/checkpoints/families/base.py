@@ -9,11 +9,11 @@ for all. Read from the configuration_*.py and modeling_*.py of transformers 5.24
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
-from rope_jax.blocks import Mixer
 from rope_jax.checkpoints.keys import ARCHITECTURES
 from rope_jax.checkpoints.tensors import Row
+from rope_jax.config.model import ModelConfig
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.hf.read import positive_int
 
@@ -109,22 +109,6 @@ class Key(NamedTuple):
             except ValueError as error:
                 raise ValueError(f"{self.name}: {error}") from None
         return value if isinstance(value, tuple) else (value,) * len(self.fields)
-
-
-@runtime_checkable  # the tests check types
-class ModelSizes(Protocol):
-    """What the names of a model's tensors, and how they are fused, depend on."""
-
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def norm_placement(self) -> str: ...
-    @property
-    def num_attention_heads(self) -> int: ...
-    @property
-    def alternate_mixer(self) -> Mixer.Config | None: ...
 
 
 IsLocal = Callable[[Mapping[str, Any], int], list[bool]]
@@ -281,7 +265,7 @@ class Family:
     outside: Mapping[str, str] = field(default_factory=dict)
     by_head: bool = False
     more_rows: tuple[Row, ...] = ()
-    other_rows: Callable[[ModelSizes], tuple[Row, ...]] | None = None
+    other_rows: Callable[[ModelConfig], tuple[Row, ...]] | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     windows: LocalWindows = field(default_factory=lambda: LocalWindows(exist=False))
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -297,7 +281,7 @@ class Family:
         """The class of its models in transformers."""
         return ARCHITECTURES[self.model_type]
 
-    def rows(self, model: ModelSizes) -> tuple[Row, ...]:
+    def rows(self, model: ModelConfig) -> tuple[Row, ...]:
         """Return the tensors of a model of the family."""
         if self.other_rows is not None:
             return self.other_rows(model)

@@ -9,12 +9,12 @@ from rope_jax.checkpoints.families.base import (
     Family,
     Key,
     LocalWindows,
-    ModelSizes,
     expert_keys,
     llama_keys,
     llama_rows,
 )
 from rope_jax.checkpoints.tensors import Row
+from rope_jax.config.model import ModelConfig
 
 
 def _every_second(config: Mapping[str, Any], count: int) -> list[bool]:
@@ -22,7 +22,7 @@ def _every_second(config: Mapping[str, Any], count: int) -> list[bool]:
     return [layer % 2 == 0 for layer in range(count)]
 
 
-def _gpt_oss_rows(model: ModelSizes) -> tuple[Row, ...]:
+def _gpt_oss_rows(model: ModelConfig) -> tuple[Row, ...]:
     """Return the rows of gpt-oss, whose experts' gate and up have a column each in turn."""
     layer, ours = "model.layers.{}.", "layers/mlp/experts/"
     rows = [Row(f"{layer}self_attn.sinks", ("layers/self_attn/sinks",))]

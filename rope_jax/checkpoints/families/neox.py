@@ -1,21 +1,23 @@
-"""GPT-NeoX, and others with LayerNorm and fused projections."""
+"""GPT-NeoX, Phi, Command R of Cohere, and others with LayerNorm or fused projections."""
 
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     ACTIVATIONS,
     ALL_BIASES,
+    GATE_UP,
     REQUIRED,
     SIZES,
     Family,
     Key,
     LocalWindows,
-    ModelSizes,
+    every,
     keys_of,
     llama_keys,
     llama_rows,
 )
 from rope_jax.checkpoints.tensors import Row
+from rope_jax.config.model import ModelConfig
 
 
 def _fused_modules(attention: str) -> dict[str, list[str]]:
@@ -28,7 +30,7 @@ def _fused_modules(attention: str) -> dict[str, list[str]]:
     }
 
 
-def _falcon_rows(model: ModelSizes) -> tuple[Row, ...]:
+def _falcon_rows(model: ModelConfig) -> tuple[Row, ...]:
     """Return the rows of Falcon, whose norms are called otherwise where there are two."""
     fused = _fused_modules("self_attention")
     if model.norm_placement != "shared":
@@ -53,6 +55,52 @@ def _falcon_40b(config: dict[str, Any]) -> dict[str, Any]:
     return config | architecture | {"num_ln_in_parallel_attn": norms, "ffn_hidden_size": width}
 
 
+_COHERE = {"norm": "layer_norm_no_bias", "norm_placement": "shared"}
+_COHERE_KEYS = (
+    *llama_keys("attention_bias", norm_eps="layer_norm_eps"),
+    Key("logit_scale", ("logit_multiplier",), 0.0625),
+)
+COHERE = (
+    Family(
+        "cohere",
+        (*_COHERE_KEYS, Key("use_qk_norm", ("qk_norm",), False, {False: False, True: "by_head"})),
+        fused={f"self_attn.{name}_norm": [f"self_attn.{name}_norms"] for name in "qk"},
+        fixed=_COHERE,
+        layout="interleaved",
+    ),
+    Family(
+        "cohere2",
+        _COHERE_KEYS,
+        fixed=_COHERE,
+        windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
+        layout="interleaved",
+    ),
+)
+PHI = (
+    Family(
+        "phi3",
+        llama_keys(),
+        fused=GATE_UP | {"self_attn.qkv_proj": [f"self_attn.{x}_proj" for x in "qkv"]},
+        windows=LocalWindows(),
+        # at the top level, where alone it counts, whatever is in rope_parameters
+        defaults={"original_max_position_embeddings": 4096},
+        rope_types=("default", "longrope"),
+    ),
+    Family(
+        "phi",
+        (*llama_keys(norm_eps="layer_norm_eps"), Key("qk_layernorm", ("qk_norm",), False)),
+        fused={
+            "self_attn.dense": ["self_attn.o_proj"],
+            "self_attn.q_layernorm": ["self_attn.q_norm"],
+            "self_attn.k_layernorm": ["self_attn.k_norm"],
+            "mlp.fc1": ["mlp.up_proj"],
+            "mlp.fc2": ["mlp.down_proj"],
+        },
+        outside={"norm": "model.final_layernorm"},
+        fixed=ALL_BIASES | {"norm_placement": "shared", "head_bias": True},
+        defaults={"partial_rotary_factor": 0.5},
+    ),
+)
 _OWN_HEADS = ("num_key_value_heads", "head_dim")
 NEOX = (
     Family(

@@ -15,7 +15,6 @@ from rope_jax.checkpoints.families.base import (
     Form,
     Key,
     LocalWindows,
-    ModelSizes,
     dense_layers,
     expert_keys,
     experts_in_one,
@@ -27,6 +26,7 @@ from rope_jax.checkpoints.families.base import (
     with_defaults,
 )
 from rope_jax.checkpoints.tensors import Row
+from rope_jax.config.model import ModelConfig
 
 
 def upper_layers(config: Mapping[str, Any], count: int, first: int = 28) -> list[bool]:
@@ -124,7 +124,7 @@ _HYBRID_KEYS = (
 )
 
 
-def _hybrid_rows(model: ModelSizes, parts: Sequence[str]) -> tuple[Row, ...]:
+def _hybrid_rows(model: ModelConfig, parts: Sequence[str]) -> tuple[Row, ...]:
     """Return the rows of a model with gated delta nets.
 
     parts: the projections in each tensor before the memory, two and four of them by key head.
