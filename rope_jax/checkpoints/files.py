@@ -226,7 +226,6 @@ class CheckpointFiles:
                         yield name, self.adapter.merged(name, tensor) if self.adapter else tensor
 
     def _numbers(self, info: TensorInfo, file: Any) -> NDArray[Any]:
-        """Return a tensor of an open file, dequantized."""
         is_float8 = file.get_slice(info.stored).get_dtype() == "F8_E4M3"
         stored = read_float8(info.file, info.stored) if is_float8 else file.get_tensor(info.stored)
         if info.scales is None:

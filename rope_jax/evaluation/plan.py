@@ -381,11 +381,8 @@ class SweepPlan:
         tokens = functools.partial(metric.tokens, windows, read_length)
         rotary = self._rotary(entry, read_length)
         batch = EvalBatch(read_length, len(windows.start), windows_hash, tokens, rotary)
-        scaling, map_ = self._reads_with(entry, length)
+        scaling, map_ = entry.at(length, self.trained), entry.map_at(length, self.trained)
         return Job(entry.label, scaling, map_, metric, length, windows, targets, batch)
-
-    def _reads_with(self, entry: SweepEntry, length: int) -> tuple[Scaling, PositionMap | None]:
-        return entry.at(length, self.trained), entry.map_at(length, self.trained)
 
     def _rotary(self, entry: SweepEntry, length: int) -> Rotary:
         """Return a `Rotary` whose layer axis has the same size for all entries and lengths."""

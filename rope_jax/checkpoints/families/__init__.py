@@ -10,8 +10,7 @@ from rope_jax.checkpoints.families.exaone import EXAONE
 from rope_jax.checkpoints.families.gemma import GEMMA
 from rope_jax.checkpoints.families.gpt_oss import GPT_OSS
 from rope_jax.checkpoints.families.granite import GRANITE
-from rope_jax.checkpoints.families.hunyuan import HUNYUAN
-from rope_jax.checkpoints.families.llama import LIKE_LLAMA, LLAMA
+from rope_jax.checkpoints.families.llama import HUNYUAN, LIKE_LLAMA, LLAMA
 from rope_jax.checkpoints.families.mistral import MISTRAL
 from rope_jax.checkpoints.families.neox import COHERE, NEOX, PHI
 from rope_jax.checkpoints.families.olmo import OLMO

@@ -7,8 +7,10 @@ for all. Read from the configuration_*.py and modeling_*.py of transformers 5.24
 """
 
 import math
+import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rope_jax.checkpoints.keys import ARCHITECTURES
@@ -194,6 +196,11 @@ def every_layer(config: Mapping[str, Any], count: int) -> list[bool]:
     return [True] * count
 
 
+_MODULES = tomllib.loads(Path(__file__).with_name("modules.toml").read_text("utf-8"))
+FUSED: dict[str, dict[str, list[str]]] = _MODULES["fused"]
+"""Modules of a layer that have other names than Llama's, with ours that each holds."""
+OUTSIDE: dict[str, dict[str, str]] = _MODULES["outside"]
+"""Names of modules outside of the layers, by Llama's."""
 # Modules of a layer that Llama's code calls as ours does.
 _LAYER_MODULES = (
     *("input_layernorm", "post_attention_layernorm"),
@@ -201,14 +208,6 @@ _LAYER_MODULES = (
     *(f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")),
     *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
 )
-
-
-_OUTSIDE = {
-    "embed_tokens": "model.embed_tokens",
-    "layers": "model.layers",
-    "norm": "model.norm",
-    "lm_head": "lm_head",
-}
 
 
 def llama_rows(
@@ -220,7 +219,7 @@ def llama_rows(
     outside: its names of modules outside of the layers, and of the layers, by Llama's.
     groups: see `Row`; of modules that hold several.
     """
-    names = {**_OUTSIDE, **outside}
+    names = {**OUTSIDE["llama"], **outside}
     held = {name for ours in fused.values() for name in ours}
     in_layers = {name: (name,) for name in _LAYER_MODULES if name not in held} | {**fused}
     modules: dict[str, list[str]] = {names["embed_tokens"]: ["embed_tokens"]}

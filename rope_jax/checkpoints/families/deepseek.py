@@ -7,6 +7,7 @@ from typing import Any
 from rope_jax.checkpoints.families.base import (
     ANY,
     EXPERTS,
+    FUSED,
     GATE_UP,
     REQUIRED,
     ROUTED,
@@ -74,13 +75,7 @@ CHOSEN_WITH_BIAS = {**EXPERTS, "feed_forward.scores": "sigmoid", "feed_forward.c
 CHOSEN_IN_GROUPS = CHOSEN_WITH_BIAS | {"feed_forward.group_score": "best_two"}
 NUM_EXPERTS = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
 """Names of keys in other families."""
-_LATENT = {
-    **{
-        f"self_attn.{name}": [f"self_attn.{name}"]
-        for name in ("q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_layernorm", "kv_b_proj")
-    },
-    "self_attn.kv_a_proj_with_mqa": ["self_attn.kv_a_proj"],
-}
+_LATENT = FUSED["latent"]
 _V3 = Family(
     "deepseek_v3",
     (

@@ -3,6 +3,8 @@
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
+    FUSED,
+    OUTSIDE,
     PATTERN,
     Family,
     LocalWindows,
@@ -24,20 +26,8 @@ EXAONE = (
     Family(
         "exaone",
         llama_keys("attention_bias", "mlp_bias"),
-        fused={
-            "ln_1": ["input_layernorm"],
-            "ln_2": ["post_attention_layernorm"],
-            **{f"attn.attention.{x}_proj": [f"self_attn.{x}_proj"] for x in "qkv"},
-            "attn.attention.out_proj": ["self_attn.o_proj"],
-            "mlp.c_fc_0": ["mlp.gate_proj"],
-            "mlp.c_fc_1": ["mlp.up_proj"],
-            "mlp.c_proj": ["mlp.down_proj"],
-        },
-        outside={
-            "embed_tokens": "transformer.wte",
-            "layers": "transformer.h",
-            "norm": "transformer.ln_f",
-        },
+        fused=FUSED["exaone"],
+        outside=OUTSIDE["exaone"],
     ),
     Family(
         "exaone4",

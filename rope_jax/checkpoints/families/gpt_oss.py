@@ -1,8 +1,5 @@
 """gpt-oss."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
     THEIRS,
@@ -15,11 +12,6 @@ from rope_jax.checkpoints.families.base import (
 )
 from rope_jax.checkpoints.tensors import Row
 from rope_jax.config.model import ModelConfig
-
-
-def _every_second(config: Mapping[str, Any], count: int) -> list[bool]:
-    """gpt-oss: every second layer slides, the first one as well."""
-    return [layer % 2 == 0 for layer in range(count)]
 
 
 def _gpt_oss_rows(model: ModelConfig) -> tuple[Row, ...]:
@@ -48,7 +40,9 @@ GPT_OSS = (
         fixed=EXPERTS
         | {"feed_forward.router_bias": True, "feed_forward.expert_bias": True}
         | {"attention_sinks": True},
-        windows=LocalWindows(default=128, is_local=_every_second),
+        windows=LocalWindows(
+            default=128, is_local=lambda _, count: [layer % 2 == 0 for layer in range(count)]
+        ),
         defaults={
             "rope_scaling": {
                 "rope_type": "yarn",

@@ -6,6 +6,7 @@ from typing import Any
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
     FULL,
+    FUSED,
     REQUIRED,
     Family,
     Form,
@@ -60,21 +61,14 @@ GRANITE = (
             Key("num_local_experts", (), REQUIRED, {0: ()}),
             Key("position_embedding_type", (), None, {"rope": ()}),
         ),
-        fused={
-            "shared_mlp.input_linear": ["mlp.gate_proj", "mlp.up_proj"],
-            "shared_mlp.output_linear": ["mlp.down_proj"],
-        },
+        fused=FUSED["granitemoehybrid"],
         windows=LocalWindows(is_local=lambda _, count: [False] * count, exist=False),
         upgrade=_called_full_attention,
     ),
     Family(
         "granitemoe",
         (*llama_keys("attention_bias"), *_multipliers(), *expert_keys("num_local_experts")),
-        fused={
-            "block_sparse_moe.router.layer": ["mlp.router"],
-            "block_sparse_moe.input_linear": ["mlp.experts.gate_proj", "mlp.experts.up_proj"],
-            "block_sparse_moe.output_linear": ["mlp.experts.down_proj"],
-        },
+        fused=FUSED["granitemoe"],
         fixed=EXPERTS,
     ),
     Family(

@@ -1,10 +1,11 @@
-"""Llama, and what others built like it."""
+"""Llama, and what others built like it; Hunyuan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
+    FUSED,
     REQUIRED,
     SLIDING,
     THEIRS,
@@ -15,6 +16,7 @@ from rope_jax.checkpoints.families.base import (
     dense_layers,
     expert_keys,
     experts_in_one,
+    like,
     llama_keys,
     mlp_modules,
     numbers_of,
@@ -115,3 +117,52 @@ LIKE_LLAMA = (
     ),
     Family("internlm3", llama_keys("attention_bias", "mlp_bias")),
 )
+
+
+def _stretched(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config with another base in place of an alpha, which no text's length changes."""
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = config.get(name) or {}
+        if rope.get("rope_type", rope.get("type")) == "dynamic" and rope.get("alpha"):
+            width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+            base = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
+            base *= rope["alpha"] ** (width / (width - 2))
+            config = config | {name: {"rope_type": "default", "rope_theta": base}}
+            config.pop("rope_theta", None)
+    return config
+
+
+def _of_all(numbers: Any, _: Mapping[str, Any]) -> Any:
+    listed = {*numbers} if isinstance(numbers, list) else {numbers}
+    if len(listed) != 1:
+        raise ValueError("differs between layers")
+    return listed.pop()
+
+
+_OF_ALL = Form(_of_all, lambda number, _: number)
+_HUNYUAN = Family(
+    "hunyuan_v1_dense",
+    llama_keys("attention_bias"),
+    fused=FUSED["hunyuan_v1_dense"],
+    fixed={"qk_norm": "after_rotation"},
+    upgrade=_stretched,
+)
+HUNYUAN = (
+    _HUNYUAN,
+    like(
+        _HUNYUAN,
+        "hunyuan_v1_moe",
+        Key("intermediate_size",
+            ("intermediate_size", "feed_forward.shared_expert_intermediate_size"), REQUIRED),
+        Key("num_experts", ("feed_forward.num_experts",), REQUIRED, form=_OF_ALL),
+        Key("moe_topk", ("feed_forward.num_experts_per_tok",), REQUIRED, form=_OF_ALL),
+        without=("intermediate_size",),
+        fused={
+            **_HUNYUAN.fused,
+            "mlp.gate.wg": ["mlp.router"],
+            **mlp_modules("mlp.experts.{}", "mlp.experts"),
+            **mlp_modules("mlp.shared_mlp", "mlp.shared_expert"),
+        },
+        fixed={**EXPERTS, **_HUNYUAN.fixed},
+    ),
+)  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any
 
 from rope_jax.checkpoints.families.base import (
     EXPERTS,
+    FUSED,
     Family,
     LocalWindows,
     every_layer,
@@ -31,12 +32,7 @@ _MISTRAL = Family(
 _MIXTRAL = Family(
     "mixtral",
     (*llama_keys(), *expert_keys("num_local_experts")),
-    fused={
-        "block_sparse_moe.gate": ["mlp.router"],
-        "block_sparse_moe.experts.{}.w1": ["mlp.experts.gate_proj"],
-        "block_sparse_moe.experts.{}.w3": ["mlp.experts.up_proj"],
-        "block_sparse_moe.experts.{}.w2": ["mlp.experts.down_proj"],
-    },
+    fused=FUSED["mixtral"],
     fixed=EXPERTS,
     windows=LocalWindows(),
 )

@@ -5,7 +5,9 @@ from typing import Any
 from rope_jax.checkpoints.families.base import (
     ACTIVATIONS,
     ALL_BIASES,
+    FUSED,
     GATE_UP,
+    OUTSIDE,
     REQUIRED,
     SIZES,
     Family,
@@ -35,11 +37,7 @@ def _falcon_rows(model: ModelConfig) -> tuple[Row, ...]:
     fused = _fused_modules("self_attention")
     if model.norm_placement != "shared":
         fused |= {"ln_attn": ["input_layernorm"], "ln_mlp": ["post_attention_layernorm"]}
-    outside = {
-        "embed_tokens": "transformer.word_embeddings",
-        "layers": "transformer.h",
-        "norm": "transformer.ln_f",
-    }
+    outside = OUTSIDE["falcon"]
     return llama_rows(fused, outside, model.kv_heads)
 
 
@@ -89,13 +87,7 @@ PHI = (
     Family(
         "phi",
         (*llama_keys(norm_eps="layer_norm_eps"), Key("qk_layernorm", ("qk_norm",), False)),
-        fused={
-            "self_attn.dense": ["self_attn.o_proj"],
-            "self_attn.q_layernorm": ["self_attn.q_norm"],
-            "self_attn.k_layernorm": ["self_attn.k_norm"],
-            "mlp.fc1": ["mlp.up_proj"],
-            "mlp.fc2": ["mlp.down_proj"],
-        },
+        fused=FUSED["phi"],
         outside={"norm": "model.final_layernorm"},
         fixed=ALL_BIASES | {"norm_placement": "shared", "head_bias": True},
         defaults={"partial_rotary_factor": 0.5},
@@ -110,12 +102,7 @@ NEOX = (
             Key("use_parallel_residual", ("parallel_residual",), True),
         ),
         fused=_fused_modules("attention"),
-        outside={
-            "embed_tokens": "gpt_neox.embed_in",
-            "layers": "gpt_neox.layers",
-            "norm": "gpt_neox.final_layer_norm",
-            "lm_head": "embed_out",
-        },
+        outside=OUTSIDE["gpt_neox"],
         by_head=True,
         fixed={"norm": "layer_norm", "gated_mlp": False, "mlp_bias": True},
         defaults={"rope_theta": 10_000.0, "partial_rotary_factor": 0.25},

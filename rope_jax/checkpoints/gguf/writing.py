@@ -49,7 +49,6 @@ class Contents(NamedTuple):
     data: Iterable[NDArray[Any]]
 
     def write(self, path: Path) -> None:
-        """Write the file."""
         write_gguf(path, [*self.entries.values()], self.tensors, self.data)
 
     def rotating(self, name: str, rope: Rope) -> "Contents":

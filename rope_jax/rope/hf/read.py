@@ -261,7 +261,6 @@ def _type(config: Config, rope: Config, where: str) -> str:
 def _settings(
     config: Config, rope: Config, rope_type: str, geometry: RotaryGeometry, share: float
 ) -> dict[str, Any]:
-    """A strategy's settings from the keys of its type."""
     strategy, required, optional = ROPE_TYPES[rope_type]
     settings = {key: rope[key] for key in (*required, *optional) if key in rope and key != LENGTH}
     needs_factor = rope_type == "yarn" or (
