@@ -27,7 +27,9 @@ _LINEAGES = (
 
 def _with_defaults(family: Family) -> Family:
     theirs = DEFAULTS[family.model_type]
-    return replace(family, keys=tuple(key.with_default(theirs) for key in family.keys))
+    keys = tuple(key.with_default(theirs) for key in family.keys)
+    windows = family.windows._replace(default=theirs.get(family.windows.key))
+    return replace(family, keys=keys, windows=windows)
 
 
 FAMILIES = {

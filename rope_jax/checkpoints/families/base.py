@@ -120,18 +120,18 @@ IsLocal = Callable[[Mapping[str, Any], int], list[bool]]
 class LocalWindows(NamedTuple):
     """How a family's config says which layers see a part of the text.
 
-    default:  transformers' window if its key is absent.
     is_local: which layers have it if layer_types is absent; None: all, and there are no types.
     switch:   whether use_sliding_window has to be true.
     exist:    whether the family's code has such windows at all.
     chunked:  whether they are chunks of the text (Llama 4), and do not slide.
+    default:  transformers' window if its key is absent, by `transformers_keys.toml`.
     """
 
-    default: int | None = None
     is_local: IsLocal | None = None
     switch: bool = False
     exist: bool = True
     chunked: bool = False
+    default: int | None = None
 
     @property
     def key(self) -> str:

@@ -103,9 +103,7 @@ DOTS1 = Family(
     fused=SHARED_EXPERTS,
     more_rows=(choice_bias(),),
     fixed=CHOSEN_IN_GROUPS | {"qk_norm": True},
-    windows=LocalWindows(
-        default=4096, is_local=lambda config, count: upper_layers(config, count, first=62)
-    ),
+    windows=LocalWindows(is_local=lambda config, count: upper_layers(config, count, first=62)),
 )
 """Also of others with experts chosen in this way."""
 DEEPSEEK = (

@@ -33,7 +33,7 @@ EXAONE = (
         "exaone4",
         llama_keys(),
         fixed={"norm_placement": "after", "qk_norm": True},
-        windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
+        windows=LocalWindows(is_local=every(4, from_config=True)),
         upgrade=_pattern_of_letters,
     ),
     like(
@@ -43,7 +43,7 @@ EXAONE = (
         without=("attention_bias", "first_k_dense_replace"),
         names=NUM_EXPERTS,
         more_rows=(choice_bias("mlp.e_score_correction_bias"),),
-        windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
+        windows=LocalWindows(is_local=every(4, from_config=True)),
         upgrade=_pattern_of_letters,
     ),
 )

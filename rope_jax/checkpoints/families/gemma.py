@@ -97,7 +97,7 @@ _GEMMA4 = Family(
         **{"self_attention.value_norm": True, "alternate_mixer.value_norm": True},
         **dict.fromkeys(("self_attention.type", "alternate_mixer.type"), "grouped_query"),
     },
-    windows=LocalWindows(default=512, is_local=every(6)),
+    windows=LocalWindows(is_local=every(6)),
     local=True,
     upgrade=_stating_layers,
     multimodal=("gemma4",),
@@ -119,13 +119,13 @@ GEMMA = (
         "gemma2",
         (*_GEMMA_KEYS, *_GEMMA_CAPS),
         fixed=_GEMMA,
-        windows=LocalWindows(default=4096, is_local=every(2)),
+        windows=LocalWindows(is_local=every(2)),
     ),
     Family(
         "gemma3_text",
         (*_GEMMA_KEYS, Key("final_logit_softcapping", ("logit_softcap",), None)),
         fixed=_GEMMA | {"qk_norm": True},
-        windows=LocalWindows(default=4096, is_local=every(6, from_config=True)),
+        windows=LocalWindows(is_local=every(6, from_config=True)),
         defaults={"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0},
         local=True,
         # which the configs of the multimodal models leave out
@@ -146,6 +146,6 @@ GEMMA = (
         (*_GEMMA_KEYS, *_GEMMA_CAPS),
         fused={"pre_feedforward_layernorm": ["post_attention_layernorm"]},
         fixed=_GEMMA1,
-        windows=LocalWindows(default=4096, is_local=every(2)),
+        windows=LocalWindows(is_local=every(2)),
     ),
 )

@@ -40,9 +40,7 @@ GPT_OSS = (
         fixed=EXPERTS
         | {"feed_forward.router_bias": True, "feed_forward.expert_bias": True}
         | {"attention_sinks": True},
-        windows=LocalWindows(
-            default=128, is_local=lambda _, count: [layer % 2 == 0 for layer in range(count)]
-        ),
+        windows=LocalWindows(is_local=lambda _, count: [layer % 2 == 0 for layer in range(count)]),
         defaults={
             "rope_scaling": {
                 "rope_type": "yarn",

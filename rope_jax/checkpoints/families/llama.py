@@ -82,7 +82,7 @@ LLAMA = (
             "feed_forward.scaled": "inputs",
             "feed_forward.norm_topk_prob": False,
         },
-        windows=LocalWindows(default=8192, is_local=_rotated_layers, chunked=True),
+        windows=LocalWindows(is_local=_rotated_layers, chunked=True),
         layout="interleaved",
         multimodal=("llama4",),
     ),
@@ -91,9 +91,7 @@ LIKE_LLAMA = (
     Family(
         "cwm",
         llama_keys("mlp_bias"),
-        windows=LocalWindows(
-            default=8192, is_local=lambda _, count: [layer % 4 != 0 for layer in range(count)]
-        ),
+        windows=LocalWindows(is_local=lambda _, count: [layer % 4 != 0 for layer in range(count)]),
     ),
     Family(
         "smollm3",

@@ -24,10 +24,7 @@ def _rotary_share(config: dict[str, Any]) -> dict[str, Any]:
 
 
 _MISTRAL = Family(
-    "mistral",
-    llama_keys(),
-    windows=LocalWindows(default=4096, is_local=every_layer),
-    multimodal=("mistral3",),
+    "mistral", llama_keys(), windows=LocalWindows(is_local=every_layer), multimodal=("mistral3",)
 )
 _MIXTRAL = Family(
     "mixtral",

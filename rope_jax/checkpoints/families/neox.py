@@ -70,7 +70,7 @@ COHERE = (
         "cohere2",
         _COHERE_KEYS,
         fixed=_COHERE,
-        windows=LocalWindows(default=4096, is_local=every(4, from_config=True)),
+        windows=LocalWindows(is_local=every(4, from_config=True)),
         layout="interleaved",
     ),
 )

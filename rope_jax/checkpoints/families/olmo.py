@@ -21,7 +21,7 @@ OLMO = (
         "olmo3",
         llama_keys("attention_bias"),
         fixed={"norm_placement": "after", "qk_norm": "all_heads"},
-        windows=LocalWindows(default=4096, is_local=every(4)),
+        windows=LocalWindows(is_local=every(4)),
         local=True,
     ),
     Family(

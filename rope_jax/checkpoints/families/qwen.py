@@ -69,20 +69,20 @@ QWEN = (
         "qwen3",
         llama_keys("attention_bias"),
         fixed={"qk_norm": True},
-        windows=LocalWindows(default=4096, is_local=upper_layers, switch=True),
+        windows=LocalWindows(is_local=upper_layers, switch=True),
     ),
     Family(
         "qwen2",
         llama_keys(),
         fixed={"qkv_bias": True},
-        windows=LocalWindows(default=4096, is_local=upper_layers, switch=True),
+        windows=LocalWindows(is_local=upper_layers, switch=True),
     ),
     Family(
         "qwen3_moe",
         (*llama_keys("attention_bias", heads=THEIRS), *_EXPERT_KEYS),
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"qk_norm": True},
-        windows=LocalWindows(default=4096, switch=True),
+        windows=LocalWindows(switch=True),
         upgrade=_dense,
     ),
     Family(
@@ -90,7 +90,7 @@ QWEN = (
         (*llama_keys(heads=THEIRS), *_EXPERT_KEYS, *_SHARED, Key("qkv_bias", ("qkv_bias",), True)),
         fused=QWEN_EXPERTS,
         fixed=EXPERTS | {"feed_forward.shared_expert_gate": True},
-        windows=LocalWindows(default=4096, is_local=_lower_layers, switch=True),
+        windows=LocalWindows(is_local=_lower_layers, switch=True),
         upgrade=_dense,
     ),
 )
