@@ -126,18 +126,10 @@ DEEPSEEK = (
         multimodal=(),
     ),
     _V3,
-    like(
-        _V3,
-        "glm4_moe_lite",
-        LAYER_TYPES,
-        without=("first_k_dense_replace",),
-    ),
+    like(_V3, "glm4_moe_lite", LAYER_TYPES, without=("first_k_dense_replace",)),
     Family(
         "youtu",
-        (
-            *with_defaults(_LATENT_KEYS, initializer_range=0.01976423537605237),
-            _INTERLEAVED,
-        ),
+        (*with_defaults(_LATENT_KEYS, initializer_range=0.01976423537605237), _INTERLEAVED),
         fused=_LATENT,
         fixed={"self_attention.type": "latent"},
         layout="interleaved",

@@ -119,11 +119,8 @@ NEOX = (
             Key("layer_norm_epsilon", ("rms_norm_eps",), 1e-5),
             *keys_of("initializer_range", "tie_word_embeddings"),
             Key("bias", ("qkv_bias", "o_bias", "mlp_bias"), False),
-            Key(
-                "num_ln_in_parallel_attn",
-                ("parallel_residual", "norm_placement"),
-                values={1: (False, "shared"), 2: (True, "before")},
-            ),
+            Key("num_ln_in_parallel_attn", ("parallel_residual", "norm_placement"),
+                values={1: (False, "shared"), 2: (True, "before")}),
             Key("new_decoder_architecture", (), REQUIRED, {True: ()}),
             Key("parallel_attn", (), True, {True: ()}),
             Key("alibi", (), False, {False: ()}),
