@@ -126,9 +126,6 @@ class SelfAttention(Mixer):
 class GroupedQueryAttention(SelfAttention):
     """Attention whose query heads share fewer heads of keys and values."""
 
-    q_norm: Norm
-    k_norm: Norm
-
     class Config(SelfAttention.Config):
         """Heads of queries share heads of keys; QK-norm before the rotation, or after it."""
 
@@ -176,14 +173,14 @@ class GroupedQueryAttention(SelfAttention):
         if config.output_gate:
             self.gate_proj = projection(heads, bias=False)
         self._build_outputs(width, rngs)
-        for name, count in (("q", heads), ("k", kv_heads)):
-            if name == "k" and span.shares:
-                continue
-            if spec.qk_norm == "by_head":
-                setattr(self, f"{name}_norms", norm(spec, width, rngs, heads=count))
-            elif spec.qk_norm in (True, "all_heads", "after_rotation"):
-                together = count if spec.qk_norm == "all_heads" else 1
-                setattr(self, f"{name}_norm", norm(spec, together * width, rngs))
+        if spec.qk_norm == "by_head":
+            self.q_norms = norm(spec, width, rngs, heads=heads)
+            self.k_norms = norm(spec, width, rngs, heads=kv_heads)
+        elif spec.qk_norm in (True, "all_heads", "after_rotation"):
+            together = spec.qk_norm == "all_heads"
+            self.q_norm = norm(spec, heads * width if together else width, rngs)
+            if not span.shares:
+                self.k_norm = norm(spec, kv_heads * width if together else width, rngs)
 
     @property
     def rotated_norms(self) -> tuple[Norm, Norm] | None:

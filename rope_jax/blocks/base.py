@@ -4,6 +4,7 @@ Shapes: tokens: B·S, the windows laid end to end; D model.
 """
 
 import functools
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -111,12 +112,13 @@ class BlockConfig(Settings):
 
     def flops_per_token(self, spec: DecoderSpec) -> int:
         """FLOPs of one token's forward pass, without pairs: by default, 2 for each weight."""
-        return 2 * _weights(self, spec)
+        return 2 * weights_in(self.build, spec)
 
 
 @functools.lru_cache
-def _weights(config: BlockConfig, spec: DecoderSpec) -> int:
-    module = nnx.eval_shape(lambda: config.build(spec, nnx.Rngs(0)))
+def weights_in(build: Callable[..., nnx.Module], spec: DecoderSpec, *about: Hashable) -> int:
+    """Return how many numbers the matrices have of a module, build(spec, rngs, *about)."""
+    module = nnx.eval_shape(lambda: build(spec, nnx.Rngs(0), *about))
     parameters = nnx.to_flat_state(nnx.state(module, nnx.Param))
     return sum(x.get_value().size for path, x in parameters if path[-1] == "kernel")
 

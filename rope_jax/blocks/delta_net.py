@@ -68,7 +68,7 @@ class GatedDeltaNet(Mixer):
             keys = self.linear_num_key_heads * self.linear_key_head_dim
             return keys, keys, self.linear_num_value_heads * self.linear_value_head_dim
 
-        def flops_per_token(self, spec: DecoderSpec) -> int:
+        def flops_per_token(self, spec: DecoderSpec, span: AttentionSpan = EVERY_KEY) -> int:
             """2 for each weight, and three products with the memory of a head."""
             return super().flops_per_token(spec) + 6 * self.linear_key_head_dim * self.widths[2]
 

@@ -11,7 +11,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from rope_jax.blocks.base import BlockConfig, DecoderSpec
+from rope_jax.blocks.base import BlockConfig, DecoderSpec, weights_in
 from rope_jax.blocks.cache import Cache
 from rope_jax.positions.bands import Rotation
 from rope_jax.positions.mask import BandMask
@@ -100,6 +100,9 @@ class Mixer(nnx.Module):
             self, spec: DecoderSpec, rngs: nnx.Rngs, span: AttentionSpan = EVERY_KEY
         ) -> "Mixer":
             raise NotImplementedError
+
+        def flops_per_token(self, spec: DecoderSpec, span: AttentionSpan = EVERY_KEY) -> int:
+            return 2 * weights_in(self.build, spec, span)
 
         def flops_per_pair(self, spec: DecoderSpec) -> int:
             """FLOPs of each pair of a query and a key; 0 if sums replace the pairs."""

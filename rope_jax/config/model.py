@@ -15,6 +15,7 @@ from rope_jax.blocks import (
     Experts,
     GroupedQueryAttention,
     LatentAttention,
+    Mixer,
 )
 from rope_jax.blocks.base import ActivationName, FloatName, NormName, NormPlacement
 from rope_jax.config.devices import MeshConfig
@@ -163,8 +164,11 @@ class ModelConfig(Frozen):
         if self.parallel_residual and (placement := self.norm_placement) != "before":
             raise ValueError(f"parallel_residual: needs norm_placement before, not {placement}")
         dense = self.dense_layers
-        if (dense if isinstance(dense, int) else max(dense, default=0)) >= layers:
-            raise ValueError(f"dense_layers: {dense} is not below num_hidden_layers {layers}")
+        count = dense if isinstance(dense, int) else len({*dense})
+        if count >= layers or (not isinstance(dense, int) and max(dense, default=0) >= layers):
+            raise ValueError(
+                f"dense_layers: should be some of the {layers} layers, from 0, and not all"
+            )
         if (width := self.heads_width) % 2:
             raise ValueError(f"head_dim {width} is odd; rotation works on pairs of dimensions")
         if heads % kv_heads:
@@ -173,10 +177,10 @@ class ModelConfig(Frozen):
             )
         return self
 
-    def _check_blocks(self) -> None:
-        """ValueError, which begins with a key, if a block does not fit the other fields."""
-        if isinstance(self.self_attention, LatentAttention.Config):
-            for key, given, wanted in (
+    def _check_mixer(self, key: str, mixer: Mixer.Config) -> None:
+        """ValueError if a kind of attention, given at a key, does not fit the other fields."""
+        if isinstance(mixer, LatentAttention.Config):
+            for name, given, wanted in (
                 ("head_dim", self.head_dim, None),
                 ("num_key_value_heads", self.num_key_value_heads, self.num_attention_heads),
                 ("qk_norm", self.qk_norm, False),
@@ -185,8 +189,27 @@ class ModelConfig(Frozen):
             ):
                 if given not in (None, wanted):
                     only = show_value(wanted)
-                    raise ValueError(f"{key}: can only be {only} with self_attention latent")
-        elif self.head_dim is None and self.hidden_size % self.num_attention_heads:
+                    raise ValueError(f"{name}: can only be {only} with {key} latent")
+        if isinstance(mixer, GroupedQueryAttention.Config):
+            if self.num_attention_heads % (mixer.kv_heads or 1):
+                raise ValueError(
+                    f"{key}.kv_heads: {mixer.kv_heads} does not divide num_attention_heads "
+                    f"{self.num_attention_heads}"
+                )
+        elif self.shared_kv_layers:
+            raise ValueError(f"shared_kv_layers: {key} {mixer.type} has no keys to share")
+
+    def _check_blocks(self) -> None:
+        """ValueError, which begins with a key, if a block does not fit the other fields."""
+        self._check_mixer("self_attention", self.self_attention)
+        if (mixer := self.alternate_mixer) is not None:
+            self._check_mixer("alternate_mixer", mixer)
+            if all(self.alternate_layers):
+                raise ValueError("alternate_layers: leaves no layer with self_attention")
+        if self.shared_kv_layers and not self.backend.is_softmax:
+            raise ValueError(f"shared_kv_layers: attention {self.attention} has no keys to share")
+        is_latent = isinstance(self.self_attention, LatentAttention.Config)
+        if not is_latent and self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
                 f"{self.num_attention_heads}; set head_dim or change one of them"
@@ -281,6 +304,7 @@ def check_encoding(model: ModelConfig, scalings: Iterable[SweepEntry]) -> None:
 def check_mesh(model: ModelConfig, mesh: MeshConfig, maps: Iterable[PositionMap | None]) -> None:
     """ValueError, which begins with a key, if devices cannot share a model's windows or heads."""
     mesh.check_split("fsdp", "hidden_size", model.hidden_size)
+    mesh.check_split("fsdp", "per_layer_width", model.per_layer_width or 0)
     if isinstance(latent := model.self_attention, LatentAttention.Config):
         for key in ("q_lora_rank", "kv_lora_rank"):
             mesh.check_split("fsdp", f"self_attention.{key}", getattr(latent, key) or 0)

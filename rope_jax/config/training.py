@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pydantic import Field, model_validator
 
+from rope_jax.blocks import SelfAttention
 from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import DistributedConfig, MeshConfig
@@ -175,6 +176,16 @@ class TrainingConfig(Frozen):
                 )
         with errors_in("model."):
             check_attention(self.model, self.model.attention, self.has_chunks)
+        spec, rotary = self.model.spec(), self.geometry.rotary_dim
+        own = [self.pattern[i % len(self.pattern)].rotary_dim or rotary for i in range(layers)]
+        for i, (kind, dim) in enumerate(zip(spec.kinds, own, strict=True)):
+            if isinstance(kind.mixer, SelfAttention.Config):
+                width = self.model.position.rotary_dim(kind.mixer.rotary_dim(spec))
+                if dim > width or dim not in (width, max(own)):
+                    raise ValueError(
+                        f"rope.layer_pattern: layer {i} should have rotary_dim {width}, the width "
+                        f"of its heads, not {dim}"
+                    )
         for i, element in enumerate(pattern):
             if element.sliding_window is not None and not self.model.backend.is_softmax:
                 raise ValueError(

@@ -34,9 +34,10 @@ def _forward_flops(model: ModelSpec, vocab_size: int, seq_len: int) -> tuple[flo
     """FLOPs of one token's forward pass: products with matrices, and attention."""
     kinds = model.kinds
     layers = sum(
-        kind.mixer.flops_per_token(model) + kind.feed_forward.flops_per_token(model)
+        kind.mixer.flops_per_token(model, kind.span) + kind.feed_forward.flops_per_token(model)
         for kind in kinds
     )
+    layers += 6 * model.hidden_size * (model.per_layer_width or 0) * len(kinds)
     head = 2 * model.hidden_size * vocab_size
     pairs = sum(kind.mixer.flops_per_pair(model) for kind in kinds)
     return float(layers + head), pairs * seq_len / 2

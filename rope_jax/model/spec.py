@@ -87,6 +87,7 @@ class ModelSpec(DecoderSpec):
         No stack has layers of two segments.
         """
         first = self.dense_layers if isinstance(self.dense_layers, int) else 0
+        first = 0 if self.shared_kv_layers else first  # those read what the first ones keep
         segments = range(first), range(first, self.num_hidden_layers)
         return [layers for layers in segments if layers]
 

@@ -68,7 +68,7 @@ DELTA_NET = {
     "alternate_layers": [True, False],
 }
 SHARED_KEYS = {
-    "num_hidden_layers": 4,
+    **{"num_hidden_layers": 4, "dense_layers": 1},
     "alternate_mixer": {"type": "grouped_query", "width": 4, "kv_heads": 2, "value_norm": True},
     "alternate_layers": [True, False],
     **{"shared_kv_layers": 2, "shared_kv_wide_mlp": True, "per_layer_width": 8},

@@ -90,6 +90,14 @@ PUBLISHED = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("fields", [{"per_layer_width": 16}, {"shared_kv_layers": 2}])
+def test_flops_are_six_for_each_weight_of_a_matrix(fields):
+    spec = ModelConfig(num_hidden_layers=4, tie_word_embeddings=False, **fields).spec()
+    shapes = jax.tree_util.tree_leaves_with_path(LanguageModel(spec, 50).abstract_params())
+    weights = sum(leaf.size for path, leaf in shapes if path[-1].key == "kernel")
+    assert flops_per_token(spec, 50, 0) == 6 * weights
+
+
 @pytest.mark.parametrize(("published", "fields"), PUBLISHED.values(), ids=PUBLISHED)
 def test_the_parameter_count_is_that_of_published_models(published, fields):
     assert (

@@ -161,10 +161,25 @@ def test_dense_layers_have_no_experts_and_cost_what_an_mlp_does():
     assert EXPERTS.flops_per_token(config.spec()) == 2 * (16 * 4 + 2 * 3 * 16 * 12)
 
 
+DELTA_NET = {"type": "gated_delta_net"}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dense_layers": 3}, "dense_layers: 3 is not below num_hidden_layers 3"),
+        ({"dense_layers": 3}, "dense_layers: should be some of the 3 layers, from 0, and not all"),
+        ({"dense_layers": [0, 1, 2]}, "dense_layers: should be some of the 3 layers"),
+        ({"dense_layers": [3]}, "dense_layers: should be some of the 3 layers"),
+        ({"alternate_mixer": {"type": "grouped_query", "kv_heads": 3}}, "kv_heads: 3 does not"),
+        (
+            {"alternate_mixer": DELTA_NET, "alternate_layers": [True]},
+            "leaves no layer with",
+        ),
+        (
+            {"alternate_mixer": DELTA_NET, "shared_kv_layers": 1},
+            "gated_delta_net has no keys",
+        ),
+        ({"attention": "linear", "shared_kv_layers": 1}, "attention linear has no keys to share"),
         (
             {"activation": "gelu", "feed_forward": Experts.Config(swiglu_limit=7.0)},
             "feed_forward.swiglu_limit: needs gated_mlp true and activation silu",
