@@ -27,6 +27,7 @@ from rope_jax.checkpoints.families.base import (
 )
 from rope_jax.checkpoints.tensors import Row
 from rope_jax.config.model import ModelConfig
+from rope_jax.rope.hf.read import positive_int
 
 
 def upper_layers(config: Mapping[str, Any], count: int, first: int = 28) -> list[bool]:
@@ -43,7 +44,8 @@ def _lower_layers(config: Mapping[str, Any], count: int) -> list[bool]:
 
 def _dense(config: dict[str, Any]) -> dict[str, Any]:
     """List the layers without experts; where others have them, only every few do."""
-    step, count = config.get("decoder_sparse_step", 1), config.get("num_hidden_layers", 0)
+    config = {"decoder_sparse_step": 1} | config
+    step, count = (positive_int(config, k) for k in ("decoder_sparse_step", "num_hidden_layers"))
     listed = [*(config.get("mlp_only_layers") or [])]
     listed += [layer for layer in range(count) if (layer + 1) % step and layer not in listed]
     return config | {"mlp_only_layers": sorted(listed), "decoder_sparse_step": 1}
@@ -98,7 +100,8 @@ QWEN = (
 
 def _mixers(types: list[str] | None, config: Mapping[str, Any]) -> list[bool]:
     """Return which layers have a gated delta net. ValueError: another type."""
-    count, every = config["num_hidden_layers"], config.get("full_attention_interval", 4)
+    config = {"full_attention_interval": 4} | dict(config)
+    count, every = config["num_hidden_layers"], positive_int(config, "full_attention_interval")
     if types is None:
         return [(layer + 1) % every != 0 for layer in range(count)]
     if len(types) != count or {*types} - {_DELTA_NET, FULL}:
