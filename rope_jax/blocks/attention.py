@@ -175,7 +175,8 @@ class GroupedQueryAttention(SelfAttention):
         self._build_outputs(width, rngs)
         if spec.qk_norm == "by_head":
             self.q_norms = norm(spec, width, rngs, heads=heads)
-            self.k_norms = norm(spec, width, rngs, heads=kv_heads)
+            if not span.shares:
+                self.k_norms = norm(spec, width, rngs, heads=kv_heads)
         elif spec.qk_norm in (True, "all_heads", "after_rotation"):
             together = spec.qk_norm == "all_heads"
             self.q_norm = norm(spec, heads * width if together else width, rngs)
@@ -184,7 +185,9 @@ class GroupedQueryAttention(SelfAttention):
 
     @property
     def rotated_norms(self) -> tuple[Norm, Norm] | None:
-        return (self.q_norm, self.k_norm) if self.spec.qk_norm == "after_rotation" else None
+        if self.spec.qk_norm != "after_rotation":
+            return None
+        return self.q_norm, self.q_norm if self.span.shares else self.k_norm
 
     def heads(self, x: Float[Array, "tokens D"], inputs: LayerInputs) -> QKV:
         batch = x.shape[0] // inputs.length
@@ -277,9 +280,8 @@ def attend(
     rounds = spec.low_precision and backend.has_precision
     if spec.product_dtype is not None and not rounds:
         bands = bands.cast(spec.product_dtype)
-    return backend.attend_bands(interaction, bands, low_precision=rounds).astype(
-        values.dtype
-    ), cache
+    out = backend.attend_bands(interaction, bands, low_precision=rounds)
+    return out.astype(values.dtype), cache
 
 
 def _rotated(

@@ -31,9 +31,9 @@ class LayerInputs:
                  if each window is one document.
     bias:        added to the logits by head and distance.
     masks:       which keys each band of a position map holds; static.
-    embeddings:  of every token, added in each layer (Gemma 4); None: none.
     last:        compute only this many tokens at the end of each window; None: all; static.
     first:       index in the cache of the first token; None: the tokens are whole windows.
+    embeddings:  of every token, added in each layer (Gemma 4); None: none.
     shared:      keys and values of the layer whose ones this layer reads; without a leading axis.
     """
 
