@@ -46,7 +46,7 @@ LOST = {
     *("dynamic", "proportional", "yarn_settings", "no_rope_layers", "sliding", "layer_types"),
     *("no_caps", "all_full", "no_attention_bias", "legacy_gelu", "untied", "norms", "one_norm"),
     *("limited", "window", "multimodal", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"),
-    *("some_dense", "qwen3_5", "qwen3_5_moe"),
+    *("some_dense", "qwen3_5", "qwen3_5_moe", "glm4v"),
 }
 # of layers that slide or do not rotate
 OTHER_PATTERN = {*(("cohere2", "yarn"), ("gpt_oss", "yarn"), ("llama4_text", "scout")),
