@@ -1,6 +1,7 @@
 """Fit a run's positions: from its checkpoint to a strategy file, a table and a figure."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -25,6 +26,7 @@ from rope_jax.fitting.fitter import Fit, FitState
 from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
 from rope_jax.fitting.results import FitRow, draw_numbers, fit_rows, print_results
 from rope_jax.model.cost import flops_per_token
+from rope_jax.model.decoder import LanguageModel
 from rope_jax.plots.saving import save_figure
 from rope_jax.results.files import format_csv
 from rope_jax.runs.directory import RunDirectory
@@ -134,6 +136,9 @@ def _check_memory(loaded: EvalModel, config: FitConfig) -> None:
 def _fit(folder: Path, session: Session, config: FitConfig) -> None:
     # what is fitted may differ by head
     loaded = load_model(session, config.data, None, whole_heads=True)
+    # windows are longer than those of training, which may have kept more of them
+    spec = replace(loaded.model.spec, remat=config.remat)
+    loaded = replace(loaded, model=LanguageModel(spec, loaded.model.vocab_size))
     _check_memory(loaded, config)
     step, params = loaded.one_checkpoint(config.step)
     training = loaded.training
