@@ -5,10 +5,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from results.ways import REFERENCE, SMOLLM2, ZERO_SHOT, Above, Cost, Experiment, Way
+from results.ways import (
+    REFERENCE,
+    SMOLLM2,
+    SMOLLM2_CURVES,
+    ZERO_SHOT,
+    Above,
+    Cost,
+    Experiment,
+    Longer,
+    Way,
+    longer,
+)
 from rope_jax.comparison.groups import without_seed
 from rope_jax.console import signed_text
-from rope_jax.results.statistics import Sums, paired_difference
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -53,9 +63,18 @@ def smollm2_trained() -> list[tuple[Way, Mapping[int, Above]]]:
 
 
 def smollm2_in_short() -> str:
-    """Return a table of both, of the ways that the figure shows."""
-    both = smollm2_published() + smollm2_trained()
-    return ways_table(SMOLLM2, (each for each in both if each[0].shown))
+    """Return a table of both, of the ways that are shown, with the fits of far keys between."""
+    ways = longer((SMOLLM2.folder / "twice").glob("*.csv"), SMOLLM2.window, 2 * SMOLLM2.window)
+    fitted = [
+        (Way("fitted²", SMOLLM2_CURVES[name].removeprefix("fitted from "), ""), way.above)
+        for name, way in ways.items()
+        if name.startswith("fit-far")
+    ]
+    published, trained = (
+        [each for each in ways if each[0].shown]
+        for ways in (smollm2_published(), smollm2_trained())
+    )
+    return ways_table(SMOLLM2, published + fitted + trained)
 
 
 def _lengths(experiment: Experiment) -> tuple[str, ...]:
@@ -81,35 +100,20 @@ def _cost(cost: Cost | None) -> tuple[str, str, str]:
     return f"{cost.numbers:,}", f"{cost.tokens:,}", f"{cost.seconds:,.0f}"
 
 
-# The names of SmolLM2's curves, as published and fitted.
-CURVES = {way.curve: way.name for way in SMOLLM2.ways if way.kind == ZERO_SHOT} | {
-    f"fit-{fit}-s{seed}": f"fitted from {start}, seed {seed}"
-    for fit, start in (("yarn", "YaRN"), ("far", "leaky ReRoPE, logn"))
-    for seed in (0, 1)
-}
-
-
 def twice_table() -> str:
-    """Return a table of maps and fits of SmolLM2 at its window and at twice that.
+    """Return a table of maps and fits of SmolLM2 at its window and at twice that."""
+    window, twice = SMOLLM2.window, 2 * SMOLLM2.window
+    ways = longer((SMOLLM2.folder / "twice").glob("*.csv"), window, twice)
+    return longer_table(window, twice, {SMOLLM2_CURVES[name]: way for name, way in ways.items()})
 
-    The last column compares the two, by novel: what the longer text is worth to each.
-    """
-    window, twice, rows = SMOLLM2.window, 2 * SMOLLM2.window, {}
-    for path in (SMOLLM2.folder / "twice").glob("*.csv"):  # one for each machine
-        sums = {
-            (str(name), int(length)): Sums(rows["nll"].to_numpy(), rows["weight"].to_numpy())
-            for (name, length), rows in pd.read_csv(path).groupby(["name", "length"])
-        }
-        for name in {name for name, length in sums if length == twice}:
-            at_window, beyond = sums[name, window], sums[name, twice]
-            pairs = (at_window, sums["trained", window]), (beyond, sums["trained", window])
-            differences = (
-                paired_difference(*pair, resamples=2000, seed=0)
-                for pair in (*pairs, (beyond, at_window))
-            )
-            rows[name] = [_above(Above(*each), SMOLLM2.decimals) for each in differences]
-    headings = (f"{window:,}", f"{twice:,}", f"{window:,} to {twice:,}")
-    return table(("", *headings), ((CURVES[name], *rows[name]) for name in CURVES if name in rows))
+
+def longer_table(window: int, length: int, ways: Mapping[str, Longer]) -> str:
+    """Return a table of losses above truncation, and of what far text is worth to each way."""
+    rows = [
+        (name, *(_above(x, SMOLLM2.decimals) for x in (*way.above.values(), way.farther)))
+        for name, way in ways.items()
+    ]
+    return table(("", f"{window:,}", f"{length:,}", f"{window:,} to {length:,}"), rows)
 
 
 def hybrid_table() -> str:
@@ -166,7 +170,7 @@ def retrieval_table() -> str:
                     exact["value"], exact["ci_low"], exact["ci_high"], nats["value"], strict=True
                 )
             )
-            way = CURVES[name] if run == SMOLLM2.name else trained[without_seed(run)]
+            way = SMOLLM2_CURVES[name] if run == SMOLLM2.name else trained[without_seed(run)]
             rows.append((task, way, f"{length:,}", *cells, f"{without:.2f}"))
     depths = sorted(measured["depth"].dropna().unique())
     return table(("", "", "tokens", *(f"depth {n:g}" for n in depths), "taken out"), rows)

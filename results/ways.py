@@ -12,22 +12,26 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from rope_jax.comparison.groups import without_seed
-from rope_jax.plots.panels import scale_nats
+from rope_jax.plots.panels import add_legend, mark_windows, scale_lengths, scale_nats
 from rope_jax.plots.saving import write_figure
 from rope_jax.plots.style import (
     MARKERS,
+    NOTE,
+    SMALL_SIZE,
     WIDTHS,
     ZERO_LINE,
     LineStyle,
     assign_styles,
     figure_style,
 )
+from rope_jax.results.statistics import Sums, paired_difference
 from rope_jax.sealed import replacing
 
 HERE = Path(__file__).parent
@@ -46,7 +50,7 @@ class Way(NamedTuple):
     fit: str = ""
     """The fit that made the strategy; "": none did."""
     shown: bool = False
-    """Whether it is drawn."""
+    """Whether it is drawn, or in the short table."""
     truncated: bool = False
     """Whether it reads only the last tokens that fill the window, at any length."""
 
@@ -101,14 +105,15 @@ class Experiment(NamedTuple):
         """Return a way's losses. A model for one length is shown at that length and the window."""
         losses = {
             length: Above(*(float(row["above_truncation" + end]) for end in ("", "_low", "_high")))
-            for length, row in self._rows(way, path).items()
+            for length, row in self.rows(way, path).items()
         }
         if way.truncated:
             lengths = (length for length in self.lengths if length >= self.window)
             return dict.fromkeys(lengths, losses[self.window])
         return losses
 
-    def _rows(self, way: Way, path: Path) -> dict[int, dict[str, str]]:
+    def rows(self, way: Way, path: Path) -> dict[int, dict[str, str]]:
+        """Return a way's rows of a comparison, by length."""
         found = {}
         with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
@@ -126,7 +131,7 @@ class Experiment(NamedTuple):
         """Return the styles of what is drawn: its scaling's, and wider the more it was trained."""
         shown, kinds = [way for way in self.ways if way.shown], {}
         for way in shown:
-            *_, row = self._rows(way, self.folder / "comparison.csv").values()
+            *_, row = self.rows(way, self.folder / "comparison.csv").values()
             kinds[way] = row["map"].partition("+")[0] or row["scaling"]
             if (way.kind, way.curve) == (ZERO_SHOT, "trained"):
                 kinds[way] = "trained"
@@ -224,21 +229,64 @@ SMOLLM2 = Experiment(
         Way(ZERO_SHOT, "dual chunk attention", "smollm2", "dual_chunk"),
         Way(ZERO_SHOT, "STRING", "smollm2", "string"),
         Way(ZERO_SHOT, "StreamingLLM", "smollm2", "streaming", shown=True),
-        Way("100 steps", "at 8,192, truncated", "smollm2-short", shown=True, truncated=True),
+        Way("100 steps", "at 8,192, truncated", "smollm2-short", truncated=True),
         Way("100 steps", "PI by 2", "smollm2-pi", shown=True),
         Way("100 steps", "NTK-aware by 2", "smollm2-ntk"),
         Way("100 steps", "base 500,000", "smollm2-abf", shown=True),
         Way("100 steps", "YaRN by 2", "smollm2-yarn", shown=True),
     ),
 )
-EXPERIMENTS = (SMOLLM2, COPYING, REFERENCE)
+# Names of strategies in SmolLM2's documents.csv, and what they are called.
+SMOLLM2_CURVES = {way.curve: way.name for way in SMOLLM2.ways if way.kind == ZERO_SHOT} | {
+    f"fit-{fit}-s{seed}": f"fitted from {start}, seed {seed}"
+    for fit, start in (("yarn", "YaRN"), ("far", "leaky ReRoPE, logn"))
+    for seed in (0, 1)
+}
+
+
+class Longer(NamedTuple):
+    """A way of reading at the window and beyond it, on the same tokens of the same documents."""
+
+    nll: Mapping[int, float]
+    above: Mapping[int, Above]
+    """The published model, truncated."""
+    farther: Above
+    """What the text beyond the window adds to the way's own loss at the window."""
+
+
+def longer(
+    files: Iterable[Path], window: int, length: int, names: Mapping[str, str] = SMOLLM2_CURVES
+) -> dict[str, Longer]:
+    """Return the ways that the documents.csv of sweeps measured at `length`, in `names`' order.
+
+    The files are of one machine each, so that only rows of one file are compared.
+    """
+    found = {}
+    for path in files:
+        sums = {
+            (str(name), int(n)): Sums(rows["nll"].to_numpy(), rows["weight"].to_numpy())
+            for (name, n), rows in pd.read_csv(path).groupby(["name", "length"])
+        }
+        truncated = sums["trained", window]
+        for name in {name for name, n in sums if n == length and (name, window) in sums}:
+            at_window, beyond = sums[name, window], sums[name, length]
+            pairs = (at_window, truncated), (beyond, truncated), (beyond, at_window)
+            short, long, farther = (
+                Above(*paired_difference(*pair, resamples=2000, seed=0)) for pair in pairs
+            )
+            nll = {window: float(at_window.mean()), length: float(beyond.mean())}
+            found[name] = Longer(nll, {window: short, length: long}, farther)
+    return {name: found[name] for name in names if name in found}
+
+
+EXPERIMENTS = (COPYING, REFERENCE)
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args()
-    for experiment in EXPERIMENTS:
+    for experiment, drawing in ((SMOLLM2, draw_smollm2), *((each, draw) for each in EXPERIMENTS)):
         with figure_style():
-            figure = draw(experiment)
+            figure = drawing(experiment)
         with replacing(experiment.figure) as temporary:
             write_figure(figure, temporary)
 
@@ -272,6 +320,55 @@ def draw(experiment: Experiment) -> Figure:
     axis.set_xlabel(f"context length, tokens (trained window: {experiment.window:,})")
     axis.grid(True)
     figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def draw_smollm2(experiment: Experiment) -> Figure:
+    """Draw perplexity by length, and nats above truncation from the window on.
+
+    The fits were measured on other tokens of the same novels, see `results/smollm2/twice`.
+    """
+    figure = Figure(figsize=(WIDTHS["page"], 3.3), layout="constrained")
+    perplexity, above = figure.subplots(1, 2)
+    window = experiment.window
+    drawn = "trained", "pi-auto", "dynamic_ntk", "yarn-auto", "leaky_rerope"
+    styles = {way: look for way, look in experiment.styles().items() if way.curve in drawn}
+    styles = {way: look for way, look in styles.items() if way.kind == ZERO_SHOT}
+    for way, losses in experiment.measured(styles):
+        rows, look = experiment.rows(way, experiment.folder / "comparison.csv"), styles[way]
+        ppl = [float(row["ppl"]) for row in rows.values()]
+        perplexity.plot([*rows], ppl, label=way.name, **vars(look))
+        beyond = [n for n in rows if n >= window]
+        above.plot(beyond, [losses[n].value for n in beyond], **vars(look))
+        bounds = ([losses[n][end] for n in beyond] for end in (1, 2))
+        above.fill_between(beyond, *bounds, color=look.color, alpha=0.15, linewidth=0)
+    fits = longer((experiment.folder / "twice").glob("*.csv"), window, 2 * window)
+    look, label = assign_styles({"fit": "fitted"})["fit"], "far keys fitted, weights frozen"
+    for fit in (fit for name, fit in fits.items() if name.startswith("fit-far")):
+        lengths, values = [*fit.nll], [x.value for x in fit.above.values()]
+        ends = [[abs(x.value - x[end]) for x in fit.above.values()] for end in (1, 2)]
+        above.errorbar(lengths, values, ends, capsize=2, **vars(look))
+        above.plot([window, experiment.lengths[-1]], [values[0]] * 2, ":", color=look.color)
+        perplexity.plot(lengths, [*map(math.exp, fit.nll.values())], label=label, **vars(look))
+        label = ""  # of the other seeds
+    above.axhline(0, **ZERO_LINE)
+    for text, height in (("truncation", 0.0), ("the fits, truncated", values[0])):
+        place: dict[str, Any] = {"xytext": (0, -2), "textcoords": "offset points"}
+        where = (experiment.lengths[-1], height)
+        above.annotate(text, where, ha="right", va="top", fontsize=SMALL_SIZE, color=NOTE, **place)
+    above.set_ylim(-0.1, 0.21)
+    above.set_ylabel("nats per token above truncation")
+    perplexity.set_yscale("log")
+    ticks = [20, 50, 100, 200, 500, 1000, 2000, 5000]
+    perplexity.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+    perplexity.minorticks_off()
+    perplexity.set_ylabel("perplexity (logarithmic)")
+    for axis, least in ((perplexity, 0), (above, window)):
+        shown = [n for n in experiment.lengths if n >= least]
+        scale_lengths(axis, shown, WIDTHS["page"] / 2 - 0.6)
+        axis.set_xlabel("context length, tokens")
+    mark_windows(perplexity, [window], with_label=True)
+    add_legend(figure, perplexity.get_legend_handles_labels()[0])
     return figure
 
 
