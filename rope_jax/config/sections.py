@@ -11,6 +11,7 @@ from rope_jax.config.types import (
     Frozen,
     Length,
     Moderate,
+    NonEmpty,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -22,6 +23,16 @@ from rope_jax.rope.settings import Whole
 from rope_jax.rope.strategies import NoScaling
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class LoraConfig(Frozen):
+    """LoRA, low-rank factors of frozen matrices: W + (alpha/rank)·B·A, arXiv 2106.09685."""
+
+    rank: PositiveInt = Field(8, description="inputs of B, outputs of A")
+    alpha: PositiveFloat = Field(16.0, description="B·A is multiplied by alpha/rank")
+    target_modules: NonEmpty[str] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj"), description="modules whose matrices it changes"
+    )
 
 
 class OptimConfig(Frozen):
@@ -41,6 +52,10 @@ class OptimConfig(Frozen):
     b2: Decay = Field(0.95, description="decay of the second moment")
     eps: Moderate = Field(1e-8, description="AdamW's epsilon")
     clip_norm: PositiveFloat = Field(1.0, description="largest global norm of the gradient")
+    trainable: NonEmpty[str] | None = Field(
+        None, description="norms, embeddings, or modules; null: all, with lora nothing else"
+    )
+    lora: LoraConfig | None = Field(None, description="low-rank factors; null: none")
 
     def warmup(self, steps: int) -> int:
         """Return the steps of warm-up of a schedule of so many steps."""

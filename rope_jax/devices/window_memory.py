@@ -38,18 +38,18 @@ def bytes_per_device(tree: object) -> int:
     )
 
 
-def step_bound(model: ModelSpec, params: int, state: int, tokens: int, accumulation: int) -> int:
+def step_bound(model: ModelSpec, trained: int, state: int, tokens: int, accumulation: int) -> int:
     """Lower bound on the memory of a training step: state, batch, and gradients or activations.
 
     Clipping needs all gradients at once, and the backward pass the input of every layer.
 
-    params, state: bytes of the parameters, and of these with the optimizer's state.
+    trained, state: bytes of what is trained; of all parameters and the optimizer's state.
     tokens: in a batch, on each device. accumulation: micro-batches per step.
     """
     of_token = model.num_hidden_layers * _itemsize(model) * model.hidden_size
     activations = of_token * tokens // accumulation
-    sums = params if accumulation > 1 else 0
-    return state + _BATCH_ARRAYS * _FLOAT32 * tokens + sums + max(params, activations)
+    sums = trained if accumulation > 1 else 0
+    return state + _BATCH_ARRAYS * _FLOAT32 * tokens + sums + max(trained, activations)
 
 
 def window_bytes(

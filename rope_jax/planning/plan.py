@@ -68,7 +68,7 @@ def plan_training(
     flops = flops_after(0, config, program.vocab_size)
     devices = list(placement.mesh.devices.flat)
     facts = {
-        "model": f"{parameters:,} parameters, a vocabulary of {program.vocab_size:,}",
+        "model": f"{program.describe_parameters()}, a vocabulary of {program.vocab_size:,}",
         "training": f"{sum(tokens):,} tokens in {config.last_step:,} steps, "
         f"{sum(tokens) / parameters:.3g} per parameter",
         "compute": f"{flops:.3g} FLOPs",

@@ -87,6 +87,12 @@ def _check(
             f"init_from.optimizer: {source.run} was imported, so its checkpoint has no moments of "
             "AdamW; give false"
         )
+    own, theirs = program.config.optim, source.config.optim
+    if init_from.optimizer and (own.trainable, own.lora) != (theirs.trainable, theirs.lora):
+        raise UserError(
+            f"init_from.optimizer: {source.run} trained something else (optim.trainable, "
+            "optim.lora), of which its checkpoint has moments; give the same, or false"
+        )
     tokenizer = RunDirectory(source.run).open_tokenizer(source.config)
     if tokenizer.name != corpus.tokenizer.name:
         raise UserError(

@@ -7,6 +7,7 @@ import optax
 
 from rope_jax.config.sections import OptimConfig
 from rope_jax.config.training import TrainingConfig
+from rope_jax.training.trainable import LORA_A, LORA_B
 
 
 def learning_rate(config: TrainingConfig) -> optax.Schedule:
@@ -49,9 +50,11 @@ def with_new_schedule(opt_state: optax.OptState) -> optax.OptState:
 
 
 def decayed(params: optax.Params) -> optax.Params:
-    """Mark the parameters with weight decay: all kernels, but not embeddings, norms or biases."""
+    """Mark what decays: kernels and their factors, but not embeddings, norms or biases."""
     # not by rank: with stacked layers even a norm's scale is two-dimensional
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: path[-1].key in ("kernel", LORA_A, LORA_B), params
+    )
 
 
 def _one_schedule(optim: OptimConfig, peak: float, steps: int) -> optax.Schedule:

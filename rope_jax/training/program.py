@@ -14,7 +14,7 @@ from rope_jax.data.batches import Batch
 from rope_jax.devices.hardware import compiled, compiler_options
 from rope_jax.devices.memory import program_bytes
 from rope_jax.devices.mesh import Placement
-from rope_jax.devices.window_memory import bytes_per_device
+from rope_jax.devices.window_memory import bytes_per_device, parameter_count
 from rope_jax.model.decoder import Params
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Frequencies, Rotary, Scaling
@@ -29,6 +29,7 @@ from rope_jax.training.step import (
     loss_sums,
     make_train_step,
 )
+from rope_jax.training.trainable import Trainable
 
 
 class Program:
@@ -40,7 +41,10 @@ class Program:
         self.placement = placement.splitting(self.model.shardings)
         placement.check_vocabulary(self.model.vocab_size)
         self.vocab_size = self.model.vocab_size
-        self.optimizer = optimizer(config)
+        self.optimizer, self.trainable = optimizer(config), None
+        if config.optim.trainable or config.optim.lora:
+            self.trainable = Trainable(config.optim, config.seed, self.model.abstract_params())
+            self.optimizer = self.trainable.around(self.optimizer)
         self.stages = [StageProgram(self, number) for number in range(len(config.stages))]
 
         self._draw_state = lambda: fresh_state(self.model, self.optimizer, config.seed)
@@ -58,6 +62,22 @@ class Program:
             compiler_options=compiler_options(self.placement.platform),
         )
         return draw()
+
+    @property
+    def abstract_trained(self) -> Params:
+        """Shapes, dtypes and shardings of what is trained: the parameters, or less."""
+        params, opt_state = self.abstract_state
+        if self.trainable is None:
+            return params
+        return self.trainable.trained(params, opt_state.factors)
+
+    def describe_parameters(self) -> str:
+        """Return how many parameters there are, and how many numbers are trained, if others."""
+        shown = f"{parameter_count(self.model):,} parameters"
+        if self.trainable is None:
+            return shown
+        trained = sum(leaf.size for leaf in jax.tree.leaves(self.abstract_trained))
+        return f"{shown}, {trained:,} trained"
 
     def state_shardings(self) -> TrainState:
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
@@ -115,6 +135,7 @@ class StageProgram:
             positioning=self._positioning(self._row_groups),
             gradient_of=self._placement.gradient,
             masks_documents=self._masks_documents,
+            trainable=self._program.trainable,
         )
         return compiled(step, self._program.abstract_state, self._batch(), self._rotary)
 

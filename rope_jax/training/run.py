@@ -21,7 +21,6 @@ from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.devices.mesh import Placement
-from rope_jax.devices.window_memory import parameter_count
 from rope_jax.errors import UserError
 from rope_jax.model.cost import flops_per_token
 from rope_jax.report.scalings import describe_scaling
@@ -140,7 +139,7 @@ def _announce(session: Session, program: Program, corpus: Corpus, done: int) -> 
     layers = f"{model.num_hidden_layers} layer{'s' * (model.num_hidden_layers != 1)}"
     rows = {
         "run": str(session.run.path),
-        "model": f"{parameter_count(program.model):,} parameters: {layers}, "
+        "model": f"{program.describe_parameters()}: {layers}, "
         f"width {model.hidden_size}, {model.num_attention_heads} heads of {model.heads_width}",
         "positions": positions,
         "devices": f"{session.describe_devices()}; peak {peak / 1e9:,.0f} GFLOP/s ({source})",

@@ -20,6 +20,7 @@ from rope_jax.data.batches import Batch, distance_edges
 from rope_jax.model.decoder import DecoderInputs, LanguageModel, Params
 from rope_jax.rope import Rotary
 from rope_jax.runs.logs import Scalars
+from rope_jax.training.trainable import Trainable
 
 
 class TrainState(NamedTuple):
@@ -111,6 +112,7 @@ def make_train_step(
     positioning: Positioning | None = None,
     gradient_of: Callable[..., Callable[..., tuple[Any, Any]]] = _gradient,
     masks_documents: bool = True,
+    trainable: Trainable | None = None,
 ) -> TrainStep:
     """Return the jitted step. It donates the state passed in, which must not be used again.
 
@@ -119,7 +121,7 @@ def make_train_step(
     loss does: it is computed for each micro-batch, and weighted by its share of the tokens.
 
     out_shardings: of (state, metrics). gradient_of: `Placement.gradient` of the step's mesh.
-    masks_documents: as for `loss_sums`.
+    masks_documents: as for `loss_sums`. trainable: what the optimizer is around; None: everything.
     """
 
     def loss_share(
@@ -163,6 +165,8 @@ def make_train_step(
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
+        if trainable is not None:
+            grads = trainable.gradient(grads, state.opt_state.factors)
         metrics = StepMetrics(sums, optax.tree.norm(grads), auxiliary)
         return TrainState(params, opt_state), metrics
 

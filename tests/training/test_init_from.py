@@ -173,6 +173,9 @@ def test_a_source_that_does_not_fit_is_refused(source: RunDirectory) -> None:
     model = config.model.model_copy(update={"intermediate_size": 32})
     with pytest.raises(UserError, match=r"model\.intermediate_size is 24 there and 32 here"):
         train(config.model_copy(update={"model": model}), quiet())
+    start = {"run": str(source.path), "optimizer": True}
+    with pytest.raises(UserError, match=r"^init_from\.optimizer: .* trained something else"):
+        train(extended(source, start, optim={"warmup_steps": 0, "lora": {}}), quiet())
     text = source.config_file.read_text()
     source.config_file.write_text(text.replace("base: 10000.0", "base: 20000.0"))
     with pytest.raises(UserError, match=r"has another rope\.base than the one that the checkpoint"):
