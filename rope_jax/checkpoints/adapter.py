@@ -1,14 +1,16 @@
-"""A LoRA adapter, merged into the weights of its base model while these are read.
+"""A LoRA adapter, written, or merged into the weights of its base model while these are read.
 
     W' = W + s·B·A,    s = lora_alpha/r, or lora_alpha/√r with use_rslora
 
 r is the rank of a module's own factors, and alpha_pattern may give modules an alpha of their own.
+Weights in modules_to_save are replaced.
 
 Source: Hu et al., arXiv 2106.09685; the files are those of the library PEFT.
 
 Shapes: A [r, inputs], B [outputs, r], W [outputs, inputs].
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -17,9 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
 from rope_jax.checkpoints.keys import ADAPTER
 from rope_jax.checkpoints.opening import opened, read_json, without_prefix
+from rope_jax.checkpoints.tensors import Tensor
 from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError
 
@@ -32,18 +36,17 @@ _ADVICE = (
 )
 
 # PEFT leaves out the adapter's name; with an adapter of the output matrix it saves that, too.
+_PREFIX = "base_model.model."
 _NAME = re.compile(
     r"(?:base_model\.model\.)?(.+)\.(lora_A|lora_B|base_layer)(?:\.default)?\.weight"
 )
 
 
 class Change(NamedTuple):
-    """A, B and s of a weight; base: what the adapter has in place of W."""
+    """What the adapter has in place of W, if anything; A, B and s, if it is a matrix with them."""
 
-    a: NDArray[np.float32]
-    b: NDArray[np.float32]
-    scale: float
     base: NDArray[np.float32] | None
+    factors: tuple[NDArray[np.float32], NDArray[np.float32], float] | None = None
 
 
 class Adapter(NamedTuple):
@@ -62,15 +65,20 @@ class Adapter(NamedTuple):
         """Return a tensor of the base model with what the adapter adds to it, in float32."""
         if name not in self.changes:
             return weight
-        a, b, scale, given = self.changes[name]
-        base = weight if given is None else given
-        fits = base.shape == weight.shape == (len(b), a.shape[-1]) and len(a) == b.shape[-1]
+        given, factors = self.changes[name]
+        base = weight.astype(np.float32) if given is None else given
+        a, b, scale = factors or (None, None, 0.0)
+        shapes = [list(x.shape) for x in (given, a, b) if x is not None]
+        fits = base.shape == weight.shape
+        if a is not None and b is not None:
+            fits = fits and len(a) == b.shape[-1] and weight.shape == (len(b), a.shape[-1])
+            base = base + np.float32(scale) * (b @ a) if fits else base
         if not fits:
             raise UserError(
-                f"{self.folder / WEIGHTS}: lora_A {list(a.shape)} and lora_B {list(b.shape)} do "
-                f"not fit {name} {list(weight.shape)} of {self.base}"
+                f"{self.folder / WEIGHTS}: {' and '.join(map(str, shapes))} do not fit {name} "
+                f"{list(weight.shape)} of {self.base}"
             )
-        return base.astype(np.float32) + np.float32(scale) * (b @ a)
+        return base
 
 
 def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
@@ -109,14 +117,17 @@ def _changes(path: Path, config: Mapping[str, Any]) -> dict[str, Change]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; save the adapter as safetensors")
     parts: dict[str, dict[str, NDArray[np.float32]]] = {}
+    changes: dict[str, Change] = {}
     with opened(path) as file:
         for name in file.keys():  # noqa: SIM118  not a mapping
             match = _NAME.fullmatch(name)
-            if match is None:
-                raise UserError(f"{path}: {name}: is neither lora_A nor lora_B, and {_ADVICE}")
             tensor = np.asarray(file.get_tensor(name)).astype(np.float32)
-            parts.setdefault(match[1], {})[match[2]] = tensor
-    changes = {}
+            if match is not None:
+                parts.setdefault(match[1], {})[match[2]] = tensor
+            elif name.rpartition(".")[0].endswith(tuple(config.get("modules_to_save") or ())):
+                changes[without_prefix(name.removeprefix(_PREFIX))] = Change(tensor)
+            else:
+                raise UserError(f"{path}: {name}: is neither lora_A nor lora_B, and {_ADVICE}")
     for module, factors in parts.items():
         name = f"{without_prefix(module)}.weight"
         if not factors.keys() >= {"lora_A", "lora_B"}:
@@ -126,5 +137,36 @@ def _changes(path: Path, config: Mapping[str, Any]) -> dict[str, Change]:
         divisor = math.sqrt(rank) if config.get("use_rslora") else rank
         scale = next(alphas, config["lora_alpha"]) / divisor
         matrices = factors["lora_A"], factors["lora_B"]
-        changes[name] = Change(*matrices, scale, factors.get("base_layer"))
+        changes[name] = Change(factors.get("base_layer"), (*matrices, scale))
     return changes
+
+
+def write_adapter(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    trained: Mapping[str, NDArray[np.float32]],
+    config: Mapping[str, Any],
+) -> None:
+    """Write what changes of a base model with these tensors, as PEFT does.
+
+    trained: by path; A and B below those of their kernels. config: keys of adapter_config.json.
+    UserError: a tensor is more than one parameter, of which some are trained.
+    """
+    written: dict[str, NDArray[np.float32]] = {}
+    adapted, saved = set[str](), set[str]()
+    for name, tensor in tensors.items():
+        own = {path: x[tensor.at] for path, x in trained.items() if path.startswith(tensor.paths)}
+        module, _, leaf = name.rpartition(".")
+        if own.keys() == {*tensor.paths}:
+            written[_PREFIX + name] = tensor.join([own[path] for path in tensor.paths])
+            saved.add(module.rpartition(".")[2])
+        elif own and (len(tensor.paths) > 1 or leaf != "weight"):
+            raise UserError(f"adapter: {name} is several matrices here; export the merged model")
+        elif own:
+            for path, factor in own.items():
+                written[f"{_PREFIX}{module}.{path.rpartition('/')[2]}.weight"] = factor
+            adapted.add(module.rpartition(".")[2])
+    save_file(written, folder / WEIGHTS, metadata={"format": "pt"})
+    keys = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", **config}
+    keys |= {"target_modules": sorted(adapted), "modules_to_save": sorted(saved) or None}
+    (folder / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", encoding="utf-8")

@@ -1,5 +1,6 @@
 """Export a run as a directory that transformers loads, or as a GGUF file."""
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable, Sequence
@@ -7,9 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from flax.traverse_util import flatten_dict
 from rich.console import Console
 
+from rope_jax.checkpoints.adapter import write_adapter
 from rope_jax.checkpoints.describing import describe
+from rope_jax.checkpoints.families import Family
 from rope_jax.checkpoints.files import (
     ACCOMPANYING,
     CONFIG,
@@ -22,7 +26,8 @@ from rope_jax.checkpoints.files import (
 from rope_jax.checkpoints.open import is_gguf
 from rope_jax.checkpoints.opening import read_json
 from rope_jax.checkpoints.reading import text_part
-from rope_jax.checkpoints.weights import write_weights
+from rope_jax.checkpoints.tensors import tensors_of
+from rope_jax.checkpoints.weights import shapes_of, write_weights
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.resolve import language_model, resolve_run
 from rope_jax.config.strategy import read_strategy
@@ -38,10 +43,16 @@ from rope_jax.rope import Scaling
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import replacing, replacing_folder
 from rope_jax.sweeps.model import chosen_checkpoints, mesh_for
+from rope_jax.training.checkpoints import Checkpoints
+from rope_jax.training.program import Program
 
 Writer = tuple[str, Callable[[Path], None]]
 """What is written, in words, and a function that writes it."""
 _OUTTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+Sources = Sequence[tuple[RunDirectory, TrainingConfig]]
+"""A run, and the runs that its weights come from."""
 
 
 class _Export(NamedTuple):
@@ -51,6 +62,8 @@ class _Export(NamedTuple):
     for. original: what came with an imported checkpoint, by file.
     """
 
+    sources: Sources
+    step: int
     training: TrainingConfig
     tokenizer: Tokenizer
     vocab_size: int
@@ -91,7 +104,7 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     declared = original.get(CONFIG, {}).get("max_position_embeddings") or 0
     length = max(fitted, declared, *trained)
     given = training, tokenizer, model.vocab_size, shapes, lambda: next(checkpoints)[1]
-    export = _Export(*given, scaling, length, original)
+    export = _Export(sources, step, *given, scaling, length, original)
     kind, write = (_file if is_file else _folder)(export, config, out, warn)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
     shown = {"checkpoint": f"{run.path}, step {step}, {in_gib(size)} GiB", "as": kind}
@@ -105,9 +118,6 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         with (replacing if is_file else replacing_folder)(out) as new:
             write(new)
     print_message(console, f"exported: {out}")
-
-
-Sources = Sequence[tuple[RunDirectory, TrainingConfig]]
 
 
 def run_sources(run: RunDirectory, training: TrainingConfig) -> Sources:
@@ -135,12 +145,44 @@ def _folder(
             f"although the model reads {length:,} tokens"
         )
 
+    rope = f"rope_parameters {json.dumps(keys['rope_parameters'])[:300]}"
+    if config.adapter:
+        base, write_own = _adapter(export, family)
+        return f"adapter of {base}, a {family.architecture} that needs {rope}", write_own
+
     def write(new: Path) -> None:
         write_weights(new, family.rows(training.model), training.model.stacks, export.read())
         _write_texts(new, keys, training, export.tokenizer, length, original)
 
-    rope = json.dumps(keys["rope_parameters"])[:300]
-    return f"{family.architecture}, rope_parameters {rope}", write
+    return f"{family.architecture}, {rope}", write
+
+
+def _adapter(export: _Export, family: Family) -> Writer:
+    """Return the base model, and a writer of what a run with LoRA changes of it."""
+    training, run, model = export.training, export.sources[0][0], export.training.model
+    if training.optim.lora is None or training.init_from is None:
+        raise UserError(f"adapter: {run.path} changed no other weights (init_from) by optim.lora")
+    base = f"the export of {training.init_from.run}"
+    keys: dict[str, Any] = {"r": training.optim.lora.rank, "lora_alpha": training.optim.lora.alpha}
+    for _, source in export.sources[1:2]:
+        if (imported := source.imported) and not is_gguf(imported.model):
+            base = imported.model
+            keys |= {"base_model_name_or_path": base, "revision": imported.revision}
+    program = Program(resolve_run(training), export.vocab_size, Placement(mesh_for(training)))
+
+    def write(new: Path) -> None:
+        state = program.abstract_state
+        with contextlib.closing(Checkpoints(run.checkpoints, abstract=state)) as checkpoints:
+            state = checkpoints.restore(export.step, state)
+        trained = flatten_dict(jax.device_get(program.trained(state)), sep="/")
+        shapes, head = shapes_of(export.shapes), "lm_head/kernel"
+        if model.tie_word_embeddings and "embed_tokens/embedding" in trained:  # PEFT unties them
+            trained[head] = trained["embed_tokens/embedding"].T
+            shapes[head] = trained[head].shape
+        tensors = tensors_of(family.rows(model), shapes, model.stacks)
+        write_adapter(new, tensors, trained, keys)
+
+    return base, write
 
 
 def _file(export: _Export, config: ExportConfig, out: Path, warn: Callable[[str], None]) -> Writer:

@@ -95,9 +95,10 @@ class CheckpointFiles:
                     dtype = part.get_dtype()
                     self.tensors[name] = TensorInfo(path, stored, tuple(part.get_shape()), dtype)
         self._join_scales()
-        # only the output matrix is changed then, not the embedding
+        # as PEFT has it, what changes one of the output matrix and the embedding leaves the other
         is_tied = _OUTPUT not in self.tensors and self.config.get("tie_word_embeddings", True)
-        self._is_untied = bool(adapter and _OUTPUT in adapter.changes and is_tied)
+        changed = adapter.changes.keys() & {_OUTPUT, *_EMBEDDINGS} if adapter else ()
+        self._is_untied = bool(changed and is_tied)
         if self._is_untied:
             for embedding in _EMBEDDINGS & self.tensors.keys():
                 self.tensors[_OUTPUT] = self.tensors[embedding]

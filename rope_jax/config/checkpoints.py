@@ -51,4 +51,5 @@ class ExportConfig(Frozen):
     outtype: Literal["f32", "f16", "bf16", "q8_0"] | None = Field(
         None, description="of a GGUF file; null: a copy of the one imported, or as the run has it"
     )
+    adapter: bool = Field(False, description="what optim.lora trained alone, as PEFT reads it")
     lossy: bool = Field(False, description="leave out what the runtime lacks: map, query scale")

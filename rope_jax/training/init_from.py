@@ -88,10 +88,10 @@ def _check(
             "AdamW; give false"
         )
     own, theirs = program.config.optim, source.config.optim
-    if init_from.optimizer and (own.trainable, own.lora) != (theirs.trainable, theirs.lora):
+    if init_from.optimizer and (own.lora or theirs.lora or own.trainable != theirs.trainable):
         raise UserError(
-            f"init_from.optimizer: {source.run} trained something else (optim.trainable, "
-            "optim.lora), of which its checkpoint has moments; give the same, or false"
+            f"init_from.optimizer: {source.run} has moments of other parameters, or of factors "
+            "(optim.lora), which begin anew; give false"
         )
     tokenizer = RunDirectory(source.run).open_tokenizer(source.config)
     if tokenizer.name != corpus.tokenizer.name:

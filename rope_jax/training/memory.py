@@ -30,7 +30,7 @@ def stage_bound(program: Program, number: int) -> StageBytes:
     """Lower bound on the memory of stage `number`, without compiling it."""
     stage, state = program.config.stages[number], program.abstract_state
     tokens = stage.batch_size * stage.seq_len // program.placement.mesh.size
-    sizes = bytes_per_device(program.abstract_trained), bytes_per_device(state)
+    sizes = bytes_per_device(program.trained(state)), bytes_per_device(state)
     bound = step_bound(program.model.spec, *sizes, tokens, stage.grad_accumulation)
     return StageBytes(bound + _saving_bytes(program))
 
@@ -81,7 +81,7 @@ def compile_stages(
 def check_stage(program: Program, number: int, needed: StageBytes, available: float | int) -> None:
     """UserError if a stage needs more memory than there is on each device."""
     state, shards = program.abstract_state, program.placement.parameter_shards
-    parameters = bytes_per_device(state) + bytes_per_device(program.abstract_trained)
+    parameters = bytes_per_device(state) + bytes_per_device(program.trained(state))
     check_fits(
         "model: its parameters, their gradients and the optimizer state take",
         parameters,

@@ -63,20 +63,18 @@ class Program:
         )
         return draw()
 
-    @property
-    def abstract_trained(self) -> Params:
-        """Shapes, dtypes and shardings of what is trained: the parameters, or less."""
-        params, opt_state = self.abstract_state
+    def trained(self, state: TrainState) -> Params:
+        """Return what is trained: the parameters, or less."""
         if self.trainable is None:
-            return params
-        return self.trainable.trained(params, opt_state.factors)
+            return state.params
+        return self.trainable.trained(state.params, state.opt_state.factors)
 
     def describe_parameters(self) -> str:
         """Return how many parameters there are, and how many numbers are trained, if others."""
         shown = f"{parameter_count(self.model):,} parameters"
         if self.trainable is None:
             return shown
-        trained = sum(leaf.size for leaf in jax.tree.leaves(self.abstract_trained))
+        trained = sum(leaf.size for leaf in jax.tree.leaves(self.trained(self.abstract_state)))
         return f"{shown}, {trained:,} trained"
 
     def state_shardings(self) -> TrainState:

@@ -10,7 +10,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rope_jax.checkpoints.open import open_checkpoint
+from rope_jax.config.inherit import training_config
 from rope_jax.console import plain_console
+from rope_jax.training.run import train
 from tests.checkpoints.folders import (
     assert_same,
     byte_checkpoint,
@@ -19,6 +21,8 @@ from tests.checkpoints.folders import (
     imported,
     says,
 )
+from tests.checkpoints.test_exporting import exported
+from tests.training.conftest import tiny
 
 MODULES = ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj")
 WEIGHTS = "adapter_model.safetensors"
@@ -99,7 +103,7 @@ def test_the_product_is_added_to_each_matrix(
     ("key", "value"),
     [
         *[("use_dora", True), ("fan_in_fan_out", True), ("bias", "all"), ("peft_type", "IA3")],
-        *[("modules_to_save", ["lm_head"]), ("layer_replication", [[0, 2]])],
+        ("layer_replication", [[0, 2]]),
         # these change the base model's weights, or are of a kind that is not known here
         *[("init_lora_weights", "pissa"), ("init_lora_weights", "loftq"), ("use_qalora", True)],
         *[("trainable_token_indices", [1]), ("use_rslora", "false"), ("anything_new", 3)],
@@ -141,6 +145,31 @@ def test_a_base_that_is_elsewhere(folder: Path) -> None:
     assert imported(folder, base=base).path.name == "adapter"
     assert says(merged, folder, "gone").startswith("base: gone: is neither a folder with a ")
     assert says(merged, Path(base), base) == f"base: {base} is no adapter, and has no base"
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_an_adapter_that_is_exported_makes_the_merged_model(tmp_path: Path, *, tied: bool) -> None:
+    """Trained as in LongLoRA. PEFT 0.21 computes the logits of the merged model from it."""
+    base = byte_checkpoint(tmp_path / "base", tie_word_embeddings=tied)
+    edit_tensors(base, lambda n, x: (n, None if tied and n == "lm_head.weight" else x))
+    raw = tiny(tmp_path).model_dump(mode="json", include={"data", "runs_dir", "stages"})
+    optim = {
+        "lora": {"rank": 2, "target_modules": ["q_proj"]},
+        "trainable": ["norms", "embeddings"],
+    }
+    raw |= {"name": "own", "init_from": str((start := imported(base)).path), "optim": optim}
+    run = train(training_config(raw, "test"), plain_console(quiet=True))
+    said = exported(run, tmp_path / "adapter", adapter=True)
+    assert f"adapter of {base}, a LlamaForCausalLM that needs rope_parameters {{" in said
+    exported(run, tmp_path / "merged")
+    wanted = load_file(tmp_path / "merged/model.safetensors")
+    wanted |= {"lm_head.weight": wanted["model.embed_tokens.weight"]} if tied else {}
+    found = merged(tmp_path / "adapter")
+    assert found.keys() == wanted.keys()
+    for name, weight in wanted.items():  # B·A is added once instead of at each of 9 steps
+        np.testing.assert_allclose(found[name], weight, atol=9 * 2**-23, err_msg=name)
+    refused = says(exported, start, tmp_path / "none", adapter=True)
+    assert refused.startswith(f"adapter: {start.path} changed no other weights")
 
 
 def test_an_output_matrix_is_changed_without_its_embedding(folder: Path) -> None:
