@@ -66,19 +66,19 @@ class Adapter(NamedTuple):
         if name not in self.changes:
             return weight
         given, factors = self.changes[name]
-        base = weight.astype(np.float32) if given is None else given
-        a, b, scale = factors or (None, None, 0.0)
-        shapes = [list(x.shape) for x in (given, a, b) if x is not None]
-        fits = base.shape == weight.shape
-        if a is not None and b is not None:
-            fits = fits and len(a) == b.shape[-1] and weight.shape == (len(b), a.shape[-1])
-            base = base + np.float32(scale) * (b @ a) if fits else base
-        if not fits:
+        changed = weight.astype(np.float32) if given is None else given
+        try:
+            if factors is not None:
+                a, b, scale = factors
+                changed = changed + np.float32(scale) * (b @ a)
+            if changed.shape != weight.shape:
+                raise ValueError
+        except ValueError:
             raise UserError(
-                f"{self.folder / WEIGHTS}: {' and '.join(map(str, shapes))} do not fit {name} "
-                f"{list(weight.shape)} of {self.base}"
-            )
-        return base
+                f"{self.folder / WEIGHTS}: what it has for {name} does not fit its shape "
+                f"{list(weight.shape)} in {self.base}"
+            ) from None
+        return changed
 
 
 def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
@@ -153,20 +153,19 @@ def write_adapter(
     UserError: a tensor is more than one parameter, of which some are trained.
     """
     written: dict[str, NDArray[np.float32]] = {}
-    adapted, saved = set[str](), set[str]()
+    targets, saved = set[str](), set[str]()
     for name, tensor in tensors.items():
         own = {path: x[tensor.at] for path, x in trained.items() if path.startswith(tensor.paths)}
-        module, _, leaf = name.rpartition(".")
+        module, leaf = name.rsplit(".", 1)
         if own.keys() == {*tensor.paths}:
             written[_PREFIX + name] = tensor.join([own[path] for path in tensor.paths])
             saved.add(module.rpartition(".")[2])
         elif own and (len(tensor.paths) > 1 or leaf != "weight"):
             raise UserError(f"adapter: {name} is several matrices here; export the merged model")
-        elif own:
-            for path, factor in own.items():
-                written[f"{_PREFIX}{module}.{path.rpartition('/')[2]}.weight"] = factor
-            adapted.add(module.rpartition(".")[2])
+        for path in own.keys() - {*tensor.paths}:
+            written[f"{_PREFIX}{module}.{path.rpartition('/')[2]}.weight"] = own[path]
+            targets.add(module.rpartition(".")[2])
     save_file(written, folder / WEIGHTS, metadata={"format": "pt"})
     keys = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", **config}
-    keys |= {"target_modules": sorted(adapted), "modules_to_save": sorted(saved) or None}
+    keys |= {"target_modules": sorted(targets), "modules_to_save": sorted(saved) or None}
     (folder / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", encoding="utf-8")

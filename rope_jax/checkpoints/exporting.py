@@ -29,7 +29,7 @@ from rope_jax.checkpoints.reading import text_part
 from rope_jax.checkpoints.tensors import tensors_of
 from rope_jax.checkpoints.weights import shapes_of, write_weights
 from rope_jax.config.checkpoints import ExportConfig
-from rope_jax.config.resolve import language_model, resolve_run
+from rope_jax.config.resolve import resolve_run
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import print_message, print_overview, print_warning
@@ -58,16 +58,15 @@ Sources = Sequence[tuple[RunDirectory, TrainingConfig]]
 class _Export(NamedTuple):
     """What is exported.
 
-    shapes: of the parameters. read: reads them. length: the longest text that the model is meant
-    for. original: what came with an imported checkpoint, by file.
+    read: reads the parameters. length: the longest text that the model is meant for.
+    original: what came with an imported checkpoint, by file.
     """
 
     sources: Sources
     step: int
     training: TrainingConfig
     tokenizer: Tokenizer
-    vocab_size: int
-    shapes: Params
+    program: Program
     read: Callable[[], Params]
     scaling: Scaling
     length: int
@@ -86,10 +85,8 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         raise UserError(f"outtype: is of GGUF files; name one, such as {out}{GGUF}")
     training = run.load_config()
     tokenizer = run.open_tokenizer(training)
-    model = language_model(resolve_run(training), tokenizer.vocab_size)
-    placement = Placement(mesh_for(training))
-    placement = placement.splitting(model.shardings)
-    shapes = placement.shard_state(model.abstract_params())
+    program = Program(resolve_run(training), tokenizer.vocab_size, Placement(mesh_for(training)))
+    shapes = program.abstract_state.params
     chosen = (config.step,) if config.step else (0,) if training.imported else None
     warn = functools.partial(print_warning, console)
     (step,), checkpoints = chosen_checkpoints(run, chosen, shapes, warn)
@@ -103,8 +100,8 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     trained += [stage.length for _, source in sources[1:] for stage in source.stages]
     declared = original.get(CONFIG, {}).get("max_position_embeddings") or 0
     length = max(fitted, declared, *trained)
-    given = training, tokenizer, model.vocab_size, shapes, lambda: next(checkpoints)[1]
-    export = _Export(sources, step, *given, scaling, length, original)
+    given = sources, step, training, tokenizer, program, lambda: next(checkpoints)[1]
+    export = _Export(*given, scaling, length, original)
     kind, write = (_file if is_file else _folder)(export, config, out, warn)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
     shown = {"checkpoint": f"{run.path}, step {step}, {in_gib(size)} GiB", "as": kind}
@@ -137,7 +134,7 @@ def _folder(
     """Return a writer for transformers."""
     training, length, original = export.training, export.length, export.original
     model_type = config.family or original.get(CONFIG, {}).get("model_type")
-    family, keys = describe(training, export.scaling, length, export.vocab_size, model_type)
+    family, keys = describe(training, export.scaling, length, export.program.vocab_size, model_type)
     longest = keys["max_position_embeddings"]
     if longest < length:
         warn(
@@ -162,20 +159,19 @@ def _adapter(export: _Export, family: Family) -> Writer:
     training, run, model = export.training, export.sources[0][0], export.training.model
     if training.optim.lora is None or training.init_from is None:
         raise UserError(f"adapter: {run.path} changed no other weights (init_from) by optim.lora")
-    base = f"the export of {training.init_from.run}"
-    keys: dict[str, Any] = {"r": training.optim.lora.rank, "lora_alpha": training.optim.lora.alpha}
+    base, lora = f"the export of {training.init_from.run}", training.optim.lora
+    keys: dict[str, Any] = {"r": lora.rank, "lora_alpha": lora.alpha}
     for _, source in export.sources[1:2]:
         if (imported := source.imported) and not is_gguf(imported.model):
             base = imported.model
             keys |= {"base_model_name_or_path": base, "revision": imported.revision}
-    program = Program(resolve_run(training), export.vocab_size, Placement(mesh_for(training)))
 
     def write(new: Path) -> None:
-        state = program.abstract_state
+        state = export.program.abstract_state
         with contextlib.closing(Checkpoints(run.checkpoints, abstract=state)) as checkpoints:
             state = checkpoints.restore(export.step, state)
-        trained = flatten_dict(jax.device_get(program.trained(state)), sep="/")
-        shapes, head = shapes_of(export.shapes), "lm_head/kernel"
+        trained = flatten_dict(jax.device_get(export.program.trained(state)), sep="/")
+        shapes, head = shapes_of(state.params), "lm_head/kernel"
         if model.tie_word_embeddings and "embed_tokens/embedding" in trained:  # PEFT unties them
             trained[head] = trained["embed_tokens/embedding"].T
             shapes[head] = trained[head].shape
@@ -194,15 +190,16 @@ def _file(export: _Export, config: ExportConfig, out: Path, warn: Callable[[str]
     if training.imported and config.outtype is None and is_gguf(training.imported.model):
         contents = copied(Path(training.imported.model).expanduser(), training, scaling, length)
         return contents.about, contents.write
-    given = training, scaling, length, export.vocab_size, export.shapes, config.family
-    model, outtype = model_of(*given), config.outtype or _OUTTYPES[training.model.param_dtype]
+    params, size = export.program.abstract_state.params, export.program.vocab_size
+    model = model_of(training, scaling, length, size, params, config.family)
+    outtype = config.outtype or _OUTTYPES[training.model.param_dtype]
     ids, bos = _special_ids(training, export.tokenizer, export.original), export.tokenizer.bos_ids
     if len(bos) > 1:
         raise UserError(f"tokenizer.bos: llama.cpp puts one token before a text, not {len(bos)}")
     ids |= {"bos_token_id": bos[0]} if bos else {}
     template = export.original.get(TOKENIZER_CONFIG, {}).get("chat_template")
     template = export.original.get(TEMPLATE, template)
-    content, size = export.tokenizer.json(), export.vocab_size
+    content = export.tokenizer.json()
     tokens = tokenizer_metadata(content, size, ids, bool(bos), template, str(out))
     contents = model.written(export.read, outtype, tokens)
     return contents.about, contents.write

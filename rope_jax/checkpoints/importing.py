@@ -13,7 +13,7 @@ from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.load import dump, validate
-from rope_jax.config.resolve import language_model, resolve_run
+from rope_jax.config.resolve import resolve_run
 from rope_jax.config.schema import different_keys
 from rope_jax.config.tokenizer import Start
 from rope_jax.config.training import TrainingConfig
@@ -26,6 +26,7 @@ from rope_jax.errors import UserError, file_errors, shortage_as
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import locked, replacing_folder, write_text
 from rope_jax.training.checkpoints import Checkpoints
+from rope_jax.training.program import Program
 from rope_jax.training.provenance import provenance_of
 from rope_jax.training.step import TrainState
 
@@ -134,11 +135,8 @@ def _import(
     tokenizer: JsonTokenizer,
     console: Console,
 ) -> None:
-    placement = Placement(training.mesh)
-    model = language_model(resolve_run(training), tokenizer.vocab_size)
-    placement.check_vocabulary(model.vocab_size)
-    placement = placement.splitting(model.shardings)
-    abstract_params = placement.shard_state(model.abstract_params())
+    program = Program(resolve_run(training), tokenizer.vocab_size, Placement(training.mesh))
+    abstract_params = program.abstract_state.params
     leaves = jax.tree.leaves(abstract_params)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     check_fits(

@@ -82,16 +82,12 @@ def _check(
     """UserError if a run cannot start from that checkpoint; warn if its texts differ."""
     source = find_source(init_from)
     source.check_model(program.config)
-    if init_from.optimizer and source.config.imported is not None:
-        raise UserError(
-            f"init_from.optimizer: {source.run} was imported, so its checkpoint has no moments of "
-            "AdamW; give false"
-        )
     own, theirs = program.config.optim, source.config.optim
-    if init_from.optimizer and (own.lora or theirs.lora or own.trainable != theirs.trainable):
+    is_other = own.lora or theirs.lora or own.trainable != theirs.trainable
+    if init_from.optimizer and (source.config.imported or is_other):
         raise UserError(
-            f"init_from.optimizer: {source.run} has moments of other parameters, or of factors "
-            "(optim.lora), which begin anew; give false"
+            f"init_from.optimizer: the checkpoint of {source.run} has no moments of what is "
+            "trained here; give false"
         )
     tokenizer = RunDirectory(source.run).open_tokenizer(source.config)
     if tokenizer.name != corpus.tokenizer.name:

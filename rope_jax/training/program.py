@@ -71,11 +71,9 @@ class Program:
 
     def describe_parameters(self) -> str:
         """Return how many parameters there are, and how many numbers are trained, if others."""
-        shown = f"{parameter_count(self.model):,} parameters"
-        if self.trainable is None:
-            return shown
         trained = sum(leaf.size for leaf in jax.tree.leaves(self.trained(self.abstract_state)))
-        return f"{shown}, {trained:,} trained"
+        more = "" if self.trainable is None else f", {trained:,} trained"
+        return f"{parameter_count(self.model):,} parameters{more}"
 
     def state_shardings(self) -> TrainState:
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)

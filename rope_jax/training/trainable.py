@@ -8,6 +8,7 @@ Shapes: A [..., rank, inputs], B [..., outputs, rank], as PEFT has them; a kerne
 of W, [..., inputs, outputs]. The axes in front are of layers and of experts.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -37,19 +38,13 @@ class Trainable:
     """The parameters that a run trains as they are, and the kernels that it changes by factors."""
 
     def __init__(self, config: OptimConfig, seed: int, abstract_params: Params) -> None:
-        """UserError: a name that no parameter has, or a kernel that would be trained twice."""
+        """UserError: a name that no parameter has, or no kernel that is not trained itself."""
         paths, lora, self._seed = flatten_dict(abstract_params), config.lora, seed
-        kernels = [path for path in paths if path[-1] == "kernel"]
         self._whole = _named("optim.trainable", config.trainable or (), paths)
-        self._adapted, self._rank, self._scale = set[Path](), 0, 0.0
-        if lora is not None:
-            self._adapted = _named("optim.lora.target_modules", lora.target_modules, kernels)
-            self._rank, self._scale = lora.rank, lora.alpha / lora.rank
-        if both := sorted(self._whole & self._adapted):
-            raise UserError(
-                f"optim.lora.target_modules: {'.'.join(both[0][:-1])} is trained itself, because "
-                "optim.trainable names it; leave it out of one of the two"
-            )
+        kernels = {path for path in paths if path[-1] == "kernel"} - self._whole
+        names = lora.target_modules if lora else ()
+        self._adapted = _named("optim.lora.target_modules", names, kernels)
+        self._rank, self._scale = (lora.rank, lora.alpha / lora.rank) if lora else (0, 0.0)
 
     def trained(self, params: Params, factors: Params) -> Params:
         """Return what is trained: factors stand below their kernels' names."""
@@ -59,13 +54,10 @@ class Trainable:
 
     def gradient(self, gradient: Params, factors: Params) -> Params:
         """Return the gradient of what is trained, from that of the parameters."""
-        leaves, of_factors, scale = flatten_dict(gradient), flatten_dict(factors), self._scale
-        found = {path: leaves[path] for path in self._whole}
-        for path in self._adapted:
-            a, b, dw = of_factors[*path, LORA_A], of_factors[*path, LORA_B], leaves[path]
-            found[*path, LORA_A] = scale * _product("...or,...io->...ri", b, dw)
-            found[*path, LORA_B] = scale * _product("...io,...ri->...or", dw, a)
-        return unflatten_dict(found)
+        leaves = flatten_dict(gradient)
+        _, transpose = jax.vjp(self._products, factors)
+        (of_factors,) = transpose({path: leaves[path] for path in self._adapted})
+        return self.trained(gradient, of_factors)
 
     def around(self, adamw: optax.GradientTransformation) -> optax.GradientTransformation:
         """Return a transformation of all parameters that changes only what is trained."""
@@ -77,18 +69,15 @@ class Trainable:
         def update(
             gradient: Params, state: TrainableState, params: Params
         ) -> tuple[Params, TrainableState]:
-            own, trained = (
-                self.gradient(gradient, state.factors),
-                self.trained(params, state.factors),
-            )
-            changes, of_adamw = adamw.update(own, state.adamw, trained)
-            changed, old = flatten_dict(changes), flatten_dict(state.factors)
-            new = {path: leaf + changed[path] for path, leaf in old.items()}
+            factors, trained = state.factors, self.trained(params, state.factors)
+            changes, of_adamw = adamw.update(self.gradient(gradient, factors), state.adamw, trained)
+            changed, old = flatten_dict(changes), flatten_dict(factors)
+            new = unflatten_dict({path: leaf + changed[path] for path, leaf in old.items()})
             # −0, because 0 would turn a weight of −0 into 0
             updates = {path: jnp.full_like(x, -0.0) for path, x in flatten_dict(params).items()}
             updates |= {path: changed[path] for path in self._whole}
-            updates |= {p: self._merged(new, p) - self._merged(old, p) for p in self._adapted}
-            return unflatten_dict(updates), TrainableState(unflatten_dict(new), of_adamw)
+            updates |= jax.tree.map(jnp.subtract, self._products(new), self._products(factors))
+            return unflatten_dict(updates), TrainableState(new, of_adamw)
 
         return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
@@ -98,20 +87,20 @@ class Trainable:
         key = jax.random.fold_in(jax.random.key(self._seed), 3)  # 0 to 2: see LanguageModel.init
         for number, path in enumerate(sorted(self._adapted)):
             *front, inputs, outputs = leaves[path].shape
-            shape, limit = (*front, self._rank, inputs), inputs**-0.5
+            shape = *front, self._rank, inputs
             drawn = jax.random.uniform(jax.random.fold_in(key, number), shape, minval=-1.0)
-            factors[*path, LORA_A] = limit * drawn
+            factors[*path, LORA_A] = inputs**-0.5 * drawn
             factors[*path, LORA_B] = jnp.zeros((*front, outputs, self._rank))
         return unflatten_dict(factors)
 
-    def _merged(self, factors: dict[Path, Array], path: Path) -> Float[Array, "..."]:
-        """Return what a kernel's factors add to it."""
-        product = _product("...ri,...or->...io", factors[*path, LORA_A], factors[*path, LORA_B])
-        return self._scale * product
-
-
-def _product(axes: str, x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    return jnp.einsum(axes, x, y, precision=jax.lax.Precision.HIGHEST)
+    def _products(self, factors: Params) -> dict[Path, Float[Array, "..."]]:
+        """Return what the factors of each kernel add to it."""
+        own, axes = flatten_dict(factors), "...ri,...or->...io"
+        exact = functools.partial(jnp.einsum, axes, precision=jax.lax.Precision.HIGHEST)
+        return {
+            path: self._scale * exact(own[*path, LORA_A], own[*path, LORA_B])
+            for path in self._adapted
+        }
 
 
 def _named(key: str, names: Iterable[str], paths: Iterable[Path]) -> set[Path]:

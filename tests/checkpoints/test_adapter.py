@@ -213,7 +213,7 @@ def test_factors_of_another_model(folder: Path) -> None:
         ({name.replace(MODULES[1], absent): f for name, f in factors.items()},
          f"{folder}: changes {absent}.weight, which {folder.parent}/base lacks"),
         ({n: f[:, :5].copy() if "lora_A" in n else f for n, f in factors.items()},
-         f"do not fit {MODULES[0]}.weight"),
+         f"what it has for {MODULES[0]}.weight does not fit its shape [48, 48] in "),
         ({one: factors[one]}, f"{path}: {MODULES[0]}.weight has only one of lora_A and lora_B"),
         ({one.replace("lora_A", "lora_magnitude"): factors[one]}, "is neither lora_A nor lora_B"),
     ):  # fmt: skip

@@ -171,7 +171,7 @@ def test_it_is_not_trained_itself_and_has_no_moments(llama: Path, run: RunDirect
     init_from = {"run": str(run.path), "optimizer": True}
     raw = MORE | {"runs_dir": str(run.path.parent), "init_from": init_from}
     said = says(train, training_config(raw, "C.yaml"), QUIET)
-    assert said.startswith(f"init_from.optimizer: {run.path} was imported, so its checkpoint has ")
+    assert said.startswith(f"init_from.optimizer: the checkpoint of {run.path} has no moments of ")
     assert not (run.path.parent / "more").exists()
 
 
