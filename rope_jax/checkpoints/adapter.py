@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from rope_jax.checkpoints.keys import ADAPTER
-from rope_jax.checkpoints.opening import opened, read_json, without_prefix
+from rope_jax.checkpoints.opening import opened, read_json, save_tensors, without_prefix
 from rope_jax.checkpoints.tensors import Tensor
 from rope_jax.config.messages import show_value
 from rope_jax.errors import UserError
@@ -96,8 +95,6 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter | None:
         is_plain = not value or value in ADAPTER["plain"].get(key, ())
         if key not in ADAPTER["read_or_ignored"] and not is_plain:
             raise UserError(f"{path}: {key}: is {show_value(value)}, and {_ADVICE}")
-    if not isinstance(alpha := config.get("lora_alpha"), int | float):
-        raise UserError(f"{path}: lora_alpha: should be a number, not {show_value(alpha)}")
     changes = _changes(folder / WEIGHTS, config)
     if base is not None:
         return Adapter(folder, base, None, changes)
@@ -165,7 +162,7 @@ def write_adapter(
         for path in own.keys() - {*tensor.paths}:
             written[f"{_PREFIX}{module}.{path.rpartition('/')[2]}.weight"] = own[path]
             targets.add(module.rpartition(".")[2])
-    save_file(written, folder / WEIGHTS, metadata={"format": "pt"})
+    save_tensors(folder / WEIGHTS, written)
     keys = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", **config}
     keys |= {"target_modules": sorted(targets), "modules_to_save": sorted(saved) or None}
     (folder / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", encoding="utf-8")

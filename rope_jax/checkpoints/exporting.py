@@ -87,11 +87,10 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     tokenizer = run.open_tokenizer(training)
     program = Program(resolve_run(training), tokenizer.vocab_size, Placement(mesh_for(training)))
     shapes = program.abstract_state.params
-    chosen = (config.step,) if config.step else (0,) if training.imported else None
+    newest = (0,) if training.imported else None
+    chosen = newest if config.step is None else (config.step,)
     warn = functools.partial(print_warning, console)
     (step,), checkpoints = chosen_checkpoints(run, chosen, shapes, warn)
-    if config.step == 0 and step:  # only an imported run has a checkpoint of step 0
-        raise UserError(f"{run.checkpoints}: has no step 0; its newest is {step}")
     sources = run_sources(run, training)
     original = original_files(sources)
     at, runtime = training.stage_at(step), "llama.cpp" if is_file else "transformers"
@@ -159,12 +158,11 @@ def _adapter(export: _Export, family: Family) -> Writer:
     training, run, model = export.training, export.sources[0][0], export.training.model
     if training.optim.lora is None or training.init_from is None:
         raise UserError(f"adapter: {run.path} changed no other weights (init_from) by optim.lora")
-    base, lora = f"the export of {training.init_from.run}", training.optim.lora
-    keys: dict[str, Any] = {"r": lora.rank, "lora_alpha": lora.alpha}
-    for _, source in export.sources[1:2]:
-        if (imported := source.imported) and not is_gguf(imported.model):
-            base = imported.model
-            keys |= {"base_model_name_or_path": base, "revision": imported.revision}
+    keys: dict[str, Any] = {"r": training.optim.lora.rank, "lora_alpha": training.optim.lora.alpha}
+    imported, base = export.sources[-1][1].imported, f"the export of {training.init_from.run}"
+    if imported and len(export.sources) == 2 and not is_gguf(imported.model):
+        base = imported.model
+        keys |= {"base_model_name_or_path": base, "revision": imported.revision}
 
     def write(new: Path) -> None:
         state = export.program.abstract_state

@@ -1,4 +1,4 @@
-"""JSON and safetensors files: opened and read with errors of one line, never running any code."""
+"""JSON and safetensors files: read with errors of one line, never running any code; written."""
 
 import contextlib
 import json
@@ -10,6 +10,7 @@ import ml_dtypes  # noqa: F401  safetensors finds numpy's bfloat16 only once thi
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from rope_jax.errors import UserError, file_errors
 
@@ -33,6 +34,13 @@ def opened(path: Path) -> Iterator[Any]:
         why = " ".join(str(error).split())
         what = "is truncated or damaged" if path.exists() else "is missing"
         raise UserError(f"{path}: {what} ({why}); download the checkpoint again") from None
+
+
+def save_tensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
+    """Write a safetensors file, in a folder whose permissions it takes."""
+    # older readers refuse a file that does not say from which library its layout is
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(path.parent.stat().st_mode & 0o666)  # the library makes it private
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -18,11 +18,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from huggingface_hub import split_state_dict_into_shards_factory
 from jaxtyping import Array, Int
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from rope_jax import stopping
 from rope_jax.checkpoints.files import INDEX, CheckpointFiles
-from rope_jax.checkpoints.opening import same_bits
+from rope_jax.checkpoints.opening import same_bits, save_tensors
 from rope_jax.checkpoints.tensors import Row, Tensor, tensors_of
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
@@ -140,11 +139,7 @@ def write_weights(
     )
     for file, names in plan.filename_to_tensors.items():
         stopping.check()
-        arrays = {name: joined(tensors[name], leaves) for name in names}
-        # older readers refuse a file that does not say from which library its layout is
-        save_file(arrays, folder / file, metadata={"format": "pt"})
-        # the library makes it private; like the folder, it follows the umask instead
-        (folder / file).chmod(folder.stat().st_mode & 0o666)
+        save_tensors(folder / file, {name: joined(tensors[name], leaves) for name in names})
     if plan.is_sharded:
         index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -65,15 +65,10 @@ def start_from(
 
 def _as_stored(program: Program, source: Source) -> TrainState:
     """Return the abstract state with the source's types, whose bits its fingerprint is of."""
-    stored = jax.eval_shape(
-        lambda: language_model(resolve_run(source.config), program.vocab_size).init(0)
-    )
-    params = jax.tree.map(
-        lambda leaf, kept: jax.ShapeDtypeStruct(leaf.shape, kept.dtype, sharding=leaf.sharding),
-        program.abstract_state.params,
-        stored,
-    )
-    return program.abstract_state._replace(params=params)
+    stored = language_model(resolve_run(source.config), program.vocab_size).abstract_params()
+    own = program.abstract_state
+    params = jax.tree.map(lambda x, kept: x.update(dtype=kept.dtype), own.params, stored)
+    return own._replace(params=params)
 
 
 def _check(

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from rope_jax.config.sections import OptimConfig
@@ -38,15 +39,12 @@ def optimizer(config: TrainingConfig) -> optax.GradientTransformation:
 
 def with_new_schedule(opt_state: optax.OptState) -> optax.OptState:
     """Return the state of `optimizer` at the beginning of its schedule, AdamW's moments kept."""
-
-    def is_schedule(state: object) -> bool:
-        return isinstance(state, optax.ScaleByScheduleState)
-
-    return jax.tree.map(
-        lambda s: s._replace(count=jax.numpy.zeros_like(s.count)) if is_schedule(s) else s,
+    state: optax.OptState = optax.tree.set(
         opt_state,
-        is_leaf=is_schedule,
+        lambda path, _: getattr(path[-1], "tuple_name", "") == "ScaleByScheduleState",
+        count=jnp.zeros([], jnp.int32),
     )
+    return state
 
 
 def decayed(params: optax.Params) -> optax.Params:

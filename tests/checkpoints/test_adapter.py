@@ -116,17 +116,10 @@ def test_other_adapters_are_refused(folder: Path, key: str, value: Any) -> None:
     assert "only plain LoRA can be merged here; merge the adapter with PEFT" in said
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("lora_alpha", None, "should be a number, not null"),
-        ("base_model_name_or_path", None, "should name the base model, not null"),
-    ],
-)  # fmt: skip
-def test_values_that_are_refused(folder: Path, key: str, value: Any, message: str) -> None:
-    write_config(folder, **{key: value})
+def test_an_adapter_that_names_no_base(folder: Path) -> None:
+    write_config(folder, base_model_name_or_path=None)
     said = says(open_checkpoint, str(folder), None)
-    assert said.startswith(f"{folder}/adapter_config.json: {key}: {message}")
+    assert said.endswith("base_model_name_or_path: should name the base model, not null")
 
 
 def test_a_base_that_is_not_there(folder: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_checkpoint_is_chosen_by_its_step(run: RunDirectory, tmp_path: Path) -
     said = says(exported, run, tmp_path / "out", step=5)
     assert said == f"{run.checkpoints}: has no step 5; it has 8, 9"
     said = says(exported, run, tmp_path / "out", step=0)
-    assert said == f"{run.checkpoints}: has no step 0; its newest is 9"
+    assert said == f"{run.checkpoints}: has no step 0; it has 8, 9"
     assert f"checkpoint {run.path}, step 8, " in exported(run, tmp_path / "out", step=8)
     found = load_file(tmp_path / "out" / "model.safetensors")["model.norm.weight"]
     for step in (8, 9):
