@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # slow imports: until `run` listens to signals, Ctrl-C gives 
     from pydantic import BaseModel
 
     from rope_jax.config.devices import DistributedConfig
+    from rope_jax.config.extend import ExtendConfig
+    from rope_jax.config.fit import FitConfig
 
 
 RUN = "a run directory, or a checkpoint: a folder, an id on the hub, or a GGUF file"
@@ -84,11 +86,19 @@ def print_next(*lines: str) -> None:
 
 
 def open_directory(
-    run: str, distributed: "DistributedConfig | None" = None, *, stderr: bool = False
+    run: str,
+    distributed: "DistributedConfig | None" = None,
+    *,
+    stderr: bool = False,
+    texts_for: "FitConfig | ExtendConfig | None" = None,
 ) -> tuple[Any, ...]:
-    """Return the run's directory, its config and a console; a checkpoint is imported first."""
+    """Return the run's directory, its config and a console; a checkpoint is imported first.
+
+    texts_for: what needs texts of its own for a checkpoint, which comes with none.
+    """
     from rope_jax.checkpoints.open import is_checkpoint
     from rope_jax.config.checkpoints import ImportConfig
+    from rope_jax.config.data import check_has_texts
     from rope_jax.console import plain_console
     from rope_jax.runs.directory import RunDirectory
     from rope_jax.user_cache import keep_compiled_programs
@@ -98,6 +108,8 @@ def open_directory(
     console = plain_console(stderr=stderr)
     directory = RunDirectory(Path(run))
     if is_checkpoint(run):
+        if texts_for is not None:  # before the import, which may take minutes
+            check_has_texts(texts_for.data, run)
         if distributed is not None:
             raise UserError(
                 f"distributed: import the checkpoint first, with rope-jax import {run}, and "
@@ -157,7 +169,10 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
 
 
 def _call(main: Callable[[list[str]], None]) -> int:
+    from rope_jax.sealed import code_hash
+
     try:
+        code_hash()  # before most of what it covers is imported
         main(sys.argv[1:])
         sys.stdout.flush()
         return 0

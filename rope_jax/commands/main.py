@@ -47,9 +47,6 @@ def sweep(argv: list[str]) -> None:
 
     Results go to RUN/evals/<name>/.
     """
-    from rope_jax.sealed import code_hash
-
-    code_hash()  # before most of what it covers is imported
     from rope_jax.config.sweep import SweepConfig
 
     parser = cli.parser("RUN [--sweep SWEEP.yaml]", sweep.__doc__, SweepConfig, run=cli.RUN)
@@ -139,21 +136,13 @@ def fit(argv: list[str]) -> None:
 
     The result is the strategy file RUN/fits/<name>/strategy.json.
     """
-    from rope_jax.sealed import code_hash
-
-    code_hash()  # before most of what it covers is imported
-    from rope_jax.config.data import check_has_texts
     from rope_jax.config.fit import FitConfig
     from rope_jax.config.load import flow_yaml
 
     parser = cli.parser("RUN length=512 [--fit FIT.yaml]", fit.__doc__, FitConfig, run=cli.RUN)
     parser.add_argument("--fit", metavar="FIT.yaml", help="these keys")
     arguments, config = cli.read_config(parser, argv, "fit", "fits")
-    from rope_jax.checkpoints.open import is_checkpoint
-
-    if is_checkpoint(arguments.run):  # will be imported, which may take minutes
-        check_has_texts(config.data, arguments.run)
-    run, training, console = cli.open_directory(arguments.run)
+    run, training, console = cli.open_directory(arguments.run, texts_for=config)
     from rope_jax.fitting.run import STRATEGY, fit_run
 
     folder = fit_run(run, training, config, console)
@@ -172,10 +161,6 @@ def extend(argv: list[str]) -> None:
     sentences whether one is better, and writes the model for a runtime if so. The same command
     continues, and repeats nothing.
     """
-    from rope_jax.sealed import code_hash
-
-    code_hash()  # before most of what it covers is imported
-    from rope_jax.config.data import check_has_texts
     from rope_jax.config.extend import ExtendConfig
     from rope_jax.config.load import load
 
@@ -186,11 +171,7 @@ def extend(argv: list[str]) -> None:
         return load(schema, None, [f"length={cli.parse(parser, argv).length}", *overrides])
 
     arguments, config = cli.read_config(parser, argv, read=read)
-    from rope_jax.checkpoints.open import is_checkpoint
-
-    if is_checkpoint(arguments.model):  # will be imported, which may take minutes
-        check_has_texts(config.data, arguments.model)
-    run, training, console = cli.open_directory(arguments.model)
+    run, training, console = cli.open_directory(arguments.model, texts_for=config)
     from rope_jax.extending.run import extend_run
     from rope_jax.report.comparison import page_line
 
@@ -225,9 +206,6 @@ def harness(argv: list[str]) -> None:
     Among them those of RULER and LongBench. Results go to RUN/harness/<name>/. The same command
     continues.
     """
-    from rope_jax.sealed import code_hash
-
-    code_hash()  # before most of what it covers is imported
     from rope_jax.config.harness import HarnessConfig
     from rope_jax.extras import needs_extra
 

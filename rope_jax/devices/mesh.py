@@ -170,14 +170,17 @@ class Placement:
             gradient, sums = jax.grad(share, has_aux=True)(params)
             return self._summed(gradient), jax.lax.psum(sums, ROWS)
 
-        return self._on_all(on_each, lambda params: (self._specs_of(params), _REPLICATED))
+        def on_all(params: Params, *rest: object) -> tuple[Params, Tree]:
+            return self._on_all(on_each, (self._specs_of(params), _REPLICATED), params, *rest)
+
+        return on_all
 
     def sums(self, function: Callable[..., Tree]) -> Callable[..., Tree]:
         """Return function(params, rows, rotary, …), whose result is a tree of sums over rows."""
         if self.mesh.size == 1:
             return function
-        return self._on_all(
-            lambda *rows: jax.lax.psum(function(*rows), ROWS), lambda _: _REPLICATED
+        return functools.partial(
+            self._on_all, lambda *rows: jax.lax.psum(function(*rows), ROWS), _REPLICATED
         )
 
     def split_rows(self, function: Callable[..., Tree]) -> Callable[..., Tree]:
@@ -203,7 +206,7 @@ class Placement:
                 # replicated first: XLA would warn that it cannot split rows and repeat them at once
                 rows = jax.lax.with_sharding_constraint(rows[index], self.replicated)
                 rotary = jax.tree.map(lambda x: x if x.shape[1] == 1 else x[:, index], rotary)
-            result = self._on_all(on_each, lambda _: _ROWS)(params, rows, rotary)
+            result = self._on_all(on_each, _ROWS, params, rows, rotary)
             result = jax.tree.map(lambda x: x[:count], result)
             return jax.lax.with_sharding_constraint(result, self.replicated)
 
@@ -220,16 +223,9 @@ class Placement:
         def on_all(
             params: Params, rows: object, rotary: Rotary, caches: list[Cache], first: jax.Array
         ) -> tuple[jax.Array, list[Cache]]:
-            of_caches = [_cache_specs(cache) for cache in caches]
-            of_rows = jax.tree.map(lambda _: _ROWS, rows)
-            of_rotary = jax.tree.map(_rotary_spec, rotary)
-            logits, caches = jax.shard_map(
-                function,
-                mesh=self.mesh,
-                in_specs=(self._specs_of(params), of_rows, of_rotary, of_caches, _REPLICATED),
-                out_specs=(_ROWS, of_caches),
-                check_vma=False,
-            )(params, rows, rotary, caches, first)
+            split = [_cache_specs(cache) for cache in caches]
+            given = params, rows, rotary, caches, first
+            logits, caches = self._on_all(function, (_ROWS, split), *given, caches=split)
             return jax.lax.with_sharding_constraint(logits, self.replicated), caches
 
         return on_all
@@ -240,25 +236,24 @@ class Placement:
         return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), specs)
 
     def _on_all(
-        self, function: Callable[..., Tree], out_specs: Callable[[Params], object]
-    ) -> Callable[..., Tree]:
-        """Run function(params, rows, rotary, …) on every device, with its shards of each."""
+        self, function: Callable[..., Tree], out_specs: object, *given: Any, caches: object = None
+    ) -> Tree:
+        """Run function(params, rows, rotary, …) on every device, with its shards of each.
 
-        def on_all(params: Params, rows: object, rotary: Rotary, *rest: object) -> Tree:
-            return jax.shard_map(
-                function,
-                mesh=self.mesh,
-                in_specs=(
-                    self._specs_of(params),
-                    jax.tree.map(lambda _: _ROWS, rows),
-                    jax.tree.map(_rotary_spec, rotary),
-                    *(_REPLICATED,) * len(rest),
-                ),
-                out_specs=out_specs(params),
-                check_vma=False,
-            )(params, rows, rotary, *rest)
-
-        return on_all
+        caches: how the argument after these is split, if it is not replicated like the others.
+        """
+        params, rows, rotary, *rest = given
+        by_rows, by_leaf = jax.tree.map(lambda _: _ROWS, rows), jax.tree.map(_rotary_spec, rotary)
+        others: list[object] = [_REPLICATED] * len(rest)
+        if caches is not None:
+            others[0] = caches
+        return jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=(self._specs_of(params), by_rows, by_leaf, *others),
+            out_specs=out_specs,
+            check_vma=False,
+        )(*given)
 
     def _specs_of(self, params: Tree) -> Tree:
         specs: Tree = jax.tree_util.tree_map_with_path(
