@@ -48,7 +48,10 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
         )
     library = score_bpe(pieces, trainer.unk_id, trainer.byte_fallback)
     spec = model.normalizer_spec
-    steps = _normalizer(spec.precompiled_charsmap, spec.remove_extra_whitespaces)
+    charsmap = spec.precompiled_charsmap
+    steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
+    if spec.remove_extra_whitespaces:
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
     add_prefix(library, spec.add_dummy_prefix, steps)
     has_bos = trainer.bos_id >= 0 and settings.get("add_bos_token", True)
     add_pieces(library, pieces, trainer.bos_id if has_bos else None)
@@ -131,10 +134,3 @@ def score_bpe(pieces: Sequence[Piece], unk_id: int, byte_fallback: bool) -> Toke
         byte_fallback=byte_fallback,
     )
     return Tokenizer(bpe)
-
-
-def _normalizer(charsmap: bytes, no_extra_spaces: bool) -> list[Any]:
-    steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
-    if no_extra_spaces:
-        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    return steps

@@ -18,6 +18,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, file_errors
 from rope_jax.results.files import MAIN_FILES, SweepFiles
+from rope_jax.runs.directory import RUN_CONFIG
 
 # Keys of a run's config that may differ within an experiment: its seed, and what does not change
 # the trained model.
@@ -83,7 +84,9 @@ def read_sweep(folder: Path) -> Sweep:
     entries = load(SweepConfig, folder / "sweep.yaml").scalings
     checkpoints, effective = files.summary()
     windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
-    config, training = files.run_config(), None
+    config, training = folder / RUN_CONFIG, None  # of the time of the sweep
+    if not config.exists():
+        config = folder.resolve().parent.parent / "config.yaml"
     with contextlib.suppress(UserError):
         training = load(TrainingConfig, config)
     return Sweep(

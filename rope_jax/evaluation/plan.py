@@ -387,7 +387,7 @@ class SweepPlan:
     def _rotary(self, entry: SweepEntry, length: int) -> Rotary:
         """Return a `Rotary` whose layer axis has the same size for all entries and lengths."""
         axis = self._layer_axis
-        rotary = self._rotary_of(entry, length)
+        rotary = entry_rotary(entry, length, self.layers, self.trained)
         return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (axis, *leaf.shape[1:])), rotary)
 
     @functools.cached_property
@@ -395,11 +395,8 @@ class SweepPlan:
         """1 if all layers are alike in every entry at every length, else the number of layers."""
         entries = (*self.sweep.config.scalings, TrainedEntry())
         every = itertools.product(entries, self.sweep.readable)
-        leaves = jax.tree.leaves([self._rotary_of(entry, length) for entry, length in every])
-        return max(leaf.shape[0] for leaf in leaves)
-
-    def _rotary_of(self, entry: SweepEntry, length: int) -> Rotary:
-        return entry_rotary(entry, length, self.layers, self.trained)
+        made = [entry_rotary(*each, self.layers, self.trained) for each in every]
+        return max(leaf.shape[0] for leaf in jax.tree.leaves(made))
 
 
 def entry_rotary(entry: SweepEntry, length: int, layers: RotaryLayers, trained: Trained) -> Rotary:

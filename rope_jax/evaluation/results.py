@@ -1,6 +1,6 @@
 """The result of a sweep, before statistics, the rows of its tables and its summary."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from rope_jax.results.statistics import (
     usable_length,
 )
 from rope_jax.results.summary import CheckpointSummary, CurveSummary
-from rope_jax.results.tasks import MetricName, SampleRow, TaskRow, TaskTables, summarize_tasks
+from rope_jax.results.tasks import MetricName, SampleRow, TaskRow, summarize_tasks
 from rope_jax.rope import Scaling
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 NO_ORIGIN = Origin(run="", step=0, seed=0, corpus="")
 """Of a model without a run's folder."""
-_OF_A_RUN = [*Origin._fields, "split"]
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,8 @@ class SweepResult:
         import pandas  # half a second, and only needed here
 
         table = rows(self, NO_ORIGIN)
-        frame = pandas.DataFrame(table, columns=list(Row._fields)).drop(columns=_OF_A_RUN)
+        of_a_run = [*Origin._fields, "split"]
+        frame = pandas.DataFrame(table, columns=list(Row._fields)).drop(columns=of_a_run)
         # Without a type of its own, a column of nothing but None could not be computed with.
         floats = dict.fromkeys(("factor", "bpb", "bpb_low", "bpb_high"), "float64")
         return frame.astype({**floats, "stride": "Int64"})
@@ -173,14 +173,6 @@ def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
         for m in made.values()
         for number, (nll, weight) in enumerate(zip(m.sums.nll, m.sums.weight, strict=True))
     ]
-
-
-def task_tables(results: Sequence[tuple[SweepResult, Origin]]) -> TaskTables:
-    """Return the tables of the tasks of several checkpoints."""
-    return TaskTables(
-        rows=[row for one in results for row in task_rows(*one)],
-        samples=[row for one in results for row in sample_rows(*one)],
-    )
 
 
 def task_rows(result: SweepResult, origin: Origin) -> list[TaskRow]:

@@ -8,7 +8,6 @@ import jax
 
 from rope_jax.config.entries import SweepEntry, Trained
 from rope_jax.config.model import check_encoding, differ_by_head
-from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.devices import processes
 from rope_jax.devices.memory import check_fits, in_gib
 from rope_jax.devices.mesh import Placement
@@ -49,10 +48,6 @@ class OpenedModel:
     def longest(self) -> int | None:
         """How many tokens the position encoding can tell apart; None: any number."""
         return self.session.config.encoding.longest
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.session.tokenizer
 
     @property
     def placement(self) -> Placement:

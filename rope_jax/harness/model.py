@@ -49,7 +49,8 @@ class HarnessModel(TemplateLM):
     ) -> None:
         """batch_size: how many texts are read at a time. UserError: as `read_with`."""
         super().__init__()
-        self.batch_size, self._opened, self._tokenizer = batch_size, opened, opened.tokenizer
+        self.batch_size, self._opened = batch_size, opened
+        self._tokenizer = opened.session.tokenizer
         self._sources = opened.session.run, opened.session.config
         self._ends = end_tokens(*self._sources, self._tokenizer)
         self._params = opened.params  # read now, not beside a bar

@@ -47,14 +47,14 @@ def results_texts(
 ) -> tuple[str, str]:
     """Return results.md and results.tex: a table for each protocol and task of a checkpoint."""
     tables = task_tables(checkpoint, tasks, comparison.how.labels)
-    parts = [f"# {escape_markdown(f'{checkpoint.run}, step {checkpoint.step}')}\n"]
-    parts += _markdown_notes(comparison)
-    parts += map(format_markdown, (*_tables(comparison), *tables))
-    return "\n".join(parts), "\n".join([comparison_latex(comparison), *map(format_latex, tables)])
+    title = f"{checkpoint.run}, step {checkpoint.step}"
+    markdown = _markdown(title, comparison, *_tables(comparison), *tables)
+    return markdown, "\n".join([comparison_latex(comparison), *map(format_latex, tables)])
 
 
-def _markdown_notes(comparison: Comparison) -> list[str]:
-    return [f"> {escape_markdown(note)}\n" for note in comparison.notes]
+def _markdown(title: str, comparison: Comparison, *tables: Table) -> str:
+    notes = (f"> {escape_markdown(note)}\n" for note in comparison.notes)
+    return "\n".join([f"# {escape_markdown(title)}\n", *notes, *map(format_markdown, tables)])
 
 
 def _tables(comparison: Comparison) -> Iterator[Table]:
@@ -66,11 +66,9 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
 
 def comparison_markdown(comparison: Comparison) -> str:
     """Return notes, sources, and tables by protocol of each group's newest checkpoint."""
-    parts = [f"# {escape_markdown(measured.describe_groups(comparison))}\n"]
-    parts += _markdown_notes(comparison)
     tables = *_tables(comparison), *effective_tables(comparison.sweeps)
-    parts += map(format_markdown, (measured.sources_table(comparison), *tables))
-    return "\n".join(parts)
+    sources = measured.sources_table(comparison)
+    return _markdown(measured.describe_groups(comparison), comparison, sources, *tables)
 
 
 def comparison_latex(comparison: Comparison) -> str:

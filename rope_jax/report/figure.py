@@ -24,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from rope_jax.comparison.curves import Comparison, Curve, Point, compare_checkpoints
-from rope_jax.comparison.groups import MARK, Group, describe_settings
+from rope_jax.comparison.groups import MARK, describe_settings
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.evaluation.results import NO_ORIGIN, SweepResult, rows
 from rope_jax.plots import panels, style
@@ -70,9 +70,6 @@ class FigureLayout:
         """Whether nats above truncation are drawn, and not perplexities."""
         return self.comparison.how.show == "above_truncation"
 
-    def curves_in(self, title: str) -> list[Curve]:
-        return [curve for curve, panel in self.panel_of.items() if panel == title]
-
     @property
     def alone(self) -> list[Curve]:
         """The curves that have others in grey behind them."""
@@ -106,7 +103,8 @@ def _drawn(comparison: Comparison, curves: Sequence[Curve]) -> list[Curve]:
 def _layout(comparison: Comparison, curves: Sequence[Curve]) -> FigureLayout:
     groups, by_name = comparison.groups, assign_curve_styles(comparison)
     by_group = assign_group_styles(comparison)
-    names = {group.label: describe_group(group) for group in groups}
+    settings = {g.label: describe_settings(g.settings, briefly=True) for g in groups}
+    names = {label: ": ".join(filter(None, [label, text])) for label, text in settings.items()}
     styles = curve_styles(comparison, curves)
     legend = {names[label]: look for label, look in by_group.items()} or dict(by_name)
     if len(curves) <= style.MAX_CURVES:
@@ -128,13 +126,6 @@ def _layout(comparison: Comparison, curves: Sequence[Curve]) -> FigureLayout:
             styles = {curve: distinct[curve.group.label] for curve in curves}
             legend = {names[label]: look for label, look in distinct.items()}
     return FigureLayout(comparison, panel_of, styles, legend, with_others=True)
-
-
-def describe_group(group: Group) -> str:
-    """Return a group's label with what distinguishes it: "wide: rope.base 500000"."""
-    if not group.settings:
-        return group.label
-    return f"{group.label}: {describe_settings(group.settings, briefly=True)}"
 
 
 def _legend(layout: FigureLayout) -> list[Artist]:
@@ -301,7 +292,7 @@ def _draw_panel(axis: Axes, protocol: str, title: str, layout: FigureLayout) -> 
                 seeds = np.exp([point.nll_by_seed for point in points])
             axis.plot(x, seeds, alpha=0.6, **vars(thin))
 
-    shown = layout.curves_in(title)
+    shown = [curve for curve, panel in layout.panel_of.items() if panel == title]
     if shown[0] in layout.alone:
         for curve, look in layout.styles.items():
             if curve is shown[0]:

@@ -28,7 +28,6 @@ from rope_jax.results.tasks import (
     TaskSummary,
     TaskTables,
 )
-from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.logs import finite
 from rope_jax.sealed import write_text
 
@@ -181,11 +180,6 @@ class SweepFiles:
         except (ValueError, LookupError, TypeError, AttributeError):
             raise UserError(_DAMAGED.format(path)) from None
         return checkpoints, effective
-
-    def run_config(self) -> Path:
-        """Return the file with the run's config: that of the time of the sweep, if there is one."""
-        copy = self._folder / RUN_CONFIG
-        return copy if copy.exists() else self._folder.resolve().parent.parent / "config.yaml"
 
     def _read(self, name: str) -> tuple[Path, bytes]:
         path = self._folder / name

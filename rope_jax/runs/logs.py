@@ -67,7 +67,8 @@ class TensorBoardWriter:
 
     def scalars(self, step: int, values: Scalars) -> None:
         for name, value in values.items():
-            self.add(step, summary.scalar(_grouped(name), value))
+            group, slash, rest = name.partition("/")
+            self.add(step, summary.scalar(f"{_GROUPS.get(group, group)}{slash}{rest}", value))
 
     def hparams(
         self, settings: Mapping[str, str], outcome: Mapping[str, float], metrics: Sequence[str]
@@ -123,11 +124,6 @@ class Log:
     def close(self) -> None:
         if self.events is not None:
             self.events.close()
-
-
-def _grouped(name: str) -> str:
-    group, slash, rest = name.partition("/")
-    return f"{_GROUPS.get(group, group)}{slash}{rest}"
 
 
 def last_step(path: Path) -> int:

@@ -66,8 +66,6 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
     split: TokenSplit = getattr(loaded.corpus, config.split)
     step, params = loaded.one_checkpoint(config.step)
     window = training.trained_at(step).window
-    with errors_in("", UserError):  # the newest may be damaged, and an earlier one is read
-        config.check_window(window)
     name = config.name or f"{training.name}-{config.short}"
     path = loaded.corpus.folder / _FOLDER / f"{name}.json"
     keys = {"split", "short", "alpha", "beta", "max_documents", "seed"}

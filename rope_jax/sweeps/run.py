@@ -20,7 +20,14 @@ from rope_jax.devices import processes
 from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.errors import GO_ON, file_errors
 from rope_jax.evaluation.plan import ResolvedSweep
-from rope_jax.evaluation.results import SweepResult, document_rows, rows, summarize, task_tables
+from rope_jax.evaluation.results import (
+    SweepResult,
+    document_rows,
+    rows,
+    sample_rows,
+    summarize,
+    task_rows,
+)
 from rope_jax.plots.saving import save_figure
 from rope_jax.protocols import BASELINE
 from rope_jax.report.comparison import results_texts
@@ -31,6 +38,7 @@ from rope_jax.report.tensorboard import write_events
 from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
 from rope_jax.results.files import SweepTables, write_results
 from rope_jax.results.rows import Origin
+from rope_jax.results.tasks import TaskTables
 from rope_jax.runs.directory import RUN_CONFIG, RunDirectory
 from rope_jax.sealed import replacing_folder, write_text
 from rope_jax.session import open_run
@@ -153,11 +161,15 @@ def _open_journal(loaded: EvalModel, config: SweepConfig, step: int) -> FileJour
 
 def sweep_tables(results: Sequence[Result]) -> SweepTables:
     """Return the tables of a sweep, from the results of its checkpoints, the newest last."""
+    tasks = TaskTables(
+        [row for one in results for row in task_rows(*one)],
+        [row for one in results for row in sample_rows(*one)],
+    )
     return SweepTables(
-        [row for result, origin in results for row in rows(result, origin)],
-        [row for result, origin in results for row in document_rows(result, origin)],
-        [summarize(result, origin) for result, origin in reversed(results)],
-        task_tables(results),
+        [row for one in results for row in rows(*one)],
+        [row for one in results for row in document_rows(*one)],
+        [summarize(*one) for one in reversed(results)],
+        tasks,
     )
 
 

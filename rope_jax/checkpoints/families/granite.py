@@ -33,7 +33,6 @@ def _power_of(exponent: int) -> Form:
 
 
 def _multipliers(logit_power: int = -1) -> tuple[Key, ...]:
-    """Return Granite's multipliers."""
     return (
         Key("embedding_multiplier", ("scale_embeddings",), form=_power_of(1)),
         Key("residual_multiplier", ("residual_multiplier",), form=_power_of(1)),

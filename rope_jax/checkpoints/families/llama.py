@@ -30,11 +30,6 @@ def _rotated_layers(config: Mapping[str, Any], count: int) -> list[bool]:
     return [bool(rotated) for rotated in rotates]
 
 
-def _unrotated_layers(config: Mapping[str, Any], count: int) -> list[bool]:
-    """SmolLM3: the layers without positions slide, where windows are used at all."""
-    return [not rotated for rotated in _rotated_layers(config, count)]
-
-
 def _without_experts(step: int, config: Mapping[str, Any]) -> int | list[int]:
     """Llama 4: the layers with experts are listed, or are every `step`-th."""
     count = config.get("num_hidden_layers", 0)
@@ -96,7 +91,8 @@ LIKE_LLAMA = (
     Family(
         "smollm3",
         llama_keys("attention_bias", "mlp_bias"),
-        windows=LocalWindows(is_local=_unrotated_layers, switch=True),
+        # the layers without positions slide, where windows are used at all
+        windows=LocalWindows(lambda *given: [not x for x in _rotated_layers(*given)], switch=True),
         upgrade=_types_go_first,
     ),
     Family(

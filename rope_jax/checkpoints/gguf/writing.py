@@ -155,7 +155,13 @@ def model_of(
         raise UserError("model.alternate_mixer: can be copied from a GGUF file alone, not written")
     lacks_model: dict[str, str] = {}
     lacks_positions: dict[str, str] = {}
-    for name, architecture in _architectures(model_type):
+    architectures = [
+        (name, each)
+        for name, architecture in ARCHITECTURES.items()
+        for each in (architecture, *architecture.variants.values())
+        if model_type in (None, each.model_type)
+    ]
+    for name, architecture in architectures:
         reasons, family = lacks_model, FAMILIES[architecture.model_type]
         try:
             config = model_keys(model, family)
@@ -183,13 +189,6 @@ def model_of(
     why = [*(lacks_positions or lacks_model).items()][:3]
     shown = "; ".join(f"{name}: {reason}" for reason, name in why)
     raise UserError(f"family: llama.cpp cannot express this run ({shown})")
-
-
-def _architectures(model_type: str | None) -> Iterator[tuple[str, Architecture]]:
-    for name, architecture in ARCHITECTURES.items():
-        for each in (architecture, *architecture.variants.values()):
-            if model_type in (None, each.model_type):
-                yield name, each
 
 
 def _kind_of(name: str, shape: tuple[int, ...], kind: Kind) -> Kind:
