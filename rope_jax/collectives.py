@@ -46,7 +46,6 @@ class Sharding(NamedTuple):
 
 
 EVERYWHERE = Sharding()
-"""Every device has the whole parameter."""
 Shardings = Mapping[tuple[str, ...], Sharding]
 """How each parameter of a model is split, by its path within a layer, or outside of them."""
 
@@ -155,4 +154,3 @@ def _gathered_backward(
 _gathered.defvjp(_gathered_forward, _gathered_backward)
 
 SINGLE_DEVICE = Collectives()
-"""A single device, which exchanges nothing."""

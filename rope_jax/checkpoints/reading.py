@@ -17,7 +17,7 @@ from rope_jax.checkpoints.keys import (
 )
 from rope_jax.checkpoints.quantized import check_method
 from rope_jax.config.messages import show_value
-from rope_jax.config.model import MAX_LAYERS, ModelConfig
+from rope_jax.config.model import ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.hf.model_types import EVERY_FOURTH_UNROTATED, GLOBAL_LAYERS_UNROTATED
@@ -25,10 +25,6 @@ from rope_jax.rope.hf.read import LENGTH, ROPE_TYPES, TYPE_NAMES, positive_int
 from rope_jax.rope.layers import shortest_pattern
 
 _ROPE = ("rope_scaling", "rope_parameters")
-# Of the sizes from which the angles of every layer follow.
-_LIMITS = {"num_hidden_layers": MAX_LAYERS, "head_dim": 65_536} | dict.fromkeys(
-    ("hidden_size", "num_attention_heads"), 2**20
-)
 # Keys of other rope types that may be left over beside `rope_type: default`, which does not scale;
 # and LongRoPE's that transformers reads for Phi-3.5-MoE only.
 _LEFT_OVER = {
@@ -69,9 +65,6 @@ def read_description(
         given = text_part(without_keys(hf, ignored_keys))
         family = _family(hf)
         given = family.upgrade(_renamed(given, family))
-        for name, limit in _LIMITS.items():
-            if given.get(name) is not None and (size := positive_int(given, name)) > limit:
-                raise ValueError(f"{name}: {size} is above {limit:,}, the limit")
         check_method(given.get("quantization_config"))
         left_over: list[str] = []
         for name in _ROPE:

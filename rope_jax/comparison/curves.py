@@ -38,7 +38,6 @@ class Point:
     tokens: int
     documents: int
     units: int
-    """How many documents, or blocks of them, the interval resamples."""
     stride: int | None
     nll_by_seed: tuple[float, ...]
     difference: Estimate | None = None

@@ -57,8 +57,7 @@ DenseLayers = Annotated[
 ]
 
 # checking a config visits every layer
-MAX_LAYERS = 10_000
-LayerCount = Annotated[int, Field(gt=0, le=MAX_LAYERS), Whole]
+LayerCount = Annotated[int, Field(gt=0, le=10_000), Whole]
 # and computes the frequencies of every pair of dimensions of a head
 Width = Annotated[int, Field(gt=0, le=2**20), Whole]
 

@@ -33,7 +33,6 @@ class Batch(NamedTuple):
     tokens: Array
     """int32 [B, T], as are the other arrays but `weights`."""
     targets: Array
-    """The next token."""
     segment_ids: Array
     """Tokens with the same number see each other. They increase within a row, from 0, with each
     document, or with each short window."""

@@ -37,14 +37,12 @@ class TokenSplit:
     ids: list[str]
     """[D]: where each document was found: a path, path:line, path:index, path:row or split:row."""
     bos_ids: tuple[int, ...]
-    """The tokens that every document starts with."""
     bytes_per_token: float | None
     """Bytes of UTF-8 per token, without document starts and ends; None if there are none."""
     eos_id: int | None = None
     """The token that every document ends with; None: documents have no end token."""
 
     def __len__(self) -> int:
-        """Return D, the number of documents."""
         return len(self.ids)
 
     def document(self, index: int) -> NDArray[np.unsignedinteger[Any]]:
@@ -73,7 +71,6 @@ class Corpus:
     report: tuple[str, ...]
     """Lines to print before the work starts: one for each split, and `notes`."""
     tokenizer: Tokenizer
-    """What the tokens stand for."""
     folder: Path
     """Where the tokens are kept, and what is found out about them."""
 

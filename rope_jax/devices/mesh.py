@@ -35,7 +35,6 @@ from rope_jax.config.sections import StageConfig
 from rope_jax.errors import UserError, errors_in
 from rope_jax.model.decoder import Params
 from rope_jax.rope import Rotary
-from rope_jax.rope.geometry import AnyArray
 
 Tree = TypeVar("Tree")
 _REPLICATED, _ROWS = PartitionSpec(), PartitionSpec(ROWS)
@@ -243,7 +242,9 @@ class Placement:
         caches: how the argument after these is split, if it is not replicated like the others.
         """
         params, rows, rotary, *rest = given
-        by_rows, by_leaf = jax.tree.map(lambda _: _ROWS, rows), jax.tree.map(_rotary_spec, rotary)
+        by_rows = jax.tree.map(lambda _: _ROWS, rows)
+        second = PartitionSpec(None, ROWS)  # the axis of rows, unless all share what is there
+        by_leaf = jax.tree.map(lambda x: _REPLICATED if x.shape[1] == 1 else second, rotary)
         others: list[object] = [_REPLICATED] * len(rest)
         if caches is not None:
             others[0] = caches
@@ -279,8 +280,3 @@ def _cache_specs(cache: Cache) -> Any:
     if isinstance(cache, DeltaState):
         return DeltaState(by_head, PartitionSpec(ROWS, None, TENSOR), _ROWS)  # type: ignore[arg-type]
     return Running(by_head, by_head, _ROWS)  # type: ignore[arg-type]
-
-
-def _rotary_spec(leaf: AnyArray) -> PartitionSpec:
-    """Split the axis of rows, the second of every leaf, unless all rows share it."""
-    return _REPLICATED if leaf.shape[1] == 1 else PartitionSpec(None, ROWS)

@@ -233,14 +233,6 @@ class Reader:
     def __post_init__(self) -> None:
         self._jitted = jax.jit(self.nll_of_last, static_argnums=3)
 
-    def _rows_at(self, length: int) -> int:
-        """Return the largest number of windows of a length in one step."""
-        limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-        budget = _CPU_BYTES if limit is None else _SHARE_OF_ACCELERATOR * limit
-        if self.memory_gib is not None:
-            budget = self.memory_gib * 2**30
-        return max(1, int(budget / self.row_bytes(length)))
-
     def read(
         self, batches: Sequence[EvalBatch], last: int, windows: Sequence[int], tick: Tick
     ) -> Iterator[tuple[Scores, float]]:
@@ -274,7 +266,11 @@ class Reader:
 
     def _step(self, length: int, windows: Sequence[int]) -> tuple[int, bool]:
         """Return how many windows a step reads, and whether it combines batches."""
-        most, multiple = self._rows_at(length), self.row_multiple(length)
+        limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+        budget = _CPU_BYTES if limit is None else _SHARE_OF_ACCELERATOR * limit
+        if self.memory_gib is not None:
+            budget = self.memory_gib * 2**30
+        most, multiple = max(1, int(budget / self.row_bytes(length))), self.row_multiple(length)
         mixed = max(windows) < most
         total = sum(windows) if mixed else max(windows)
         size = -(-total // -(-total // most))  # the fewest steps, of equal size

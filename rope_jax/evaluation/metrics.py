@@ -30,9 +30,7 @@ class TaskMetric(Metric):
 
     settings: SweepTask
     depth: float | None = None
-    """Where what is asked for lies, 0 at the start; None: it has no place."""
     ablated: bool = False
-    """Whether what is asked for is replaced by other text."""
 
 
 @dataclass(eq=False, repr=False)

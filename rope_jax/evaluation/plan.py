@@ -183,7 +183,6 @@ class EvalBatch:
     windows: int
     """W, how many."""
     windows_hash: str
-    """Equal for the same windows."""
     tokens: Callable[[], Int32[np.ndarray, "W n_plus_1"]]
     rotary: Rotary
     """Leaves [L|1, 1, …], with the same shapes for all batches of a length and structure."""

@@ -15,7 +15,6 @@ import matplotlib.style
 from rope_jax.config.presentation import FigureWidth
 
 WIDTHS: Mapping[FigureWidth, float] = {"column": 3.3, "page": 6.8}
-"""Inches."""
 TEXT_SIZE, SMALL_SIZE = 8.0, 7.0
 """Points: panels' titles and axes; ticks, legends and labels."""
 MAX_CURVES = 6

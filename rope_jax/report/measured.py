@@ -18,7 +18,6 @@ QUANTITIES: Mapping[str, str] = {
     "bits_per_byte": "bits per byte",
     "above_truncation": "nats per token above truncation",
 }
-"""What a table lists, in words."""
 Plotted = Mapping[Curve, Mapping[int, Point]]
 """The points of each curve from one protocol, by length."""
 

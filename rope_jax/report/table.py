@@ -60,7 +60,6 @@ class Table:
     title: str
     """The protocol or the task; "" of a table that continues the one before it."""
     about: str
-    """What its values are."""
     labels: tuple[str, ...]
     """Headings of the columns that say what a line is about."""
     columns: tuple[str, ...]
@@ -68,9 +67,7 @@ class Table:
     below: Sequence[Line] = ()
     """Lines to compare the others with, such as truncation."""
     intervals: str = ""
-    """What the intervals of its cells are."""
     notes: tuple[str, ...] = ()
-    """What else a reader has to know."""
 
     @property
     def heading(self) -> tuple[str, ...]:

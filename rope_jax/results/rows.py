@@ -34,7 +34,6 @@ class Row(NamedTuple):
     metric: str
     """What `value` and its interval are, as in the table of tasks: nats."""
     value: float
-    """nll."""
     ci_low: float
     ci_high: float
     reliable: bool

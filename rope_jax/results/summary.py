@@ -38,7 +38,6 @@ class CheckpointSummary:
     perplexity_at_window: float | None = None
     bpb_at_window: float | None = None
     tolerance: float = 0.0
-    """How much more than the baseline a usable length may lose, in nats."""
     documents: int = 0
     unit_kind: UnitKind = "documents"
     """What intervals resample; documents also where each of them is one block."""

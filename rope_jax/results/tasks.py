@@ -21,12 +21,9 @@ class TaskRow(NamedTuple):
     name: str
     scaling: str
     map: str
-    """The position map with its settings at this length, as `PositionMap.label`; "" without one."""
     factor: float | None
     auto: bool
-    """Whether the factor follows from the length."""
     task: str
-    """Its name in the sweep."""
     kind_of_task: str
     length: int
     depth: float | None

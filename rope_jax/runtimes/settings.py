@@ -38,7 +38,6 @@ _FLAGS = {
     "rope.scaling.yarn_beta_fast": "--yarn-beta-fast",
     "rope.scaling.yarn_beta_slow": "--yarn-beta-slow",
 }
-"""The flag in place of each key of a GGUF file."""
 _OWN_BASE = {*("gemma2", "gemma3_text", "olmo3", "cohere2", "exaone4", "llama4_text", "gpt_oss")}
 """Types whose sliding layers have keys of their own in a GGUF file, which no flag replaces."""
 _M_IN_FILE = {*SOFTMAX_SCALED, "ministral3"}

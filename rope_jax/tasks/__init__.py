@@ -13,4 +13,3 @@ __all__ = ["TASKS", "Draws", "Question", "Request", "Sample", "Task", "Tokenizer
 
 _ALL: tuple[type[Task], ...] = (Repeat, Induction, Passkey, PasskeyText, RulerNeedle)
 TASKS = {task.model_fields["task"].default: task for task in _ALL}
-"""The class of each task, by its `task`."""

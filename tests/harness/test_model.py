@@ -137,13 +137,13 @@ def test_a_conversation_may_end_in_an_answer_that_is_begun(opened, monkeypatch):
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}"
         "{% if add_generation_prompt %}[assistant]{% endif %}"
     )
-    monkeypatch.setattr(opened.tokenizer, "chat", ChatTemplate(template, {}))
+    monkeypatch.setattr(opened.session.tokenizer, "chat", ChatTemplate(template, {}))
     assert harness.apply_chat_template(said) == "[user]Hi[end][assistant]"
     said.append({"role": "assistant", "content": "The answer is "})
     begun = harness.apply_chat_template(said, add_generation_prompt=False)
     assert begun == "[user]Hi[end][assistant]The answer is "
     monkeypatch.setattr(
-        opened.tokenizer, "chat", ChatTemplate("{{ messages[1].content | trim }}", {})
+        opened.session.tokenizer, "chat", ChatTemplate("{{ messages[1].content | trim }}", {})
     )
     assert harness.apply_chat_template(said, add_generation_prompt=False) == "The answer is"
 

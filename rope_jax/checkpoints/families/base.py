@@ -422,7 +422,6 @@ def both_norms(after_attention: str, after_mlp: str) -> dict[str, list[str]]:
 GATE_UP = {"mlp.gate_up_proj": ["mlp.gate_proj", "mlp.up_proj"]}
 ROUTED = {"mlp.gate": ["mlp.router"], **mlp_modules("mlp.experts.{}", "mlp.experts")}
 EXPERTS = {"feed_forward.type": "experts"}
-"""Fields of a model with experts."""
 ALL_BIASES = {"norm": "layer_norm", "gated_mlp": False} | dict.fromkeys(
     ("qkv_bias", "o_bias", "mlp_bias"), True
 )

@@ -74,7 +74,6 @@ def choice_bias(theirs: str = "mlp.gate.e_score_correction_bias") -> Row:
 CHOSEN_WITH_BIAS = {**EXPERTS, "feed_forward.scores": "sigmoid", "feed_forward.choice_bias": True}
 CHOSEN_IN_GROUPS = CHOSEN_WITH_BIAS | {"feed_forward.group_score": "best_two"}
 NUM_EXPERTS = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
-"""Names of keys in other families."""
 _LATENT = FUSED["latent"]
 _V3 = Family(
     "deepseek_v3",

@@ -123,7 +123,9 @@ class PositionMap(Settings):
         """
         if not self.stays_inside or length <= window:
             return
-        reach = self._largest_position(window, length)
+        # that of the last query, which no earlier one exceeds
+        query, keys = np.array([length - 1]), np.arange(length)
+        reach = float(np.nanmax(relative_positions(self.bands(window, length), query, keys)))
         if reach < window - 1 + _ROUNDING:
             return
         shown = self.shown_settings
@@ -132,11 +134,6 @@ class PositionMap(Settings):
             f"at distance {reach:,.6g}, outside the window of {window:,} tokens; give others, "
             "or auto"
         )
-
-    def _largest_position(self, window: int, length: int) -> float:
-        """The largest r(i, j) of the last query of n tokens, which no earlier query exceeds."""
-        query, keys = np.array([length - 1]), np.arange(length)
-        return float(np.nanmax(relative_positions(self.bands(window, length), query, keys)))
 
     def check_layers(self, layers: RotaryLayers) -> None:
         """ValueError, which begins with a key of the map, if it was made for other layers."""
