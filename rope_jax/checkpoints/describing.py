@@ -9,14 +9,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, Scaling
-from rope_jax.rope.hf import to_hf
-from rope_jax.rope.hf.model_types import (
-    EVERY_FOURTH_UNROTATED,
-    GLOBAL_LAYERS_UNROTATED,
-    MAY_ROTATE_PART,
-    QUERIES_SCALED,
-    UNROTATED_QUERIES_SCALED,
-)
+from rope_jax.rope.hf import model_types, to_hf
 from rope_jax.rope.hf.read import LENGTH
 from rope_jax.rope.query_scales import Llama4Scale, QueryScale
 
@@ -143,17 +136,17 @@ def position_keys(
         raise ValueError(f"no rope.layout {training.rope.layout}, only {family.layout}")
     head_dim = training.model.self_attention.rotary_dim(training.model.spec())
     rotary_dim = training.geometry.rotary_dim
-    if rotary_dim != head_dim and family.model_type not in MAY_ROTATE_PART:
+    if rotary_dim != head_dim and family.model_type not in model_types.MAY_ROTATE_PART:
         raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")
     rotates = [applied.type != "drope" for _, applied in layers]
     query_scales = {applied.query_scale for _, applied in layers if applied.type == "drope"}
-    if family.model_type in UNROTATED_QUERIES_SCALED:
+    if family.model_type in model_types.UNROTATED_QUERIES_SCALED:
         keys |= _temperature(query_scales)
     elif query_scales - {None}:
         raise ValueError("no query_scale in layers without rotation")
-    if family.model_type in EVERY_FOURTH_UNROTATED:
+    if family.model_type in model_types.EVERY_FOURTH_UNROTATED:
         keys["no_rope_layers"] = [int(rotated) for rotated in rotates]
-    elif family.model_type in GLOBAL_LAYERS_UNROTATED:
+    elif family.model_type in model_types.GLOBAL_LAYERS_UNROTATED:
         if rotates != [window is not None or not any(windows) for window in windows]:
             raise ValueError("other layers without rotation than those without a sliding window")
     elif not all(rotates):
@@ -213,13 +206,13 @@ def _rope_keys(
         raise ValueError(f"no rope_type {rope_type}, only {' and '.join(family.rope_types)}")
     keys = {"max_position_embeddings": written["max_position_embeddings"]}
     in_either = {"rope_theta": written["rope_theta"]}  # form
-    if family.model_type in MAY_ROTATE_PART:
+    if family.model_type in model_types.MAY_ROTATE_PART:
         # proportional has it among its own settings
         share = written.get("partial_rotary_factor", 1.0)
         in_either["partial_rotary_factor"] = rope.get("partial_rotary_factor", share)
     if family.local and rope.get("truncate") is False:  # read outside of the layer type, if at all
         raise ValueError("no YaRN without truncate")
-    if "llama_4_scaling_beta" in rope and family.model_type not in QUERIES_SCALED:
+    if "llama_4_scaling_beta" in rope and family.model_type not in model_types.QUERIES_SCALED:
         raise ValueError("no Ministral's query scale")
     keys["rope_parameters"] = rope | in_either
     if rope_type in ("longrope", "yarn", "llama3") or LENGTH in family.defaults:

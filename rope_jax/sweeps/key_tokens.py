@@ -11,7 +11,7 @@ The position of a target is the number of tokens before it in its window.
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
@@ -75,7 +75,15 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
         "evaluator": Evaluator(run=training.name, step=step, window=window),
     }
     if path.exists():
-        _check_written(path, settings)
+        try:
+            written = read_key_tokens(str(path))
+        except ValueError as error:
+            raise UserError(f"name: {error}; delete it, or choose another name") from None
+        if any(getattr(written, key) != value for key, value in settings.items()):
+            raise UserError(
+                f"name: {path} holds key tokens of another evaluator or other settings; choose "
+                "another name, or delete it"
+            )
         print_message(console, f"{path}: already written")
         return path
     loaded.memory.check([window])
@@ -124,19 +132,6 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
         write_text(path, result.model_dump_json())
     print_wrapped(console, f"{shares}; written to {path}")
     return path
-
-
-def _check_written(path: Path, settings: dict[str, Any]) -> None:
-    """UserError if a file holds other key tokens than those that would be found."""
-    try:
-        written = read_key_tokens(str(path))
-    except ValueError as error:
-        raise UserError(f"name: {error}; delete it, or choose another name") from None
-    if any(getattr(written, key) != value for key, value in settings.items()):
-        raise UserError(
-            f"name: {path} holds key tokens of another evaluator or other settings; choose another "
-            "name, or delete it"
-        )
 
 
 def _read(

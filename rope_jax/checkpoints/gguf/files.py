@@ -95,10 +95,12 @@ class GgufFiles(CheckpointFiles):
                 for name, stored in self._stored.items()
                 if (block := _BLOCK.match(name)) is None or int(block[1]) < count
             }
-        self.tensors = {
-            name: TensorInfo(stored.file, name, stored.shape, _dtype(stored))
-            for name, stored in self._stored.items()
-        }
+        self.tensors = {}
+        for name, stored in self._stored.items():
+            # a file in bfloat16 has float32 only for vectors, whose values were bfloat16
+            is_half = len(stored.shape) == 1 or stored.kind == gguf.GGMLQuantizationType.BF16
+            dtype = "bfloat16" if is_half else "float32"
+            self.tensors[name] = TensorInfo(stored.file, name, stored.shape, dtype)
         for name in [name for name in self.tensors if name.endswith(_KEYS)]:
             values, both = (name.replace(_KEYS, ending) for ending in (_VALUES, _BOTH))
             keys, info = self.tensors[name], self.tensors.get(values)
@@ -218,16 +220,6 @@ def _by_key_head(name: str, array: NDArray[Any], config: Mapping[str, Any]) -> N
 def _reordered(array: NDArray[Any], *axes: int) -> NDArray[Any]:
     """Return rows [heads · (a · b)] in the order [heads · (b · a)]. axes: heads, a and b."""
     return array.reshape(*axes, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
-
-
-def _dtype(stored: Stored) -> str:
-    """Numpy's name of the type that holds a tensor's values exactly.
-
-    A file in bfloat16 has float32 only for vectors, whose values were bfloat16.
-    """
-    is_vector = len(stored.shape) == 1
-    half = stored.kind == gguf.GGMLQuantizationType.BF16
-    return "bfloat16" if half or is_vector else "float32"
 
 
 def _floats(stored: Stored) -> NDArray[np.float32]:

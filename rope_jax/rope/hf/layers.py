@@ -3,11 +3,7 @@
 from typing import Any, TypeVar
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.hf.model_types import (
-    EVERY_FOURTH_UNROTATED,
-    GLOBAL_LAYERS_UNROTATED,
-    UNROTATED_QUERIES_SCALED,
-)
+from rope_jax.rope.hf import model_types
 from rope_jax.rope.hf.read import (
     Config,
     by_layer_type,
@@ -73,14 +69,14 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
 
 def _rotating_layers(config: Config, count: int) -> list[bool]:
     model_type = config.get("model_type")
-    if model_type in GLOBAL_LAYERS_UNROTATED and config.get("sliding_window"):
+    if model_type in model_types.GLOBAL_LAYERS_UNROTATED and config.get("sliding_window"):
         return [layer != "full_attention" for layer in layer_types(config, count)]
     if listed := config.get("no_rope_layers"):
         if len(listed) != count:
             raise ValueError(f"no_rope_layers: {len(listed)} entries for {count} layers")
         return [bool(rotates) for rotates in listed]
     every = config.get("no_rope_layer_interval")
-    if every is None and model_type in EVERY_FOURTH_UNROTATED:
+    if every is None and model_type in model_types.EVERY_FOURTH_UNROTATED:
         every = 4
     return [not every or (layer + 1) % every != 0 for layer in range(count)]
 
@@ -88,7 +84,7 @@ def _rotating_layers(config: Config, count: int) -> list[bool]:
 def _without_positions(config: Config) -> Scaling:
     """The scaling of layers that do not rotate; Llama 4 scales their queries."""
     settings: dict[str, Any] = {"type": "drope"}
-    is_llama4 = config.get("model_type") in UNROTATED_QUERIES_SCALED
+    is_llama4 = config.get("model_type") in model_types.UNROTATED_QUERIES_SCALED
     if is_llama4 and config.get("attn_temperature_tuning", True) and config.get("attn_scale", True):
         scale = {key: config[key] for key in ("attn_scale", "floor_scale") if key in config}
         settings["query_scale"] = {"type": "llama4"} | scale
