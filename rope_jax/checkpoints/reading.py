@@ -65,6 +65,9 @@ def read_description(
         given = text_part(without_keys(hf, ignored_keys))
         family = _family(hf)
         given = family.upgrade(_renamed(given, family))
+        for name in ("num_hidden_layers", "head_dim", "hidden_size", "num_attention_heads"):
+            if given.get(name) is not None:
+                positive_int(given, name)
         check_method(given.get("quantization_config"))
         left_over: list[str] = []
         for name in _ROPE:
