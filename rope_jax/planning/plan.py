@@ -243,8 +243,12 @@ def plan_readings(
     if training.model.backend.quadratic_memory:
         advice = f"attention=blockwise may take less; or {advice}"
     reading = f"lengths: {rows:,} × {length:,} tokens at a time"
+    by_program: dict[str, list[Job]] = {}
+    for job in _plan_one_document(training, sweep).jobs():
+        if job.batch.length == length:
+            by_program.setdefault(job.batch.structure, []).append(job)
     plans = []
-    for jobs in _jobs_by_program(training, sweep, length):
+    for jobs in by_program.values():
         last = max(job.last for job in jobs)
         rotary = jax.tree.map(
             lambda leaf: np.broadcast_to(leaf, (leaf.shape[0], rows, *leaf.shape[2:])),
@@ -278,14 +282,3 @@ def _plan_one_document(training: TrainingConfig, sweep: ResolvedSweep) -> SweepP
             lambda text: np.frombuffer(text.encode(), np.uint8), 256, bos_ids=(), has_words=True
         ),
     )
-
-
-def _jobs_by_program(
-    training: TrainingConfig, sweep: ResolvedSweep, length: int
-) -> list[list[Job]]:
-    """Return the sweep's jobs at the longest length, by the program that they need."""
-    by_program: dict[str, list[Job]] = {}
-    for job in _plan_one_document(training, sweep).jobs():
-        if job.batch.length == length:
-            by_program.setdefault(job.batch.structure, []).append(job)
-    return list(by_program.values())

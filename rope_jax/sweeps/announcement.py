@@ -54,8 +54,17 @@ def announce(loaded: EvalModel, planned: PlannedSweep) -> None:
     print_overview(console, f"sweep {config.name} of {training.name}", facts | scalings)
     _warn_of_texts(loaded, planned)
     _explain_trained(loaded, planned)
-    if planned.chosen:
-        _warn_of_choice(loaded, planned)
+    if not planned.chosen:
+        return
+    values = {key: list(x) if isinstance(x, tuple) else x for key, x in planned.chosen.items()}
+    given = " ".join(f"{key}={str(x).replace(' ', '')}" for key, x in values.items())
+    why = "need longer texts"
+    if planned.flops_of_defaults > LONGEST_DEFAULT * nominal_flops():
+        seconds = planned.flops_of_defaults / reached_flops(peak_flops()[0])
+        why = f"would take {describe_duration(seconds)}"
+    session.warn(
+        f"{', '.join(values)}: the defaults {why}; {given} instead, and what you give is kept"
+    )
 
 
 def _s(count: int) -> str:
@@ -112,19 +121,6 @@ def _warn_of_texts(loaded: EvalModel, planned: PlannedSweep) -> None:
             f"data: whether {session.run.path} was trained on these texts cannot be checked; if "
             "it was, perplexities come out too low"
         )
-
-
-def _warn_of_choice(loaded: EvalModel, planned: PlannedSweep) -> None:
-    """Say what was chosen in place of defaults that take too long or need longer texts."""
-    values = {key: list(x) if isinstance(x, tuple) else x for key, x in planned.chosen.items()}
-    given = " ".join(f"{key}={str(x).replace(' ', '')}" for key, x in values.items())
-    why = "need longer texts"
-    if planned.flops_of_defaults > LONGEST_DEFAULT * nominal_flops():
-        seconds = planned.flops_of_defaults / reached_flops(peak_flops()[0])
-        why = f"would take {describe_duration(seconds)}"
-    loaded.session.warn(
-        f"{', '.join(values)}: the defaults {why}; {given} instead, and what you give is kept"
-    )
 
 
 def describe_entry(
