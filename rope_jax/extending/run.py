@@ -139,7 +139,7 @@ class _Extension:
             tables.checkpoints[0],
         )
         winner = read_strategy(str(evals / STRATEGY)).made_by["entry"]
-        found = passkeys_found(tables.tasks.samples, newest.step)
+        found = passkeys_found(tables.samples, newest.step)
         names = {*newest.curves, *(entry.label for entry in plan.sweep.scalings)}
         sentences = verdict(newest, winner, length, found, len(names - {"trained"}))
         comparison = compare([read_sweep(evals)], [], CompareConfig(show="above_truncation"))

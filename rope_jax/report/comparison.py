@@ -23,9 +23,7 @@ from rope_jax.report.table import (
     latex_comments,
 )
 from rope_jax.report.tasks import effective_tables, task_tables
-from rope_jax.results.files import format_csv
-from rope_jax.results.summary import CheckpointSummary
-from rope_jax.results.tasks import TaskTables
+from rope_jax.results.files import SweepTables, format_csv
 from rope_jax.sealed import write_text
 
 SOURCES = "comparison.json"
@@ -42,12 +40,10 @@ _COLUMNS = (
 )
 
 
-def results_texts(
-    comparison: Comparison, checkpoint: CheckpointSummary, tasks: TaskTables
-) -> tuple[str, str]:
-    """Return results.md and results.tex: a table for each protocol and task of a checkpoint."""
-    tables = task_tables(checkpoint, tasks, comparison.how.labels)
-    title = f"{checkpoint.run}, step {checkpoint.step}"
+def results_texts(comparison: Comparison, sweep: SweepTables) -> tuple[str, str]:
+    """Return results.md and results.tex: a table by protocol and task of the newest checkpoint."""
+    newest, tables = sweep.checkpoints[0], task_tables(sweep, comparison.how.labels)
+    title = f"{newest.run}, step {newest.step}"
     markdown = _markdown(title, comparison, *_tables(comparison), *tables)
     return markdown, "\n".join([comparison_latex(comparison), *map(format_latex, tables)])
 

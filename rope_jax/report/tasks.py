@@ -16,9 +16,10 @@ from rope_jax.plots import panels, style
 from rope_jax.plots.style import LineStyle
 from rope_jax.report.measured import effective_text, loss_cells, usable_text
 from rope_jax.report.table import Cell, Line, Table
+from rope_jax.results.files import SweepTables
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
-from rope_jax.results.tasks import TaskRow, TaskTables, ablated_shares
+from rope_jax.results.tasks import TaskRow, ablated_shares
 
 # Perceptually uniform, also in grey and for colour-blind readers: dark is wrong, light is exact.
 _COLOURS = "viridis"
@@ -32,15 +33,14 @@ _LABELS = {"nats": "nats per token", "exact": "exact (%)"}
 Rows = dict[str, dict[int, TaskRow]]
 
 
-def task_tables(
-    checkpoint: CheckpointSummary, tables: TaskTables, labels: Mapping[str, str]
-) -> list[Table]:
-    """Return one table per task: the share of exact answers in % by length, or the perplexity.
+def task_tables(sweep: SweepTables, labels: Mapping[str, str]) -> list[Table]:
+    """Return a table per task of the newest checkpoint: exact answers in %, or the perplexity.
 
     labels: what to call curves instead of their names.
     """
-    control = ablated_shares(tables.samples, checkpoint.step)
-    rows = [row for row in tables.rows if row.step == checkpoint.step]
+    checkpoint = sweep.checkpoints[0]
+    control = ablated_shares(sweep.samples, checkpoint.step)
+    rows = [row for row in sweep.task_rows if row.step == checkpoint.step]
     made = []
     for task in dict.fromkeys(row.task for row in rows):
         of_task = [row for row in rows if row.task == task]

@@ -5,7 +5,7 @@ TensorBoard sorts charts and columns by name, and unticks all runs where there a
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,9 @@ from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.report.table import yaml_block
+from rope_jax.results.files import SweepTables
 from rope_jax.results.rows import Row
 from rope_jax.results.summary import CheckpointSummary
-from rope_jax.results.tasks import TaskRow
 from rope_jax.runs.logs import TensorBoardWriter
 from rope_jax.tasks import TASKS
 
@@ -33,12 +33,10 @@ METRICS = (
 
 def write_events(
     folder: Path,
-    table: Sequence[Row],
-    newest: CheckpointSummary,
+    sweep: SweepTables,
     images: Mapping[str, UInt8[np.ndarray, "height width 3"]],
     config: SweepConfig,
     training: TrainingConfig,
-    tasks: Sequence[TaskRow] = (),
 ) -> None:
     """Write event files under `folder`: curves, hyperparameters with their outcome, and figures.
 
@@ -46,8 +44,9 @@ def write_events(
     perplexity/PROTOCOL_at_step_STEP of an earlier one, and by training step
     perplexity_by_step/PROTOCOL/LENGTH. Tasks are exact/TASK and nats/TASK, means over depths.
 
-    images: by title. training: the run's config. table, tasks: of all checkpoints.
+    images: by title. training: the run's config.
     """
+    table, newest = sweep.rows, sweep.checkpoints[0]
     for name in dict.fromkeys(row.name for row in table):
         of_scaling = sorted((row for row in table if row.name == name), key=lambda row: -row.step)
         scalars = [(row.last_position, _values(row, row.step == newest.step)) for row in of_scaling]
@@ -55,7 +54,7 @@ def write_events(
             by_step = "perplexity_by_step/{0.protocol}/{0.last_position}"
             scalars += [(row.step, {by_step.format(row): row.ppl}) for row in of_scaling]
         by_depth: dict[tuple[int, str], list[float]] = defaultdict(list)
-        for row in tasks:
+        for row in sweep.task_rows:
             if (row.name, row.step, row.taken_out) == (name, newest.step, False):
                 by_depth[row.length, f"{row.metric}/{row.task}"].append(row.value)
         scalars += [(n, {tag: float(np.mean(values))}) for (n, tag), values in by_depth.items()]

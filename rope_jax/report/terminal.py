@@ -12,8 +12,7 @@ from rope_jax.console import print_warning, print_wrapped, progress_bar, time_le
 from rope_jax.report.measured import measured_table
 from rope_jax.report.table import Table, print_table
 from rope_jax.report.tasks import task_tables
-from rope_jax.results.summary import CheckpointSummary
-from rope_jax.results.tasks import NO_TASKS, TaskTables
+from rope_jax.results.files import SweepTables
 
 _SECONDS_TO_FIRST_LINE, _SECONDS_BETWEEN_LINES = 10, 60
 
@@ -73,12 +72,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     _print_tables(console, [table], comparison, file="comparison.md")
 
 
-def print_sweep(
-    console: Console,
-    comparison: Comparison,
-    newest: CheckpointSummary,
-    tasks: TaskTables = NO_TASKS,
-) -> None:
+def print_sweep(console: Console, comparison: Comparison, sweep: SweepTables) -> None:
     """Print one table per protocol and task with one line per curve, and what explains them.
 
     comparison: by `compare_checkpoints`. Of several checkpoints, each has a line in a table above
@@ -89,7 +83,7 @@ def print_sweep(
         if len(comparison.newest) < len(comparison.curves):
             tables.append(measured_table(comparison, protocol, every_step=True))
         tables.append(measured_table(comparison, protocol))
-    tables += task_tables(newest, tasks, comparison.how.labels)
+    tables += task_tables(sweep, comparison.how.labels)
     _print_tables(console, tables, comparison, file="results.md")
 
 

@@ -20,14 +20,7 @@ from rope_jax.protocols import PROTOCOLS
 from rope_jax.results.rows import DocumentRow, PointKey, Row
 from rope_jax.results.statistics import Sums
 from rope_jax.results.summary import CheckpointSummary, CurveSummary
-from rope_jax.results.tasks import (
-    NO_TASKS,
-    EffectiveLength,
-    SampleRow,
-    TaskRow,
-    TaskSummary,
-    TaskTables,
-)
+from rope_jax.results.tasks import EffectiveLength, SampleRow, TaskRow, TaskSummary
 from rope_jax.runs.logs import finite
 from rope_jax.sealed import write_text
 
@@ -43,7 +36,8 @@ class SweepTables(NamedTuple):
     by_document: Sequence[DocumentRow]
     checkpoints: Sequence[CheckpointSummary]
     """The newest first."""
-    tasks: TaskTables = NO_TASKS
+    task_rows: Sequence[TaskRow] = ()
+    samples: Sequence[SampleRow] = ()
 
 
 def write_results(folder: Path, tables: SweepTables) -> None:
@@ -56,9 +50,9 @@ def write_results(folder: Path, tables: SweepTables) -> None:
         "documents.csv": format_csv(DocumentRow._fields, tables.by_document),
         "summary.json": json.dumps(summary, indent=2) + "\n",
     }
-    if tables.tasks.rows:
-        files["tasks.csv"] = format_csv(TaskRow._fields, tables.tasks.rows)
-        files["samples.csv"] = format_csv(SampleRow._fields, tables.tasks.samples)
+    if tables.task_rows:
+        files["tasks.csv"] = format_csv(TaskRow._fields, tables.task_rows)
+        files["samples.csv"] = format_csv(SampleRow._fields, tables.samples)
     for name, text in files.items():
         write_text(folder / name, text)
 

@@ -75,16 +75,6 @@ class SampleRow(NamedTuple):
     """0 for a task of which only the NLL counts."""
 
 
-class TaskTables(NamedTuple):
-    """The tables of a sweep's tasks; empty without tasks."""
-
-    rows: Sequence[TaskRow]
-    samples: Sequence[SampleRow]
-
-
-NO_TASKS = TaskTables((), ())
-
-
 class EffectiveLength(NamedTuple):
     """The longest tested length up to which enough answers are exact; None: not the shortest."""
 

@@ -38,7 +38,6 @@ from rope_jax.report.tensorboard import write_events
 from rope_jax.report.terminal import SweepProgress, print_sweep, warn_of_chance
 from rope_jax.results.files import SweepTables, write_results
 from rope_jax.results.rows import Origin
-from rope_jax.results.tasks import TaskTables
 from rope_jax.runs.directory import RUN_CONFIG, RunDirectory
 from rope_jax.sealed import replacing_folder, write_text
 from rope_jax.session import open_run
@@ -161,15 +160,12 @@ def _open_journal(loaded: EvalModel, config: SweepConfig, step: int) -> FileJour
 
 def sweep_tables(results: Sequence[Result]) -> SweepTables:
     """Return the tables of a sweep, from the results of its checkpoints, the newest last."""
-    tasks = TaskTables(
-        [row for one in results for row in task_rows(*one)],
-        [row for one in results for row in sample_rows(*one)],
-    )
     return SweepTables(
         [row for one in results for row in rows(*one)],
         [row for one in results for row in document_rows(*one)],
         [summarize(*one) for one in reversed(results)],
-        tasks,
+        [row for one in results for row in task_rows(*one)],
+        [row for one in results for row in sample_rows(*one)],
     )
 
 
@@ -185,7 +181,7 @@ def _finish(loaded: EvalModel, config: SweepConfig, tables: SweepTables) -> None
 
     processes.on_first(write)
     comparison = compare_checkpoints(tables.rows, tables.checkpoints, config)
-    print_sweep(console, comparison, newest, tables.tasks)
+    print_sweep(console, comparison, tables)
     if newest.nll_at_window is not None:
         warn_of_chance(console, newest.nll_at_window, loaded.model.vocab_size)
     elif BASELINE in config.protocols:
@@ -211,21 +207,20 @@ def write_folder(
     folder: Path, config: SweepConfig, tables: SweepTables, training: TrainingConfig
 ) -> None:
     """Write all files of a sweep; an earlier sweep's folder is replaced once all are complete."""
-    newest, tasks = tables.checkpoints[0], tables.tasks
     comparison = compare_checkpoints(tables.rows, tables.checkpoints, config)
+    newest = tables.checkpoints[0]
     with replacing_folder(folder) as new:
         write_text(new / "sweep.yaml", dump(config))
         write_text(new / RUN_CONFIG, dump(training))
         write_results(new, tables)
-        markdown, latex = results_texts(comparison, newest, tasks)
+        markdown, latex = results_texts(comparison, tables)
         write_text(new / "results.md", markdown)
         write_text(new / "results.tex", latex)
         figures = draw_sweep(comparison)
-        if tasks.rows:
-            newest_rows = [row for row in tasks.rows if row.step == newest.step]
+        if newest_rows := [row for row in tables.task_rows if row.step == newest.step]:
             figures |= draw_tasks(newest_rows, newest, config)
         images = {}
         for path, figure in ((new / name, figure) for name, figure in figures.items()):
             save_figure(figure, path)
             images[path.stem] = (imread(path)[..., :3] * 255).round().astype(np.uint8)
-        write_events(new, tables.rows, newest, images, config, training, tasks.rows)
+        write_events(new, tables, images, config, training)

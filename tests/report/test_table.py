@@ -18,8 +18,8 @@ from rope_jax.report.table import (
     format_latex,
     latex_cell,
 )
+from rope_jax.results.files import SweepTables
 from rope_jax.results.statistics import Estimate, UsableLength
-from rope_jax.results.tasks import NO_TASKS
 from tests.report.rows import checkpoint, curve, row
 
 NLLS = {"trained": {16: 1.0, 32: 3.0}, "yarn_a-4": {16: 1.0, 32: 1.5}, "pi": {16: 1.25, 32: 2.0}}
@@ -56,7 +56,7 @@ SHOWN = {
 def texts(show, rows=ROWS):
     """Return results.md and results.tex."""
     comparison = compare_checkpoints(rows, [CHECKPOINT], Presentation(show=show))
-    return results_texts(comparison, CHECKPOINT, NO_TASKS)
+    return results_texts(comparison, SweepTables([], [], [CHECKPOINT]))
 
 
 @pytest.mark.parametrize("show", SHOWN)

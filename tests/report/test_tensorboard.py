@@ -11,6 +11,7 @@ from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.report.tensorboard import write_events
+from rope_jax.results.files import SweepTables
 from rope_jax.results.statistics import Estimate, UsableLength
 from rope_jax.results.tasks import EffectiveLength, TaskSummary
 from rope_jax.tasks import TASKS
@@ -49,7 +50,7 @@ TRAINING = TrainingConfig.model_validate(
 def write(folder, table, newest=NEWEST, **config):
     images = {"curve": np.zeros((4, 6, 3), np.uint8)}
     settings = SweepConfig.model_validate({"name": "short"} | config)
-    write_events(folder, table, newest, images, settings, TRAINING)
+    write_events(folder, SweepTables(table, [], [newest]), images, settings, TRAINING)
 
     return lambda name="": EventAccumulator(str(folder / name), {"scalars": 0}).Reload()
 

@@ -13,6 +13,7 @@ from rope_jax.config.presentation import Presentation
 from rope_jax.console import plain_console
 from rope_jax.report.measured import usable_text
 from rope_jax.report.terminal import SweepProgress, print_comparison, print_sweep, warn_of_chance
+from rope_jax.results.files import SweepTables
 from rope_jax.results.statistics import Estimate, UsableLength
 from tests.comparison.conftest import compared
 from tests.report.rows import checkpoint, curve, row
@@ -32,7 +33,7 @@ def printed(rows, newest, width=200, earlier=(), show="perplexity"):
     # a console with markup: names must be printed as they are even there
     console = Console(file=io.StringIO(), width=width)
     comparison = compare_checkpoints(rows, [newest, *earlier], Presentation(show=show))
-    print_sweep(console, comparison, newest)
+    print_sweep(console, comparison, SweepTables([], [], [newest]))
     return re.sub(" +$", "", console.file.getvalue(), flags=re.MULTILINE)
 
 

@@ -84,7 +84,7 @@ def test_the_summary_pools_the_depths_of_a_sample(found):
 
 
 def test_the_control_is_the_largest_of_the_scalings(found):
-    samples = found.tasks.samples
+    samples = found.samples
     better = [
         row._replace(name="other", exact=int(row.sample < 5)) if row.taken_out else row
         for row in samples
@@ -95,7 +95,7 @@ def test_the_control_is_the_largest_of_the_scalings(found):
 
 
 def test_tables_have_a_row_per_scaling_and_two_to_compare_with(found):
-    (table,) = report.task_tables(found.checkpoints[0], found.tasks, {})
+    (table,) = report.task_tables(found, {})
     text = format_markdown(table)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert lines[0] == "| scaling | 64 | 128 | 200 | effective | usable |"
@@ -111,7 +111,7 @@ def test_tables_have_a_row_per_scaling_and_two_to_compare_with(found):
 def test_a_folder_has_the_tables_the_figure_and_the_curves(found, written):
     files = SweepFiles(written)
     cells = csv.DictReader((written / "tasks.csv").read_text().splitlines())
-    assert [float(row["value"]) for row in cells] == [row.value for row in found.tasks.rows]
+    assert [float(row["value"]) for row in cells] == [row.value for row in found.task_rows]
     assert files.summary()[1]["passkey"]["trained"].length == 64
     assert (written / "passkey.png").read_bytes().startswith(b"\x89PNG")
     assert "## `passkey`" in (written / "results.md").read_text()
