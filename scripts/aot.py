@@ -334,8 +334,9 @@ def compile_sweep(config: TrainingConfig, case: Case) -> dict[str, Any]:
     model, memory = place_model(resolve_run(config), VOCABULARY, placement, available)
     memory.check([READ])
     resolved = resolve_run_sweep(sweep, config, [config.last_step])
-    (plan,) = plan_readings(config, resolved, model, memory.placement, memory.abstract_params)
-    return figures(plan.bytes, plan.seconds, placement)
+    plans = plan_readings(config, resolved, model, memory.placement, memory.abstract_params)
+    ((_, used, seconds),) = plans
+    return figures(used, seconds, placement)
 
 
 def figures(used: int, seconds: float, placement: Placement) -> dict[str, Any]:

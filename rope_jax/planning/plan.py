@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -216,16 +216,8 @@ def plan_sweep(
             f"{rows:,} × {read[-1]:,} tokens at a time, {flops / len(devices):.3g} FLOPs per device"
         )
         console.print(title, style="bold")
-        cells = [(p.name, f"{p.bytes / 2**30:,.3f}", f"{p.seconds:,.1f} s") for p in plans]
+        cells = [(name, f"{used / 2**30:,.3f}", f"{s:,.1f} s") for name, used, s in plans]
         print_table(console, ("", "GiB per device", "compiling took"), cells)
-
-
-class ReadingCost(NamedTuple):
-    """A program that reads windows: its memory on each device, and how long it was compiled."""
-
-    name: str
-    bytes: int
-    seconds: float
 
 
 def plan_readings(
@@ -234,8 +226,11 @@ def plan_readings(
     model: LanguageModel,
     placement: Placement,
     like: Params,
-) -> list[ReadingCost]:
-    """Compile a program, with a window per device, for each kind of reading the longest length."""
+) -> list[tuple[str, int, float]]:
+    """Compile a program, with a window per device, for each kind of reading the longest length.
+
+    Return the name of each, its memory on each device in bytes, and the seconds it took to compile.
+    """
     rows, length = placement.row_shards, sweep.readable[-1]
     of_last = scores_of_last(model, placement)
     reader = Reader(of_last, like)
@@ -263,7 +258,7 @@ def plan_readings(
         name = "all targets" if last == length else f"last {last:,}"
         if jobs[0].map:
             name = f"{jobs[0].map.type}, {name}"
-        plans.append(ReadingCost(name, used, seconds))
+        plans.append((name, used, seconds))
     return plans
 
 
