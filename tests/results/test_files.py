@@ -107,7 +107,7 @@ def test_values_that_are_not_finite_are_null_in_json(tmp_path, value):
     huge, unknown = measurement("trained", 64, 1000.0), measurement("pi-auto", 64, 0.0)
     unknown.sums.nll[7] = value
     found = sweep_tables([(result_of([huge, unknown]), ORIGIN)])
-    table, _, (summary,), _ = found
+    table, _, (summary,), *_ = found
     assert table[0].ppl == math.inf
     assert str(table[1].nll) == str(value)
     assert summary.curves["pi-auto"].usable.length is None
