@@ -4,7 +4,7 @@ Figures are made without pyplot and inside `figure_style`, so they neither chang
 matplotlib settings nor depend on them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,12 +110,4 @@ def assign_styles(
             colours[name], MARKERS[place % len(MARKERS)], _KINDS.get(kind, ("", "-"))[1]
         )
         for place, (name, kind) in enumerate(kinds.items())
-    }
-
-
-def distinct_styles(names: Sequence[str]) -> dict[str, LineStyle]:
-    """Return a style for each curve, of as many different colours as there are."""
-    return {
-        name: LineStyle(PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)])
-        for i, name in enumerate(names)
     }

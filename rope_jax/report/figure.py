@@ -189,11 +189,12 @@ def assign_group_styles(comparison: Comparison) -> dict[str, LineStyle]:
 
 
 def _distinct_styles(comparison: Comparison) -> dict[str, LineStyle]:
-    styles = style.distinct_styles([group.label for group in comparison.groups])
-    for group in comparison.groups:
-        color = comparison.how.colors.get(group.name, styles[group.label].color)
-        styles[group.label] = replace(styles[group.label], color=color)
-    return styles
+    looks = zip(itertools.cycle(style.PALETTE), itertools.cycle(style.MARKERS), strict=False)
+    chosen = comparison.how.colors
+    return {
+        group.label: LineStyle(chosen.get(group.name, colour), marker)
+        for group, (colour, marker) in zip(comparison.groups, looks, strict=False)
+    }
 
 
 def _title(comparison: Comparison) -> str:
