@@ -405,7 +405,8 @@ def export(argv: list[str]) -> None:
 
     stopping.check()
     export_run(RunDirectory(Path(arguments.run)), config, Path(arguments.out), plain_console())
-    cli.print_next(cli.command_line("sweep", arguments.out))
+    if not config.adapter:  # which is without the run's scaling
+        cli.print_next(cli.command_line("sweep", arguments.out))
 
 
 # In the order in which help lists them.

@@ -20,7 +20,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from rope_jax.checkpoints.opening import same_bits
 from rope_jax.config.resolve import resolve_run
 from rope_jax.config.training import TrainingConfig
-from rope_jax.data.batches import Batch
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.window_memory import bytes_per_device
 from rope_jax.rope import Rotary
@@ -29,42 +28,28 @@ from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program
 from rope_jax.training.run import train
 from rope_jax.training.step import TrainState, loss_sums
+from tests.devices.test_split_programs import SIZES, VOCABULARY, B, T, batch
 from tests.training.conftest import quiet
 
-STEPS, VOCABULARY = 4, 64
+STEPS = 3
 # eps: Adam's step of a gradient near 0 would magnify rounding
 OPTIM = {"learning_rate": 0.05, "warmup_steps": 0, "eps": 1e-3, "clip_norm": 0.05}
 LONG_LORA = {"lora": {"rank": 3, "alpha": 12.0}, "trainable": ["norms", "embeddings"]}
-SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "attention": "xla"}
-SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2}
 EXPERTS = {"type": "experts", "num_experts": 4, "moe_intermediate_size": 12, "balance": 0.0}
 
 
 def made(optim: dict[str, Any], mesh: dict[str, int] | None = None, **model: Any) -> Program:
-    stage = {"steps": STEPS, "seq_len": 24, "batch_size": 8, "grad_accumulation": 2}
-    settings = {
-        "optim": OPTIM | optim,
-        "model": SIZES | model,
-        "stages": [stage],
-        "mesh": mesh or {},
-    }
-    config = TrainingConfig.model_validate({"name": "lora", **settings})
+    stage = {"steps": STEPS, "seq_len": T, "batch_size": B, "grad_accumulation": 2}
+    settings = {"optim": OPTIM | optim, "model": SIZES | model, "stages": [stage]}
+    config = TrainingConfig.model_validate({"name": "lora", "mesh": mesh or {}} | settings)
     placement = Placement(config.mesh, None if mesh else jax.devices()[:1])
     return Program(resolve_run(config), VOCABULARY, placement)
 
 
-def batch_of(step: int, rows: slice = slice(None)) -> Batch:
-    tokens = np.random.default_rng(step).integers(0, VOCABULARY, (8, 25)).astype(np.int32)
-    positions = np.tile(np.arange(24, dtype=np.int32), (8, 1))
-    zeros, ones = np.zeros((8, 24), np.int32), np.ones((8, 24), np.float32)
-    return Batch(*(x[rows] for x in (tokens[:, :-1], tokens[:, 1:], zeros, positions, ones)))
-
-
 def trained(program: Program, state: TrainState) -> tuple[TrainState, list[float]]:
-    norms = []
-    for step in range(STEPS):
-        batch = program.placement.batch(lambda rows, step=step: batch_of(step, rows), 8)
-        state, metrics = program.stages[0].train_step(state, batch)
+    norms, rows = [], program.placement.batch(batch, B)
+    for _ in range(STEPS):
+        state, metrics = program.stages[0].train_step(state, rows)
         norms.append(float(metrics.grad_norm))
     return jax.device_get(state), norms
 
@@ -85,10 +70,10 @@ def trained_by_hand(program: Program) -> tuple[dict[Any, Any], list[float]]:
         }
         return flat | tree["whole"] | changed
 
-    def loss(tree: Any, batch: Batch) -> Any:
+    def loss(tree: Any, rows: Any) -> Any:
         frequencies = program.config.rope.scaling.frequencies(program.config.geometry)
         rotary = Rotary.shared(frequencies)
-        return loss_sums(program.model, unflatten_dict(merged(tree)), batch, rotary).mean()
+        return loss_sums(program.model, unflatten_dict(merged(tree)), rows, rotary).mean()
 
     adamw = optax.adamw(
         *(learning_rate(program.config), optim.b1, optim.b2, optim.eps),
@@ -98,8 +83,8 @@ def trained_by_hand(program: Program) -> tuple[dict[Any, Any], list[float]]:
     transform = optax.chain(optax.clip_by_global_norm(optim.clip_norm), adamw)
     state, norms, gradient = transform.init(tree), [], jax.jit(jax.grad(loss))
     with jax.numpy_dtype_promotion("standard"):
-        for step in range(STEPS):
-            own = gradient(tree, batch_of(step))
+        for _ in range(STEPS):
+            own = gradient(tree, batch())
             updates, state = transform.update(own, state, tree)
             tree = optax.apply_updates(tree, updates)
             norms.append(float(optax.tree.norm(own)))
