@@ -9,13 +9,7 @@ from rich.console import Console
 from rope_jax.attention.backends import AttentionName
 from rope_jax.config.data import DataConfig
 from rope_jax.config.devices import DistributedConfig
-from rope_jax.config.resolve import (
-    check_backend,
-    describe_precision,
-    resolve_model,
-    resolve_run,
-    with_products,
-)
+from rope_jax.config.resolve import check_backend, describe_precision, resolve_model, resolve_run
 from rope_jax.config.training import TrainingConfig
 from rope_jax.console import plain_console, print_warning
 from rope_jax.data.storage import Corpus, open_corpus
@@ -70,9 +64,9 @@ class Session:
         self.run, self.console = run, console
         self.recorded = config
         if config.model.product_dtype == "auto":
-            self.recorded = with_products(
-                config, processes.broadcast_from_host0(self._decide_products)
-            )
+            decided = processes.broadcast_from_host0(self._decide_products) or None
+            model = config.model.model_copy(update={"product_dtype": decided})
+            self.recorded = config.model_copy(update={"model": model})
         self.config = resolve_run(self.recorded, attention=attention)
         check_backend(self.config.model)
         processes.check_same("the kernels for CPUs", str(load_kernels() is None))

@@ -17,7 +17,7 @@ from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import TrainingConfig
 from rope_jax.errors import UserError, file_errors
-from rope_jax.results.files import MAIN_FILES, SweepFiles
+from rope_jax.results.files import MAIN_FILES, read_rows, read_summary, read_sums
 from rope_jax.runs.directory import RUN_CONFIG
 
 # Keys of a run's config that may differ within an experiment: its seed, and what does not change
@@ -77,12 +77,11 @@ def _is_sweep(folder: Path) -> bool:
 
 def read_sweep(folder: Path) -> Sweep:
     """Read one sweep; UserError if its files are missing or damaged."""
-    files = SweepFiles(folder)
-    rows, sums = files.rows(), files.sums()
+    rows, sums = read_rows(folder), read_sums(folder)
     if not (folder / "sweep.yaml").is_file():
         raise UserError(f"{folder / 'sweep.yaml'}: no such file; sweep again")
     entries = load(SweepConfig, folder / "sweep.yaml").scalings
-    checkpoints, effective = files.summary()
+    checkpoints, effective = read_summary(folder)
     windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
     config, training = folder / RUN_CONFIG, None  # of the time of the sweep
     if not config.exists():

@@ -58,12 +58,6 @@ def resolve_model(
     return ResolvedModel(model.model_copy(update=chosen))
 
 
-def with_products(config: TrainingConfig, products: str) -> TrainingConfig:
-    """Return the config that a run records: with what `product_dtype: auto` became, "" for none."""
-    model = config.model.model_copy(update={"product_dtype": products or None})
-    return config.model_copy(update={"model": model})
-
-
 def check_backend(model: ModelConfig, platform: str | None = None) -> None:
     """Raise UserError if the model's backend cannot run; another is never substituted."""
     if reason := _obstacle(model, platform):

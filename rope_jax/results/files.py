@@ -124,65 +124,65 @@ def _curve_content(curve: CurveSummary) -> dict[str, Any]:
     }
 
 
-class SweepFiles:
-    """The results in one sweep's folder."""
+def read_rows(folder: Path) -> list[Row]:
+    """Return the rows of a sweep's results.csv, of which there is at least one."""
+    path = folder / "results.csv"
+    rows = _read_rows(path, Row)
+    if not rows or any(row.protocol not in PROTOCOLS for row in rows):
+        raise UserError(_DAMAGED.format(path))
+    return rows
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
 
-    def rows(self) -> list[Row]:
-        """Return the rows of results.csv, of which there is at least one."""
-        path, content = self._read("results.csv")
-        rows = _read_rows(path, content, Row)
-        if not rows or any(row.protocol not in PROTOCOLS for row in rows):
-            raise UserError(_DAMAGED.format(path))
-        return rows
+def read_sums(folder: Path) -> dict[PointKey, Sums]:
+    """Return the sums of each point, with the units in the order of their numbers."""
+    by_key: dict[PointKey, dict[int, tuple[float, float, float]]] = defaultdict(dict)
+    for row in _read_rows(folder / "documents.csv", DocumentRow):
+        size = math.nan if row.bytes is None else row.bytes
+        key = PointKey(row.name, row.protocol, row.length, row.step)
+        by_key[key][row.unit] = row.nll, row.weight, size
+    sums = {}
+    for key, units in by_key.items():
+        nll, weight, size = np.array([units[number] for number in sorted(units)]).T
+        sums[key] = Sums(nll, weight, bytes=None if np.isnan(size).any() else size)
+    return sums
 
-    def sums(self) -> dict[PointKey, Sums]:
-        """Return the sums of each point, with the units in the order of their numbers."""
-        by_key: dict[PointKey, dict[int, tuple[float, float, float]]] = defaultdict(dict)
-        for row in _read_rows(*self._read("documents.csv"), DocumentRow):
-            size = math.nan if row.bytes is None else row.bytes
-            key = PointKey(row.name, row.protocol, row.length, row.step)
-            by_key[key][row.unit] = row.nll, row.weight, size
-        sums = {}
-        for key, units in by_key.items():
-            nll, weight, size = np.array([units[number] for number in sorted(units)]).T
-            sums[key] = Sums(nll, weight, bytes=None if np.isnan(size).any() else size)
-        return sums
 
-    def summary(self) -> tuple[list[CheckpointSummary], dict[str, dict[str, EffectiveLength]]]:
-        """Return what identifies each checkpoint and its NLL at the window, the newest first.
+def read_summary(
+    folder: Path,
+) -> tuple[list[CheckpointSummary], dict[str, dict[str, EffectiveLength]]]:
+    """Return what identifies each checkpoint and its NLL at the window, the newest first.
 
-        Also return the newest one's effective lengths, by task and scaling.
-        """
-        path, content = self._read("summary.json")
-        names = ("", "_at_least", "_at_most", "_is_last_tested")
-        try:
-            newest = json.loads(content)
-            checkpoints = [
-                CheckpointSummary(one["run"], one["step"], one["window"], one["nll_at_window"])
-                for one in (newest, *newest["earlier"])
-            ]
-            effective = {
-                label: {
-                    name: EffectiveLength(*(task[f"effective_length{end}"] for end in names))
-                    for name, task in by_name.items()
-                }
-                for label, by_name in newest.get("tasks", {}).items()
+    Also return the newest one's effective lengths, by task and scaling.
+    """
+    path = folder / "summary.json"
+    names = ("", "_at_least", "_at_most", "_is_last_tested")
+    content = _read(path)
+    try:
+        newest = json.loads(content)
+        checkpoints = [
+            CheckpointSummary(one["run"], one["step"], one["window"], one["nll_at_window"])
+            for one in (newest, *newest["earlier"])
+        ]
+        effective = {
+            label: {
+                name: EffectiveLength(*(task[f"effective_length{end}"] for end in names))
+                for name, task in by_name.items()
             }
-        except (ValueError, LookupError, TypeError, AttributeError):
-            raise UserError(_DAMAGED.format(path)) from None
-        return checkpoints, effective
-
-    def _read(self, name: str) -> tuple[Path, bytes]:
-        path = self._folder / name
-        with file_errors(path, advice="sweep again"):
-            return path, path.read_bytes()
+            for label, by_name in newest.get("tasks", {}).items()
+        }
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(_DAMAGED.format(path)) from None
+    return checkpoints, effective
 
 
-def _read_rows(path: Path, content: bytes, row_type: type[_Row]) -> list[_Row]:
+def _read(path: Path) -> bytes:
+    with file_errors(path, advice="sweep again"):
+        return path.read_bytes()
+
+
+def _read_rows(path: Path, row_type: type[_Row]) -> list[_Row]:
     """Return the lines of a CSV file as rows of this type, whose fields are columns."""
+    content = _read(path)
     hints = get_type_hints(row_type)
     may_be_empty = {name for name, hint in hints.items() if type(None) in get_args(hint)}
     rows: list[dict[str, str | None]] = []

@@ -19,7 +19,7 @@ from rope_jax.data.tokenizers import train_bpe
 from rope_jax.errors import UserError
 from rope_jax.protocols.base import make_streams
 from rope_jax.protocols.same_tokens import SameTokens
-from rope_jax.results.files import SweepFiles
+from rope_jax.results.files import read_rows
 from rope_jax.runs.directory import RunDirectory
 from tests.sweeps.conftest import SMALL, Run, trained
 from tests.sweeps.conftest import swept as swept_to
@@ -61,7 +61,7 @@ def without_bos(tmp_path_factory) -> Run:
 def swept(run, **settings):
     """Sweep; return the rows of the results and what was printed."""
     folder, printed = swept_to(run, **SWEEP | settings)
-    return SweepFiles(folder).rows(), printed
+    return read_rows(folder), printed
 
 
 def same_tokens(streams):

@@ -10,7 +10,7 @@ from rope_jax.config.training import TrainingConfig
 from rope_jax.report import tasks as report
 from rope_jax.report.measured import effective_text
 from rope_jax.report.table import format_latex, format_markdown
-from rope_jax.results.files import SweepFiles
+from rope_jax.results.files import read_summary
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.tasks import (
     EffectiveLength,
@@ -109,10 +109,9 @@ def test_tables_have_a_row_per_scaling_and_two_to_compare_with(found):
 
 
 def test_a_folder_has_the_tables_the_figure_and_the_curves(found, written):
-    files = SweepFiles(written)
     cells = csv.DictReader((written / "tasks.csv").read_text().splitlines())
     assert [float(row["value"]) for row in cells] == [row.value for row in found.task_rows]
-    assert files.summary()[1]["passkey"]["trained"].length == 64
+    assert read_summary(written)[1]["passkey"]["trained"].length == 64
     assert (written / "passkey.png").read_bytes().startswith(b"\x89PNG")
     assert "## `passkey`" in (written / "results.md").read_text()
     content = json.loads((written / "summary.json").read_text())
