@@ -410,22 +410,11 @@ def export(argv: list[str]) -> None:
 
 
 # In the order in which help lists them.
-COMMANDS: dict[str, Callable[[list[str]], None]] = {
-    "train": train,
-    "sweep": sweep,
-    "compare": compare,
-    "key-tokens": key_tokens,
-    "fit": fit,
-    "extend": extend,
-    "generate": generate,
-    "harness": harness,
-    "plan": plan,
-    "show": show,
-    "maps": maps,
-    "grid": grid,
-    "import": import_,
-    "export": export,
-}
+_ALL: tuple[Callable[[list[str]], None], ...] = (
+    *(train, sweep, compare, key_tokens, fit, extend, generate),
+    *(harness, plan, show, maps, grid, import_, export),
+)
+COMMANDS = {command.__name__.strip("_").replace("_", "-"): command for command in _ALL}
 
 
 def run() -> None:

@@ -181,14 +181,8 @@ def _measurement(
 ) -> Measurement | TaskMeasurement:
     metric, windows, length = job.metric, job.windows, job.length
     sums = Sums(np.array(entry.nats), job.by_unit(windows.scored_tokens(length)))
-    shared: dict[str, Any] = {
-        "entry": job.entry,
-        "scaling": job.scaling,
-        "map": job.map,
-        "length": length,
-        "targets": job.targets,
-        "seconds": entry.seconds,
-    }
+    of_job = ("entry", "scaling", "map", "length", "targets")
+    shared = {name: getattr(job, name) for name in of_job} | {"seconds": entry.seconds}
     if isinstance(metric, TaskMetric):
         assert windows.answers is not None
         return TaskMeasurement(

@@ -70,13 +70,9 @@ def format_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
+    first = ("run", "step", "window", "nll_at_window", "perplexity_at_window", "bpb_at_window")
     return {
-        "run": checkpoint.run,
-        "step": checkpoint.step,
-        "window": checkpoint.window,
-        "nll_at_window": checkpoint.nll_at_window,
-        "perplexity_at_window": checkpoint.perplexity_at_window,
-        "bpb_at_window": checkpoint.bpb_at_window,
+        **{name: getattr(checkpoint, name) for name in first},
         "tolerance_nats": checkpoint.tolerance,
         "documents": checkpoint.documents,
         "resampled": checkpoint.unit_kind,

@@ -130,6 +130,7 @@ QUERY_SCALES: dict[str, type[QueryScale]] = {
     scale.model_fields["type"].default: scale
     for scale in (LogN, PowerScale, Llama4Scale, MinistralScale, ConstantScale)
 }
+"""The class of each query scale, by its `type`."""
 AnyQueryScale = Annotated[
     LogN | PowerScale | Llama4Scale | MinistralScale | ConstantScale, Field(discriminator="type")
 ]
