@@ -246,11 +246,11 @@ def attend(
     k, v: None: those in the cache are all. cache: the keys and values before these S. Returned:
         that with these. norms: of rotated queries and keys.
     """
-    backend, mesh = spec.backend, spec.mesh
+    backend, mesh, rotations = spec.backend, spec.mesh, inputs.rotations
     rotate_keys = functools.partial(_rotated, spec, span, inputs, norms=norms)
     rotate_queries = functools.partial(rotate_keys, is_query=True)
     if isinstance(backend, LinearAttention):
-        (rotation,) = inputs.rotations
+        (rotation,) = rotations
         of_queries = functools.partial(rotate_queries, rotation=rotation)
         of_keys = functools.partial(rotate_keys, rotation=rotation)
         assert cache is None or isinstance(cache, Running)
@@ -260,11 +260,11 @@ def attend(
         return backend.attend_features(q, k, v, of_queries, of_keys, segment_ids, cache)
     queries = tuple(
         _scaled(rotate_queries(q, rotation), rotation, inputs).astype(q.dtype)
-        for rotation in inputs.rotations
+        for rotation in rotations
     )
     assert cache is None or isinstance(cache, KeyValueCache)
     if k is not None and v is not None:
-        keys = tuple(mesh.all_tokens(rotate_keys(k, rotation), 1) for rotation in inputs.rotations)
+        keys = tuple(mesh.all_tokens(rotate_keys(k, rotation), 1) for rotation in rotations)
         v = mesh.all_tokens(v, 1)
         if cache is None or inputs.first is None:
             cache = KeyValueCache(keys, v)

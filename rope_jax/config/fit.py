@@ -84,7 +84,7 @@ class FitConfig(Frozen):
     resamples: Resamples = 2000
     log_every_steps: PositiveInt = Field(5, description="steps between logged lines")
     attention: AttentionName | None = Field(None, description="backend; null: as in training")
-    remat: RematName = Field("products", description="recomputed backwards, see model.remat")
+    remat: RematName = Field("attention", description="recomputed backwards, see model.remat")
     warmup_steps: NonNegativeInt = Field(5, description="steps of linear warm-up from 0")
 
     @model_validator(mode="before")

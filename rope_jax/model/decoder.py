@@ -399,14 +399,19 @@ class LanguageModel:
             rotary = rotary._replace(frequencies=plain)
         pairs, heads = rotary.frequencies.inv_freq.shape[-1], self.spec.num_attention_heads
         masks = band_masks(rotary)
-        rotary = of_tokens(rotary, lambda x: own(x, x.ndim - 1))
-        # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
-        rotated = rotations(rotary, own(positions, 1))
+        rotary = jax.tree.map(jnp.asarray, of_tokens(rotary, lambda x: own(x, x.ndim - 1)))
+        own_positions = jnp.asarray(own(positions, 1))
+        # In float32, because bfloat16 rounds position 257 to 256; once, if all layers rotate alike.
+        by_layer = jax.tree.leaves((rotary.frequencies, rotary.bands))
+        is_shared = all(leaf.shape[0] == 1 for leaf in by_layer)
+        rotated = rotations(rotary, own_positions) if is_shared else None
         query_scale = jnp.asarray(rotary.query_scale)
         if (factors := self.spec.query_factors) != [1.0]:
             query_scale = query_scale * jnp.asarray(factors, query_scale.dtype)[:, None, None]
         return LayerInputs(
-            rotations=rotated,
+            positions=own_positions[None],
+            rotary=rotary,
+            rotated=rotated,
             query_scale=query_scale,
             encoding=self.encoding.layer_params(position, positions, pairs, heads),
             segment_ids=None if segment_ids is None else segment_ids[None],
