@@ -17,7 +17,10 @@
 #                 lists them; without them, the parts from `longppl` on are left out
 #   LIMIT         seconds for everything (default: 720)
 #
-# On an H200, the first four parts took 345 s. The parts of SmolLM2 together need more than one call.
+# On an H200, the first four parts took 345 s. The parts of SmolLM2 together need more than one call; those of
+# fits and `lora` were run on a CPU with toy sizes alone. A fit takes two to four minutes, so call them until all is done.
+#
+#   TEXTS         a folder with python/*.txt and prose/*.txt for fits-texts, as results/README.md lists them (default: BOOKS)
 set -euo pipefail
 
 # Name, seconds at most, and whether it has the GPU for itself. The others run four at a time: each has
@@ -33,6 +36,14 @@ needles-maps  400  shared
 ntk-s1        240  shared
 maps-32k      300  shared
 longppl-fit   200  alone
+fits-only     230  shared
+fits-without  230  shared
+fits-per      230  shared
+fits-steps    230  shared
+fits-starts   230  shared
+fits-far      230  shared
+fits-texts    230  shared
+lora          230  shared
 '
 
 FOLDER=${1:?the folder for logs and runs} LIMIT=${LIMIT:-720} PYTHON=${PYTHON:-python} TINY=${TINY:-}
@@ -79,11 +90,18 @@ sweep() { # RUN SWEEP NAME LENGTHS SCALINGS [key=value ...]
   "$PYTHON" -m rope_jax sweep "$RUNS/$1" --sweep "configs/sweeps/$2.yaml" "$texts" "targets=$((window / 8))" \
     "name=$3" "lengths=[$4]" "scalings=[$5]" "${@:6}"
 }
-far_fit() {
+far_fit() { # [key=value ...]: what is fitted already is not fitted again
   published
   "$PYTHON" -m rope_jax fit "$RUNS/smollm2" --fit configs/fits/smollm2-far.yaml name=far-s0 "length=$((2 * window))" \
     "batch_tokens=$((2 * window))" "${fit[@]}" \
-    "data={type: text, files: ['$BOOKS/train/*.txt'], cache_dir: $FOLDER/cache}"
+    "data={type: text, files: ['$BOOKS/train/*.txt'], cache_dir: $FOLDER/cache}" "$@"
+}
+fits() { # NAME: a sweep of the fits of far keys that are called NAME-…, each at its window and beyond
+  local file list=trained
+  for file in "$RUNS"/smollm2/fits/"$1"-*/strategy.json; do
+    list+=", {type: $file, name: $(basename "$(dirname "$file")")}"
+  done
+  sweep smollm2 smollm2-twice "$1" "$window, $((2 * window))" "$list" "targets=$((window / 2))"
 }
 key_tokens() {
   further yarn 0
@@ -135,6 +153,56 @@ longppl-fit() {
   key_tokens
   far_fit
   longppl_of longppl-fit "$far"
+}
+kinds="frequencies attention_factor query_scale far_frequencies far_phase far_amplitude bias"
+fits-only() {
+  for kind in $kinds; do far_fit "name=only-$kind" "learn=[$kind]"; done
+  fits only
+}
+fits-without() {
+  for kind in $kinds; do
+    others=${kinds/$kind/}
+    far_fit "name=without-$kind" "learn=[$(echo $others | tr ' ' ,)]"
+  done
+  far_fit name=without-nothing "learn=[${kinds// /,}]"
+  fits without
+}
+fits-per() {
+  for per in model layer; do far_fit "name=per-$per" "per=$per"; done
+  fits per
+}
+fits-steps() {
+  for steps in 10 160; do far_fit "name=steps-$steps" "steps=$steps" "${fit[@]}"; done
+  fits steps
+}
+fits-starts() {
+  for start in leaky_rerope rerope; do far_fit "name=start-$start" "start=$(map $start)" 'learn=[frequencies,attention_factor,far_phase,far_amplitude]'; done
+  far_fit name=start-yarn 'start={type: yarn, factor: 2}' 'learn=[frequencies,attention_factor]'
+  far_fit name=start-longrope 'start={type: yarn, factor: 2}' learn=[frequencies] per=model
+  fits start
+}
+fits-far() { # fitted at four windows, and what was fitted at two
+  far_fit name=far-s0
+  far_fit name=far-x4 "length=$((4 * window))" "batch_tokens=$((4 * window))" "${fit[@]}"
+  sweep smollm2 smollm2-twice far-x4 "$window, $((2 * window)), $((4 * window))" \
+    "trained, $far, {type: $RUNS/smollm2/fits/far-x4/strategy.json, name: far-x4}" "targets=$((window / 2))"
+}
+fits-texts() { # fitted on novels, read elsewhere, and fitted there
+  far_fit
+  for kind in python prose; do
+    texts="data={type: text, files: {test: ['${TEXTS:-$BOOKS/test}/$kind/*.txt']}, cache_dir: $FOLDER/cache}"
+    [ -z "$TINY" ] || texts=$both
+    sweep smollm2 smollm2-twice "$kind" "$window, $((2 * window))" "trained, {type: yarn, factor: auto}, $(with_logn leaky_rerope), $far" \
+      "targets=$((window / 2))"
+  done
+}
+lora() { # 100 steps as in LongLoRA, at twice the window and, as the control, at the window
+  local recipe=('optim.lora={rank: 8, alpha: 16}' 'optim.trainable=[norms, embeddings]' optim.learning_rate=0.0003)
+  further lora 0 "${recipe[@]}"
+  further lora-short 0 "${recipe[@]}" "stages.0.seq_len=$window" stages.0.batch_size=2 'stages.0.scaling={type: none}'
+  for run in smollm2-lora-s0 smollm2-lora-short-s0; do
+    sweep $run smollm2-twice lora "$window, $((2 * window))" trained "targets=$((window / 2))"
+  done
 }
 
 if [ "${2:-}" = --part ]; then
