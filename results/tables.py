@@ -13,7 +13,6 @@ from results.ways import (
     Above,
     Cost,
     Experiment,
-    Longer,
     Way,
     longer,
 )
@@ -100,20 +99,22 @@ def _cost(cost: Cost | None) -> tuple[str, str, str]:
     return f"{cost.numbers:,}", f"{cost.tokens:,}", f"{cost.seconds:,.0f}"
 
 
-def twice_table() -> str:
-    """Return a table of maps and fits of SmolLM2 at its window and at twice that."""
-    window, twice = SMOLLM2.window, 2 * SMOLLM2.window
-    ways = longer((SMOLLM2.folder / "twice").glob("*.csv"), window, twice)
-    return longer_table(window, twice, {SMOLLM2_CURVES[name]: way for name, way in ways.items()})
+def longer_table(length: int, **files: str) -> str:
+    """Return a table of SmolLM2 at its window and beyond, and of what the far text is worth.
 
-
-def longer_table(window: int, length: int, ways: Mapping[str, Longer]) -> str:
-    """Return a table of losses above truncation, and of what far text is worth to each way."""
+    files: patterns in results/smollm2/, by what the first column says of them.
+    """
+    window = SMOLLM2.window
     rows = [
-        (name, *(_above(x, SMOLLM2.decimals) for x in (*way.above.values(), way.farther)))
-        for name, way in ways.items()
+        (kind, SMOLLM2_CURVES[name], *map(_with_interval, (*way.above.values(), way.farther)))
+        for kind, pattern in files.items()
+        for name, way in longer(SMOLLM2.folder.glob(pattern), window, length).items()
     ]
-    return table(("", f"{window:,}", f"{length:,}", f"{window:,} to {length:,}"), rows)
+    return table(("", "", f"{window:,}", f"{length:,}", f"{window:,} to {length:,}"), rows)
+
+
+def _with_interval(above: Above) -> str:
+    return _above(above, SMOLLM2.decimals)
 
 
 def hybrid_table() -> str:

@@ -239,8 +239,21 @@ SMOLLM2 = Experiment(
 # Names of strategies in SmolLM2's documents.csv, and what they are called.
 SMOLLM2_CURVES = {way.curve: way.name for way in SMOLLM2.ways if way.kind == ZERO_SHOT} | {
     f"fit-{fit}-s{seed}": f"fitted from {start}, seed {seed}"
-    for fit, start in (("yarn", "YaRN"), ("far", "leaky ReRoPE, logn"))
+    for fit, start in (
+        ("yarn", "YaRN"),
+        ("far", "leaky ReRoPE, logn"),
+        ("far12", "leaky ReRoPE, logn"),
+    )
     for seed in (0, 1)
+}
+KINDS = {
+    "frequencies": "frequencies",
+    "score": "m and query scale",
+    "far_phase": "phase of far keys",
+    "far_amplitude": "amplitude of far keys",
+}
+SMOLLM2_CURVES |= {
+    f"{part}-{kind}": f"{part} {KINDS[kind]}" for part in ("without", "only") for kind in KINDS
 }
 
 
