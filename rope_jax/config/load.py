@@ -177,6 +177,9 @@ def parse_yaml(text: str, begin: str) -> Any:
         problem, mark = str(error.problem).rstrip("."), error.problem_mark
     except yaml.YAMLError as error:
         problem = str(error).strip().splitlines()[0]
+    # of PyYAML's constructors
+    except (AttributeError, ValueError, LookupError, OverflowError, RecursionError):
+        problem = "a value does not fit its tag, has thousands of digits, or is nested too deeply"
     line = f", line {mark.line + 1}" if mark else ""
     raise UserError(f"{begin} not valid YAML ({problem}{line})")
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from rope_jax.checkpoints.exporting import export_run
 from rope_jax.checkpoints.gguf.architectures import ARCHITECTURES as KNOWN
+from rope_jax.checkpoints.gguf.header import entry, read_header
+from rope_jax.checkpoints.gguf.header import write_gguf as write
 from rope_jax.checkpoints.gguf.tokenizer import tokenizer_json
 from rope_jax.checkpoints.open import is_checkpoint, open_checkpoint
 from rope_jax.checkpoints.reading import read_description
@@ -323,6 +326,22 @@ def test_a_truncated_file(tmp_path: Path, size: int, message: str) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", with_vocabulary(264))
     path.write_bytes(path.read_bytes()[:size])
     assert says(imported, path).startswith(f"{path}: {message}")
+
+
+def test_keys_and_tensors_that_occur_twice_or_start_between_blocks(tmp_path: Path) -> None:
+    tensor = np.zeros(4, np.float32)
+    kind = gguf.GGMLQuantizationType.F32
+    path, name = tmp_path / "tiny.gguf", entry("general.name", "x")
+    write(path, [name, name], {"a": ((4,), kind)}, [tensor])
+    assert says(read_header, path).endswith("(general.name occurs twice); download it again")
+    write(path, [name], {"a": ((4,), kind), "b": ((4,), kind)}, [tensor, tensor])
+    content = path.read_bytes()
+    of_b = b"\1\0\0\0\0\0\0\0b"
+    path.write_bytes(content.replace(of_b, of_b[:-1] + b"a"))
+    assert "damaged (a occurs twice, or starts off the alignment)" in says(read_header, path)
+    offset = content.index(struct.pack("<IQ", 0, 32))
+    path.write_bytes(content[:offset] + struct.pack("<IQ", 0, 16) + content[offset + 12 :])
+    assert "damaged (b occurs twice, or starts off the alignment)" in says(read_header, path)
 
 
 @pytest.mark.parametrize(

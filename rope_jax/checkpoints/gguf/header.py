@@ -181,6 +181,8 @@ def _parsed(
     stored, tensors = {}, {}
     for _ in range(keys):
         start, key = cursor.at, cursor.string()
+        if key in metadata:
+            raise ValueError(f"{key} occurs twice")
         metadata[key] = cursor.value(cursor.number(4))
         stored[key] = data[start : cursor.at].tobytes()
     entries = []
@@ -191,6 +193,8 @@ def _parsed(
     alignment = metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
     first = -(-cursor.at // alignment) * alignment
     for name, shape, number, at in entries:
+        if name in tensors or at % alignment:
+            raise ValueError(f"{name} occurs twice, or starts off the alignment")
         kind = _KINDS.get(number)
         if kind is None:
             raise UserError(f"{path}: {name} has type {number}, which the package gguf lacks")
