@@ -83,6 +83,8 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         raise UserError(f"{out}: exists; name a new {'file' if is_file else 'folder'}")
     if config.outtype is not None and not is_file:
         raise UserError(f"outtype: is of GGUF files; name one, such as {out}{GGUF}")
+    if config.adapter and is_file:
+        raise UserError(f"adapter: is a folder for PEFT; name one, not {out}")
     training = run.load_config()
     tokenizer = run.open_tokenizer(training)
     program = Program(resolve_run(training), tokenizer.vocab_size, Placement(mesh_for(training)))
