@@ -22,6 +22,14 @@ from rope_jax.fitting.parameters import Free, Parameters, parameters_of
 from rope_jax.fitting.run import checked_start
 from rope_jax.runs.directory import RunDirectory
 
+KINDS = {
+    "frequencies": {"frequencies"},
+    "score": {"attention_factor", "query_scale_s", "query_scale_p"},
+    "far_phase": {"far_phase"},
+    "far_amplitude": {"far_amplitude"},
+}
+"""Free parameters by kind; m and the query scale both multiply all logits of a query."""
+
 
 def fitted(run: RunDirectory, folder: Path) -> tuple[Parameters, Free]:
     """Return what a finished fit learned, and its numbers at the best step."""
@@ -46,8 +54,8 @@ def main() -> None:
     run = RunDirectory(arguments.run)
     folder = run.fits / arguments.fit
     parameters, best = fitted(run, folder)
-    for kind in parameters.config.learn:
-        of_kind = {name for name in best if name.removesuffix("_s").removesuffix("_p") == kind}
+    for kind, names in KINDS.items():
+        of_kind = names & best.keys()
         for part, kept in (("only", of_kind), ("without", best.keys() - of_kind)):
             free = {name: x if name in kept else jnp.zeros_like(x) for name, x in best.items()}
             file = folder / f"{part}-{kind}.json"
