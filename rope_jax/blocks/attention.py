@@ -246,7 +246,7 @@ def attend(
     k, v: None: those in the cache are all. cache: the keys and values before these S. Returned:
         that with these. norms: of rotated queries and keys.
     """
-    backend, mesh, rotations = spec.backend, spec.mesh, inputs.rotations
+    backend, mesh, rotations = spec.backend, spec.mesh, inputs.rotations_here()
     rotate_keys = functools.partial(_rotated, spec, span, inputs, norms=norms)
     rotate_queries = functools.partial(rotate_keys, is_query=True)
     if isinstance(backend, LinearAttention):

@@ -13,9 +13,8 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.blocks.base import BlockConfig, DecoderSpec, weights_in
 from rope_jax.blocks.cache import Cache
-from rope_jax.positions.bands import Rotation, rotations
+from rope_jax.positions.bands import Rotation, RotationsByLayer
 from rope_jax.positions.mask import BandMask
-from rope_jax.rope import Rotary
 
 
 @jax.tree_util.register_dataclass
@@ -25,10 +24,8 @@ class LayerInputs:
 
     Every array has a leading axis of size L, or of size 1 if all layers share it. `at` removes it.
 
-    positions:   of the tokens that are read now.
-    rotary:      the frequencies and the bands of a position map, for these tokens.
-    rotated:     how far queries and keys are rotated, one for each band; None: each layer makes its
-                 own from `rotary`, because for all layers at once they take too much memory.
+    rotations:   how far queries and keys are rotated, one for each band of a position map; or what
+                 each layer makes its own of.
     query_scale: multiplies the whole query, rotated or not; float32.
     encoding:    what the encoding needs inside attention; float32.
     segment_ids: which document a token belongs to, of all tokens in a cache if there is one; None
@@ -41,9 +38,7 @@ class LayerInputs:
     shared:      keys and values of the layer whose ones this layer reads; without a leading axis.
     """
 
-    positions: Int[Array, "*#layers #B S"]
-    rotary: Rotary
-    rotated: tuple[Rotation, ...] | None
+    rotations: tuple[Rotation, ...] | RotationsByLayer
     query_scale: Float[Array, "*#layers #B #S"]
     encoding: dict[str, Array]
     segment_ids: Int[Array, "*#layers B _"] | None
@@ -58,17 +53,17 @@ class LayerInputs:
         """Return the inputs of one layer, without the leading axis."""
         return jax.tree.map(lambda leaf: leaf[0] if leaf.shape[0] == 1 else leaf[layer], self)
 
-    @property
-    def rotations(self) -> tuple[Rotation, ...]:
-        """How far the queries and keys of one layer are rotated, without a leading axis."""
-        if self.rotated is not None:
-            return self.rotated
-        of_layer, positions = jax.tree.map(lambda x: x[None], (self.rotary, self.positions))
-        return jax.tree.map(lambda x: x[0], rotations(of_layer, positions[0]))
+    def rotations_here(self) -> tuple[Rotation, ...]:
+        """Return the rotations of one layer, whose inputs these are."""
+        given = self.rotations
+        return given.made() if isinstance(given, RotationsByLayer) else given
 
     @property
     def length(self) -> int:
-        return self.positions.shape[-1]
+        given = self.rotations
+        if isinstance(given, RotationsByLayer):
+            return given.positions.shape[-1]
+        return given[0].key_cos.shape[-3]
 
     def documents(self, length: int) -> Int[Array, "B S"] | None:
         """Return the segment ids of the tokens that are read now, `length` of each window."""

@@ -33,7 +33,13 @@ from rope_jax.model.layers import DecoderLayer, multiplied
 from rope_jax.model.loss import Scores, logits_of, token_nll, token_scores
 from rope_jax.model.remat import with_remat
 from rope_jax.model.spec import LayerKind, ModelSpec
-from rope_jax.positions.bands import band_masks, of_tokens, rotations
+from rope_jax.positions.bands import (
+    Rotation,
+    RotationsByLayer,
+    band_masks,
+    of_tokens,
+    rotations,
+)
 from rope_jax.rope import Rotary
 from rope_jax.rope.geometry import AnyArray
 from rope_jax.rope.layers import shortest_pattern
@@ -399,19 +405,18 @@ class LanguageModel:
             rotary = rotary._replace(frequencies=plain)
         pairs, heads = rotary.frequencies.inv_freq.shape[-1], self.spec.num_attention_heads
         masks = band_masks(rotary)
-        rotary = jax.tree.map(jnp.asarray, of_tokens(rotary, lambda x: own(x, x.ndim - 1)))
-        own_positions = jnp.asarray(own(positions, 1))
+        rotary = of_tokens(rotary, lambda x: own(x, x.ndim - 1))
         # In float32, because bfloat16 rounds position 257 to 256; once, if all layers rotate alike.
-        by_layer = jax.tree.leaves((rotary.frequencies, rotary.bands))
-        is_shared = all(leaf.shape[0] == 1 for leaf in by_layer)
-        rotated = rotations(rotary, own_positions) if is_shared else None
+        own_positions = jnp.asarray(own(positions, 1))
+        by_layer = jax.tree.map(jnp.asarray, RotationsByLayer(rotary, own_positions[None]))
+        rotated: tuple[Rotation, ...] | RotationsByLayer = by_layer
+        if all(x.shape[0] == 1 for x in jax.tree.leaves((rotary.frequencies, rotary.bands))):
+            rotated = rotations(rotary, own_positions)
         query_scale = jnp.asarray(rotary.query_scale)
         if (factors := self.spec.query_factors) != [1.0]:
             query_scale = query_scale * jnp.asarray(factors, query_scale.dtype)[:, None, None]
         return LayerInputs(
-            positions=own_positions[None],
-            rotary=rotary,
-            rotated=rotated,
+            rotations=rotated,
             query_scale=query_scale,
             encoding=self.encoding.layer_params(position, positions, pairs, heads),
             segment_ids=None if segment_ids is None else segment_ids[None],

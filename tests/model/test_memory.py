@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import jax
+import numpy as np
 import pytest
 
 from rope_jax.config.devices import MeshConfig
@@ -13,7 +14,8 @@ from rope_jax.config.resolve import resolve_model
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.window_memory import LARGEST_OVERESTIMATE, MemoryEstimate
 from rope_jax.errors import UserError
-from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.decoder import DecoderInputs, LanguageModel
+from rope_jax.rope import Frequencies, Rotary
 
 MIB, GIB = 2**20, 2**30
 IN_BFLOAT16 = {"dtype": "bfloat16", "param_dtype": "bfloat16"}
@@ -122,3 +124,19 @@ def test_only_the_window_may_be_overestimated():
 
 
 # What XLA allocates
+
+
+def test_layers_that_rotate_differently_make_their_rotations_one_after_the_other():
+    length, layers, pairs = 512, 8, 4
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    config = ModelConfig(**sizes, num_hidden_layers=layers, layers="scanned", attention="blockwise")
+    model = LanguageModel(resolve_model(config).spec(), 11)
+    theta = np.linspace(0.1, 1, layers * pairs).reshape(layers, 1, pairs)
+    frequencies = Frequencies.from_float64(theta)
+    tokens = np.zeros((1, length), np.int32)
+    inputs = DecoderInputs(
+        tokens, tokens, np.arange(length)[None], None, Rotary.unscaled_queries(frequencies)
+    )
+    traced = jax.make_jaxpr(model.nll)(model.abstract_params(), inputs)
+    sizes = [x.aval.size for equation in traced.eqns for x in equation.outvars]
+    assert max(sizes) < layers * length * pairs
