@@ -14,6 +14,7 @@ from results.ways import (
     Cost,
     Experiment,
     Way,
+    apart,
     longer,
 )
 from rope_jax.comparison.groups import without_seed
@@ -111,6 +112,12 @@ def longer_table(length: int, **files: str) -> str:
         for name, way in longer(SMOLLM2.folder.glob(pattern), window, length).items()
     ]
     return table(("", "", f"{window:,}", f"{length:,}", f"{window:,} to {length:,}"), rows)
+
+
+def apart_table() -> str:
+    """Return a table of what the fit of far keys loses without a kind of its numbers."""
+    rows = ((name, _with_interval(lost)) for name, lost in apart().items())
+    return table(("set back", "lost at 12,288"), rows)
 
 
 def _with_interval(above: Above) -> str:

@@ -7,6 +7,7 @@
 
 import argparse
 import csv
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -267,6 +268,40 @@ class Longer(NamedTuple):
     """What the text beyond the window adds to the way's own loss at the window."""
 
 
+def sums_in(path: Path) -> dict[tuple[str, int], Sums]:
+    """Return what a documents.csv has of each name and length, by document."""
+    return {
+        (str(name), int(n)): Sums(rows["nll"].to_numpy(), rows["weight"].to_numpy())
+        for (name, n), rows in pd.read_csv(path).groupby(["name", "length"])
+    }
+
+
+def apart() -> dict[str, Above]:
+    """Return what a fit of far keys loses at 12,288 tokens without one kind of its numbers."""
+    sums = {name: x for (name, _), x in sums_in(SMOLLM2.folder / "apart.csv").items()}
+    whole, start = sums.pop("fit-far12-s0"), sums.pop("leaky_rerope-logn")
+    lost = {KINDS[name.removeprefix("without-")]: x for name, x in sums.items()}
+    return {
+        name: Above(*paired_difference(x, whole, resamples=2000, seed=0))
+        for name, x in ({"all of them": start} | lost).items()
+    }
+
+
+def draw_apart() -> Figure:
+    """Draw what the fit loses without each kind of its numbers."""
+    lost = dict(sorted(apart().items(), key=lambda item: item[1].value))
+    figure = Figure(figsize=(WIDTHS["column"], 1.7), layout="constrained")
+    axis = figure.subplots()
+    values = [x.value for x in lost.values()]
+    ends = [[x.value - x.low for x in lost.values()], [x.high - x.value for x in lost.values()]]
+    axis.errorbar(values, range(len(lost)), xerr=ends, fmt="o", capsize=2, color="0.25")
+    axis.axvline(0, **ZERO_LINE)
+    axis.set_yticks(range(len(lost)), list(lost))
+    axis.set_xlabel("nats per token lost at 12,288 tokens without")
+    axis.grid(True, axis="x")
+    return figure
+
+
 def longer(
     files: Iterable[Path], window: int, length: int, names: Mapping[str, str] = SMOLLM2_CURVES
 ) -> dict[str, Longer]:
@@ -276,10 +311,7 @@ def longer(
     """
     found = {}
     for path in files:
-        sums = {
-            (str(name), int(n)): Sums(rows["nll"].to_numpy(), rows["weight"].to_numpy())
-            for (name, n), rows in pd.read_csv(path).groupby(["name", "length"])
-        }
+        sums = sums_in(path)
         truncated = sums["trained", window]
         for name in {name for name, n in sums if n == length and (name, window) in sums}:
             at_window, beyond = sums[name, window], sums[name, length]
@@ -297,10 +329,13 @@ EXPERIMENTS = (COPYING, REFERENCE)
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args()
-    for experiment, drawing in ((SMOLLM2, draw_smollm2), *((each, draw) for each in EXPERIMENTS)):
+    drawings = {each.figure: functools.partial(draw, each) for each in EXPERIMENTS}
+    drawings |= {SMOLLM2.figure: functools.partial(draw_smollm2, SMOLLM2)}
+    drawings |= {SMOLLM2.figure.with_name("apart.png"): draw_apart}
+    for path, drawing in drawings.items():
         with figure_style():
-            figure = drawing(experiment)
-        with replacing(experiment.figure) as temporary:
+            figure = drawing()
+        with replacing(path) as temporary:
             write_figure(figure, temporary)
 
 

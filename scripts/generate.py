@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from results.tables import (
+    apart_table,
     hybrid_table,
     longer_table,
     position_table,
@@ -397,6 +398,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "scaling results": lambda: above_truncation_table("scalings", "name"),
     "scalings": scalings_table,
     "smollm2": lambda: ways_table(SMOLLM2, smollm2_published()),
+    "smollm2 apart": apart_table,
+    "smollm2 at 1.5 windows": lambda: longer_table(
+        12288, novels="texts/novels.csv", manuals="texts/manuals.csv", programs="texts/programs.csv"
+    ),
     "smollm2 at twice its window": lambda: longer_table(16384, novels="twice/*.csv"),
     "smollm2 by position": position_table,
     "smollm2 in short": smollm2_in_short,
