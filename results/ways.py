@@ -26,6 +26,7 @@ from rope_jax.plots.style import (
     MARKERS,
     NOTE,
     SMALL_SIZE,
+    TEXT_SIZE,
     WIDTHS,
     ZERO_LINE,
     LineStyle,
@@ -280,7 +281,11 @@ def apart() -> dict[str, Above]:
     """Return what a fit of far keys loses at 12,288 tokens without one kind of its numbers."""
     sums = {name: x for (name, _), x in sums_in(SMOLLM2.folder / "apart.csv").items()}
     whole, start = sums.pop("fit-far12-s0"), sums.pop("leaky_rerope-logn")
-    lost = {KINDS[name.removeprefix("without-")]: x for name, x in sums.items()}
+    lost = {
+        ("all but " if part == "only" else "") + KINDS[kind]: sums[name]
+        for name in sums
+        for part, _, kind in [name.partition("-")]
+    }
     return {
         name: Above(*paired_difference(x, whole, resamples=2000, seed=0))
         for name, x in ({"all of them": start} | lost).items()
@@ -297,7 +302,7 @@ def draw_apart() -> Figure:
     axis.errorbar(values, range(len(lost)), xerr=ends, fmt="o", capsize=2, color="0.25")
     axis.axvline(0, **ZERO_LINE)
     axis.set_yticks(range(len(lost)), list(lost))
-    axis.set_xlabel("nats per token lost at 12,288 tokens without")
+    figure.supxlabel("nats per token lost without them", fontsize=TEXT_SIZE)
     axis.grid(True, axis="x")
     return figure
 

@@ -399,7 +399,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "scalings": scalings_table,
     "smollm2": lambda: ways_table(SMOLLM2, smollm2_published()),
     "smollm2 apart": apart_table,
-    "smollm2 at 1.5 windows": lambda: longer_table(
+    "smollm2 on other texts": lambda: longer_table(
         12288, novels="texts/novels.csv", manuals="texts/manuals.csv", programs="texts/programs.csv"
     ),
     "smollm2 at twice its window": lambda: longer_table(16384, novels="twice/*.csv"),
