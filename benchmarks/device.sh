@@ -18,7 +18,7 @@
 #   LIMIT         seconds for everything (default: 720)
 #
 # On an H200, the first four parts took 345 s. The parts of SmolLM2 together need more than one call; those of
-# fits and `lora` were run on a CPU with toy sizes alone. A fit takes two to four minutes, so call them until all is done.
+# fits and `lora` have not been run as a whole. A fit takes two to four minutes on an H100, so call them until all is done.
 #
 #   TEXTS         a folder with python/*.txt and prose/*.txt for fits-texts, as results/README.md lists them (default: BOOKS)
 set -euo pipefail
