@@ -181,15 +181,15 @@ def _backward(
     (queries, keys, v, *_), bias, seen, out, lse = saved
     chunks = -(-_WANTED_TASKS // max(1, v.shape[0] * v.shape[2]))
     chunks = max(1, min(chunks, -(-v.shape[1] // _LEAST_KEYS)))
-    attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
+    attributes = {"scale": _scale(queries[0]), "rounded": low_precision, "chunks": np.int64(chunks)}
     added = jnp.zeros((0, 0, 0), jnp.float32) if bias is None else bias
     of_bias = (chunks, v.shape[0], *bias.shape[1:]) if bias is not None else (0, 0, 0, 0)
     dqs, dks, dvs, dbiases = [], [], [], []
     for q, k, interval in zip(queries, keys, seen, strict=True):
-        results = floats(chunks, *q.shape), floats(*k.shape), floats(*v.shape), floats(*of_bias)
+        results = floats(*q.shape), floats(*k.shape), floats(*v.shape), floats(*of_bias)
         given = q, k, v, *interval, added, out, lse, dout
         dq, dk, dv, dbias = call_kernel("attention_backward", results, *given, **attributes)
-        dqs.append(dq[0] if chunks == 1 else dq.sum(0))
+        dqs.append(dq)
         dks.append(dk)
         dvs.append(dv)
         dbiases.append(dbias)

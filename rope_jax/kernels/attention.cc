@@ -5,6 +5,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <sched.h>
 
 #include "kernels.h"
 #include "matrix.h"
@@ -245,7 +246,7 @@ extern "C" long NAME(backward_scratch)(const Attention *a) {
 }
 
 // One chunk of the keys of one key-value head, with all queries that see them: dk and dv, and the
-// chunk's part of dq. With P = 2^(logits - lse): dV = Pᵀ·dO, dP = dO·Vᵀ, dS = P∘(dP - delta)/√H,
+// chunk's part of dq, which is added to that of the chunks before. With P = 2^(logits - lse): dV = Pᵀ·dO, dP = dO·Vᵀ, dS = P∘(dP - delta)/√H,
 // dQ = dS·K, dK = dSᵀ·Q, where delta = dO·O for each query.
 extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
   const long each = a->batch * a->kv_heads, number = task / each;
@@ -341,9 +342,14 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
                      dq + i * h_row, h_row);
       }
     }
-    float *out = a->dq + number * a->batch * queries * q_stride + row * a->width;
+    // The sum must not depend on the threads. The chunk before began earlier, so it will be added.
+    long *added = a->added + b * a->heads + n;
+    while (__atomic_load_n(added, __ATOMIC_ACQUIRE) != number) sched_yield();
+    float *out = a->dq + row * a->width;
     for (long t = 0; t < queries; t++)
-      memcpy(out + t * q_stride, dq + t * h_row, a->width * sizeof(float));
+      for (long h = 0; h < a->width; h++)
+        out[t * q_stride + h] = dq[t * h_row + h] + (number ? out[t * q_stride + h] : 0);
+    __atomic_store_n(added, number + 1, __ATOMIC_RELEASE);
   }
   for (long s = chunk.begin; s < chunk.end; s++) {
     const long row = key_row + s * a->kv_heads, own = s - chunk.begin;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cctype>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -218,10 +219,11 @@ static ffi::Error run_forward(ffi::ThreadPool pool, Floats q, Floats k, Floats v
 static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
                               Integers last, Floats bias, Floats out, Floats lse, Floats dout,
                               Result dq, Result dk, Result dv, Result dbias, float scale,
-                              bool rounded) {
+                              bool rounded, std::int64_t chunks) {
   Attention a = inputs(q, k, v, first, last, bias, scale);
   if (!are_biases(bias, a)) return not_biases();
-  a.chunks = dq->dimensions()[0];
+  std::vector<long> added(a.batch * a.heads);
+  a.chunks = chunks, a.added = added.data();
   a.out = out.typed_data(), a.lse = lse.typed_data(), a.dout = dout.typed_data();
   a.dq = dq->typed_data(), a.dk = dk->typed_data(), a.dv = dv->typed_data(), a.dbias = dbias->typed_data();
   return run(pool, products(rounded).backward, a, a.batch * a.kv_heads * a.chunks);
@@ -381,12 +383,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, run_backward,
                                   .Arg<Floats>()  // out
                                   .Arg<Floats>()  // lse
                                   .Arg<Floats>()  // dout
-                                  .Ret<Floats>()  // dq, by chunk
+                                  .Ret<Floats>()  // dq
                                   .Ret<Floats>()  // dk
                                   .Ret<Floats>()  // dv
                                   .Ret<Floats>()  // dbias, by chunk
                                   .Attr<float>("scale")
-                                  .Attr<bool>("rounded"));
+                                  .Attr<bool>("rounded")
+                                  .Attr<std::int64_t>("chunks"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(projection, run_projection,
                               ffi::Ffi::Bind()

@@ -3,14 +3,14 @@
 
 #pragma once
 
-// q, out, dout [batch, queries, heads, ·], k, v [batch, keys, kv_heads, ·], where · is `width`, or
-// `value_width` for v, out and dout. first, last [batch, queries]: the keys that a query sees, both
-// ends included; where first > last it sees none, which only the forward pass can do.
+// q, dq, out, dout [batch, queries, heads, ·], k, dk, v, dv [batch, keys, kv_heads, ·], where · is
+// `width`, or `value_width` for v, dv, out and dout. first, last [batch, queries]: the keys that a query
+// sees, both ends included; where first > last it sees none, which only the forward pass can do.
 // lse [batch, heads, queries]: log2 of the sum of 2^logit.
 // bias [biases, heads, keys + AHEAD], where biases is `batch` or 1, or 0 without a bias: what is added
 // to the logits by distance, in units of ln 2. That of key j and the query that is key i is at
 // keys - 1 - i + j. dbias [chunks, batch, heads, keys + AHEAD]: derivatives by such logits.
-// dq [chunks, batch, queries, heads, width]: each chunk of keys adds its own part.
+// added [batch, heads]: how many chunks of keys have added their parts to dq, one after the other.
 typedef struct {
   long batch, queries, keys, heads, kv_heads, width, value_width, chunks, biases;
   float scale;
@@ -19,6 +19,7 @@ typedef struct {
   float *out, *lse;
   const float *dout;
   float *dq, *dk, *dv, *dbias;
+  long *added;
 } Attention;
 
 // How many keys after a query may be in a tile with one that it sees.
