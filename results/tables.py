@@ -100,12 +100,11 @@ def _cost(cost: Cost | None) -> tuple[str, str, str]:
     return f"{cost.numbers:,}", f"{cost.tokens:,}", f"{cost.seconds:,.0f}"
 
 
-def longer_table(length: int, **files: str) -> str:
-    """Return a table of SmolLM2 at its window and beyond, and of what the far text is worth.
+def longer_table(length: int, window: int = SMOLLM2.window, **files: str) -> str:
+    """Return a table of a published model at its window and beyond, and what the far text is worth.
 
     files: patterns in results/smollm2/, by what the first column says of them.
     """
-    window = SMOLLM2.window
     rows = [
         (kind, SMOLLM2_CURVES[name], *map(_with_interval, (*way.above.values(), way.farther)))
         for kind, pattern in files.items()

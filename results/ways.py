@@ -248,6 +248,11 @@ SMOLLM2_CURVES = {way.curve: way.name for way in SMOLLM2.ways if way.kind == ZER
     )
     for seed in (0, 1)
 }
+SMOLLM2_CURVES |= {
+    "fit-score12-s0": "m and query scale fitted from leaky ReRoPE, logn, seed 0",
+    "lora12": "LoRA at 12,288 tokens, YaRN by 1.5, seed 0",
+    "lora8": "LoRA at 8,192 tokens, seed 0",
+}
 KINDS = {
     "frequencies": "frequencies",
     "score": "m and query scale",

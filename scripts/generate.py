@@ -399,6 +399,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "scalings": scalings_table,
     "smollm2": lambda: ways_table(SMOLLM2, smollm2_published()),
     "smollm2 apart": apart_table,
+    "gemma": lambda: longer_table(65536, 32768, novels="gemma.csv"),
     "smollm2 on other texts": lambda: longer_table(
         12288, novels="texts/novels.csv", manuals="texts/manuals.csv", programs="texts/programs.csv"
     ),
