@@ -9,9 +9,9 @@ width 576 SmolLM2's 9 heads, 3 for keys and values), in float32. SmolLM2-135M it
 
     … --widths 576 --lengths 2048 --tokens 2048 --layers 30 --vocabulary 49152
 
-With --dtype bfloat16, ours has `model.product_dtype: bfloat16`, and PyTorch runs under autocast. With
---compile, PyTorch's model is given to torch.compile. With --dtype bfloat16 --peer float32, the
-other side is not PyTorch, but this code's own float32 step.
+With --dtype bfloat16, ours has `model.product_dtype: bfloat16`, and PyTorch runs under autocast.
+With --compile, PyTorch's model is given to torch.compile. With --dtype bfloat16 --peer float32,
+the other side is not PyTorch, but this code's own float32 step.
 Neither reads from disk. Ours is `make_train_step` as train.py calls it, which also masks document
 borders and sums the loss by position. PyTorch's windows are whole documents, so its causal kernel
 needs no mask. Each side runs in its own process with all cores. They take turns, a few steps at a
@@ -88,7 +88,10 @@ def ours(shape: Shape) -> Side:
             "stages": [{"steps": 10**6, "seq_len": seq_len, "batch_size": batch_size}],
         }
     )
-    model, adamw = LanguageModel(resolve_model(config.model).spec(), shape.vocabulary), optimizer(config)
+    model, adamw = (
+        LanguageModel(resolve_model(config.model).spec(), shape.vocabulary),
+        optimizer(config),
+    )
     rotary = Rotary.shared(config.stage_scaling(0).frequencies(config.geometry))
     params = model.init(0)
     state = TrainState(params, jax.jit(adamw.init)(params))

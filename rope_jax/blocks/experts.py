@@ -22,7 +22,7 @@ from rope_jax.blocks.base import (
     parameter,
 )
 from rope_jax.blocks.mlp import ACTIVATIONS, MLP
-from rope_jax.kernels.grouped import Product, apply_per_group, gather_rows
+from rope_jax.kernels.grouped import gather_rows, project_by_group
 from rope_jax.kernels.projections import projected
 
 _ALPHA = 1.702  # of gpt-oss's activation
@@ -236,21 +236,20 @@ class StackedMLPs(nnx.Module):
         self, rows: Float[Array, "rows D"], uses: Int[Array, " E"]
     ) -> Float[Array, "rows D"]:
         """Compute each row by its expert: the first uses[0] rows by the first one, and so on."""
-        weights = {}
-        for name in ("gate_proj", "up_proj", "down_proj"):
-            if (linear := getattr(self, name, None)) is not None:
-                weights[name] = {"kernel": linear.factor}
-                if linear.bias is not None:
-                    weights[name]["bias"] = linear.bias[...].astype(rows.dtype)
-        return apply_per_group(self._one, self.spec.low_precision, weights, rows, uses)
+        by_row = None
+        if self.up_proj.bias is not None:
+            by_row = jnp.repeat(jnp.arange(uses.size), uses, total_repeat_length=rows.shape[0])
 
-    def _one(self, product: Product, x: Float[Array, "rows D"]) -> Float[Array, "rows D"]:
-        up = product(x, "up_proj")
+        def product(linear: Linear, x: Float[Array, "rows _"]) -> Float[Array, "rows _"]:
+            y = project_by_group(x, linear.factor, uses, self.spec.low_precision)
+            return y if linear.bias is None else y + linear.bias[...].astype(x.dtype)[by_row]
+
+        up = product(self.up_proj, rows)
         if self.spec.gated_mlp:
-            up = self._gated(product(x, "gate_proj"), up)
+            up = self._gated(product(self.gate_proj, rows), up)
         else:
             up = ACTIVATIONS[self.spec.activation](up)
-        return product(up, "down_proj")
+        return product(self.down_proj, up)
 
     def _gated(self, gate: Float[Array, "rows F"], up: Float[Array, "rows F"]) -> Array:
         if self.limit is None:

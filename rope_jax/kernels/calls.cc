@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -270,6 +271,31 @@ static ffi::Error not_factors() {
       "factors are neither float32 nor, for rounded products, bfloat16 in rows of even length");
 }
 
+// The tokens of each group, which are consecutive, in blocks of at most `most`; a group without tokens
+// has an empty one. Without sizes, all tokens are one group.
+static std::vector<Rows> rows_of(std::optional<Integers> sizes, long tokens, long most) {
+  const long groups = sizes ? sizes->dimensions()[0] : 1;
+  std::vector<Rows> rows;
+  for (long group = 0, first = 0; group < groups; group++) {
+    const long last = sizes ? std::min<long>(tokens, first + sizes->typed_data()[group]) : tokens;
+    do {
+      rows.push_back({first, std::min(last, first + most), group});
+      first = rows.back().last;
+    } while (first < last);
+  }
+  return rows;
+}
+
+static ffi::Error run_blocks(ffi::ThreadPool pool, Projection &p, std::optional<Integers> sizes,
+                            bool rounded) {
+  long inputs = 0;
+  for (long i = 0; i < p.parts; i++) inputs += p.part[i].inputs;
+  cut(p, p.outputs, inputs, pool.num_threads());
+  const std::vector<Rows> blocks = rows_of(sizes, p.tokens, p.rows);
+  p.blocks = blocks.data();
+  return run(pool, products(rounded).projection, p, blocks.size() * parts(p.outputs, p.cols));
+}
+
 // factors: x and w of the first part, then of the second, and so on.
 static ffi::Error run_projection(ffi::ThreadPool pool, ffi::RemainingArgs factors, Result y,
                                  bool transposed, bool rounded) {
@@ -277,15 +303,23 @@ static ffi::Error run_projection(ffi::ThreadPool pool, ffi::RemainingArgs factor
   p.tokens = y->dimensions()[0], p.outputs = y->dimensions()[1];
   p.parts = factors.size() / 2, p.transposed = transposed, p.y = y->typed_data();
   if (p.parts > MOST_PARTS) return ffi::Error::InvalidArgument("too many products in a sum");
-  long inputs = 0;
   for (long i = 0; i < p.parts; i++) {
     const auto x = factors.get<ffi::AnyBuffer>(2 * i);
     const auto w = factors.get<Floats>(2 * i + 1);
     if (!x.has_value() || !w.has_value() || !are_factors(*x, rounded)) return not_factors();
     p.part[i] = {x->dimensions()[1], numbers_of(*x), w->typed_data()};
-    inputs += p.part[i].inputs;
   }
-  return run(pool, products(rounded).projection, p, cut(p, p.outputs, inputs, pool.num_threads()));
+  return run_blocks(pool, p, std::nullopt, rounded);
+}
+
+// Each token is multiplied with the weights of its group: the first sizes[0] with the first, and so on.
+static ffi::Error run_grouped_projection(ffi::ThreadPool pool, Floats x, Floats w, Integers sizes,
+                                         Result y, bool transposed, bool rounded) {
+  Projection p{};
+  p.tokens = y->dimensions()[0], p.outputs = y->dimensions()[1];
+  p.parts = 1, p.transposed = transposed, p.y = y->typed_data();
+  p.part[0] = {x.dimensions()[1], {x.typed_data(), false}, w.typed_data()};
+  return run_blocks(pool, p, sizes, rounded);
 }
 
 // gate and up have no rows if they are not to be kept.
@@ -321,21 +355,36 @@ static ffi::Error run_gated_backward(ffi::ThreadPool pool, Floats dy, Floats w_d
 // and what it reads at a time should fit into the second cache.
 enum { SMALLEST_BLOCK = 32, LARGEST_BLOCK = 352 };
 
-static ffi::Error run_weight_gradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
-                                      Result dw, bool rounded) {
-  if (!are_factors(x, rounded) || !are_factors(dy, rounded)) return not_factors();
-  WeightGradient p{};
-  p.tokens = x.dimensions()[0], p.inputs = x.dimensions()[1], p.outputs = dy.dimensions()[1];
-  p.x = numbers_of(x), p.dy = numbers_of(dy), p.dw = dw->typed_data();
+static ffi::Error run_gradient_blocks(ffi::ThreadPool pool, WeightGradient &p, long tokens,
+                                      std::optional<Integers> sizes, bool rounded) {
+  const std::vector<Rows> groups = rows_of(sizes, tokens, std::max(1L, tokens));
+  p.groups = groups.data();
   p.rows = std::max(1L, p.inputs), p.cols = std::max(1L, p.outputs);
   // A block for each thread, at least. The sums do not depend on how many blocks there are.
   for (;;) {
-    const long blocks = parts(p.inputs, p.rows) * parts(p.outputs, p.cols);
+    const long blocks = groups.size() * parts(p.inputs, p.rows) * parts(p.outputs, p.cols);
     long &longer = p.rows > p.cols ? p.rows : p.cols;
     if (longer <= SMALLEST_BLOCK || (longer <= LARGEST_BLOCK && blocks >= pool.num_threads()))
       return run(pool, products(rounded).weight_gradient, p, blocks);
     longer = (longer + 1) / 2;
   }
+}
+
+static ffi::Error run_weight_gradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
+                                      Result dw, bool rounded) {
+  if (!are_factors(x, rounded) || !are_factors(dy, rounded)) return not_factors();
+  WeightGradient p{};
+  p.inputs = x.dimensions()[1], p.outputs = dy.dimensions()[1];
+  p.x = numbers_of(x), p.dy = numbers_of(dy), p.dw = dw->typed_data();
+  return run_gradient_blocks(pool, p, x.dimensions()[0], std::nullopt, rounded);
+}
+
+static ffi::Error run_grouped_weight_gradient(ffi::ThreadPool pool, Floats x, Floats dy,
+                                              Integers sizes, Result dw, bool rounded) {
+  WeightGradient p{};
+  p.inputs = x.dimensions()[1], p.outputs = dy.dimensions()[1];
+  p.x = {x.typed_data(), false}, p.dy = {dy.typed_data(), false}, p.dw = dw->typed_data();
+  return run_gradient_blocks(pool, p, x.dimensions()[0], sizes, rounded);
 }
 
 static Norm norm(Floats x, Floats scale, float epsilon) {
@@ -399,6 +448,16 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(projection, run_projection,
                                   .Attr<bool>("transposed")
                                   .Attr<bool>("rounded"));
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(grouped_projection, run_grouped_projection,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<Floats>()    // x
+                                  .Arg<Floats>()    // w
+                                  .Arg<Integers>()  // sizes
+                                  .Ret<Floats>()    // x·w of each token's group, or x·wᵀ
+                                  .Attr<bool>("transposed")
+                                  .Attr<bool>("rounded"));
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(gated_forward, run_gated_forward,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
@@ -428,6 +487,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient, run_weight_gradient,
                                   .Arg<ffi::AnyBuffer>()  // x
                                   .Arg<ffi::AnyBuffer>()  // dy
                                   .Ret<Floats>()          // xᵀ·dy
+                                  .Attr<bool>("rounded"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(grouped_weight_gradient, run_grouped_weight_gradient,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<Floats>()    // x
+                                  .Arg<Floats>()    // dy
+                                  .Arg<Integers>()  // sizes
+                                  .Ret<Floats>()    // xᵀ·dy of each group's tokens
                                   .Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(norm_forward, run_norm_forward,

@@ -1,151 +1,97 @@
-"""A function of rows, each of which belongs to a group with weights of its own.
+"""Products of rows, each of which belongs to a group with weights of its own.
 
-Accelerators multiply with `jax.lax.ragged_dot`. On a CPU, XLA expands that into a product of every
-row with every group's matrix; here, blocks of rows are multiplied by the matrix of one group.
+Accelerators multiply with `jax.lax.ragged_dot`, which XLA expands on a CPU into a product of every
+row with every group's matrix. There, our kernels multiply the rows of each group with its own.
 
 Shapes: R rows, ordered by group; G groups; D inputs, F outputs; T tokens, C of the rows for each.
 """
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rope_jax.kernels.projections import project
-
-_BLOCK = 128
-"""The most rows of a block: fewer waste time on calls, more on rows of other groups."""
-
-Weights = dict[str, dict[str, Array]]
-"""By name, a kernel [G, D, F], and possibly a bias [G, F]."""
-Product = Callable[[Array, str], Array]
-"""(rows [R, D], name of weights) -> rows·kernel + bias of each row's group [R, F]."""
-Function = Callable[[Product, Array], Array]
-_Saved = tuple[Weights, Array, Array]
+from rope_jax.kernels.loading import call_kernel, floats, with_kernel
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def apply_per_group(
-    function: Function,
-    low_precision: bool,
-    weights: Weights,
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def project_by_group(
     x: Float[Array, "R D"],
+    kernel: Float[Array, "G D F"],
     sizes: Int[Array, " G"],
-) -> Float[Array, "R D"]:
-    """Return function(product, x), with the weights of each row's group.
+    low_precision: bool = False,
+) -> Float[Array, "R F"]:
+    """Return x·kernel[g] for the rows of each group g.
 
-    function: of each row by itself. sizes: how many rows each group has; their sum is R.
-    low_precision: see `project`.
-
-    The backward pass computes the function again, of one block at a time on a CPU.
+    sizes: how many rows each group has; their sum is R. low_precision: see `project`.
     """
-    of_blocks = functools.partial(_in_blocks, function, low_precision)
-    of_all = functools.partial(_all_at_once, function, low_precision)
-    return jax.lax.platform_dependent(weights, x, sizes, cpu=of_blocks, default=of_all)
+    return _products(x, kernel, sizes, low_precision).astype(x.dtype)
+
+
+_Saved = tuple[Array, Array, Array]
 
 
 def _forward(
-    function: Function, low_precision: bool, weights: Weights, x: Array, sizes: Array
-) -> tuple[Array, _Saved]:
-    return apply_per_group(function, low_precision, weights, x, sizes), (weights, x, sizes)
+    x: Array, kernel: Array, sizes: Array, low_precision: bool
+) -> tuple[Float[Array, "R F"], _Saved]:
+    return project_by_group(x, kernel, sizes, low_precision), (x, kernel, sizes)
 
 
 def _backward(
-    function: Function, low_precision: bool, saved: _Saved, dy: Float[Array, "R D"]
-) -> tuple[Weights, Float[Array, "R D"], None]:
-    def of_all(weights: Weights, x: Array, sizes: Array, dy: Array) -> tuple[Weights, Array]:
-        run = functools.partial(_all_at_once, function, low_precision, sizes=sizes)
-        d_weights, dx = jax.vjp(run, weights, x)[1](dy)
-        return d_weights, dx
-
-    of_blocks = functools.partial(_gradient_in_blocks, function, low_precision)
-    return *jax.lax.platform_dependent(*saved, dy, cpu=of_blocks, default=of_all), None
+    low_precision: bool, saved: _Saved, dy: Float[Array, "R F"]
+) -> tuple[Float[Array, "R D"], Float[Array, "G D F"], None]:
+    x, kernel, sizes = saved
+    dx = _products(dy, kernel, sizes, low_precision, transposed=True)
+    dkernel = _weight_gradient(x, dy, sizes, low_precision)
+    return dx.astype(x.dtype), dkernel.astype(kernel.dtype), None
 
 
-apply_per_group.defvjp(_forward, _backward)
+project_by_group.defvjp(_forward, _backward)
+
+_OVER_ROWS = jax.lax.RaggedDotDimensionNumbers(
+    dot_dimension_numbers=(((0,), (0,)), ((), ())),
+    lhs_ragged_dimensions=[0],
+    rhs_group_dimensions=[],
+)
 
 
-def _all_at_once(
-    function: Function, low_precision: bool, weights: Weights, x: Array, sizes: Array
-) -> Array:
-    groups = jnp.repeat(jnp.arange(sizes.size), sizes, total_repeat_length=x.shape[0])
+def _products(
+    x: Array, kernel: Array, sizes: Array, low_precision: bool, *, transposed: bool = False
+) -> Float[Array, "R _"]:
+    def by_kernel(x: Array, kernel: Array, sizes: Array) -> Array:
+        result = floats(x.shape[0], kernel.shape[1 if transposed else 2])
+        attributes = {"transposed": transposed, "rounded": low_precision}
+        factors = x.astype(jnp.float32), kernel.astype(jnp.float32)
+        return call_kernel("grouped_projection", result, *factors, sizes, **attributes)
 
-    def product(x: Array, name: str) -> Array:
-        weight, dtype = weights[name], jnp.bfloat16 if low_precision else x.dtype
-        factors = x.astype(dtype), weight["kernel"].astype(dtype)
-        y = jax.lax.ragged_dot(*factors, sizes, preferred_element_type=jnp.float32).astype(x.dtype)
-        return y + weight["bias"][groups] if "bias" in weight else y
+    def plain(x: Array, kernel: Array, sizes: Array) -> Array:
+        factors = _factors(low_precision, x, kernel.swapaxes(1, 2) if transposed else kernel)
+        return jax.lax.ragged_dot(*factors, sizes, preferred_element_type=jnp.float32)
 
-    return function(product, x)
-
-
-def _of_one(
-    function: Function, low_precision: bool, weights: Weights, x: Float[Array, "block D"]
-) -> Float[Array, "block D"]:
-    """Return the function of rows of one group, whose weights have no axis of groups."""
-
-    def product(x: Array, name: str) -> Array:
-        y = project(x, weights[name]["kernel"], low_precision)
-        return y + weights[name]["bias"][None] if "bias" in weights[name] else y
-
-    return function(product, x)
+    return with_kernel(by_kernel, plain, x, kernel, sizes)
 
 
-def _in_blocks(
-    function: Function, low_precision: bool, weights: Weights, x: Array, sizes: Array
-) -> Array:
-    size, ends = _block(x, sizes), jnp.cumsum(sizes)
-    padded = jnp.pad(x, ((0, size), (0, 0)))
+def _weight_gradient(
+    x: Float[Array, "R D"], dy: Float[Array, "R F"], sizes: Array, low_precision: bool
+) -> Float[Array, "G D F"]:
+    def by_kernel(x: Array, dy: Array, sizes: Array) -> Array:
+        result, name = floats(sizes.size, x.shape[1], dy.shape[1]), "grouped_weight_gradient"
+        factors = x.astype(jnp.float32), dy.astype(jnp.float32)
+        return call_kernel(name, result, *factors, sizes, rounded=low_precision)
 
-    def of_group(y: Array, group: tuple[Weights, Array, Array]) -> tuple[Array, None]:
-        group_weights, first, last = group
+    def plain(x: Array, dy: Array, sizes: Array) -> Array:
+        factors = _factors(low_precision, x, dy)
+        return jax.lax.ragged_dot_general(
+            *factors, sizes, _OVER_ROWS, preferred_element_type=jnp.float32
+        )
 
-        def step(block: Array, y: Array) -> Array:
-            at = first + block * size
-            rows = jax.lax.dynamic_slice_in_dim(padded, at, size)
-            # What it writes past the group's last row, the next groups replace.
-            new = _of_one(function, low_precision, group_weights, rows)
-            return jax.lax.dynamic_update_slice_in_dim(y, new, at, 0)
-
-        return jax.lax.fori_loop(0, -((first - last) // size), step, y), None
-
-    y, _ = jax.lax.scan(of_group, jnp.zeros_like(padded), (weights, ends - sizes, ends))
-    return y[: x.shape[0]]
+    return with_kernel(by_kernel, plain, x, dy, sizes)
 
 
-def _gradient_in_blocks(
-    function: Function, low_precision: bool, weights: Weights, x: Array, sizes: Array, dy: Array
-) -> tuple[Weights, Array]:
-    size, ends = _block(x, sizes), jnp.cumsum(sizes)
-    padded, d_padded = (jnp.pad(rows, ((0, size), (0, 0))) for rows in (x, dy))
-    run = functools.partial(_of_one, function, low_precision)
-
-    def of_group(dx: Array, group: tuple[Weights, Array, Array]) -> tuple[Array, Weights]:
-        group_weights, first, last = group
-
-        def step(block: Array, sums: tuple[Array, Weights]) -> tuple[Array, Weights]:
-            dx, d_group = sums
-            at = first + block * size
-            rows, d_rows = (jax.lax.dynamic_slice_in_dim(y, at, size) for y in (padded, d_padded))
-            is_of_group = (at + jnp.arange(size) < last)[:, None]
-            more, new = jax.vjp(run, group_weights, rows)[1](jnp.where(is_of_group, d_rows, 0))
-            d_group = jax.tree.map(lambda a, b: a + b.astype(jnp.float32), d_group, more)
-            return jax.lax.dynamic_update_slice_in_dim(dx, new, at, 0), d_group
-
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), group_weights)
-        dx, d_group = jax.lax.fori_loop(0, -((first - last) // size), step, (dx, zeros))
-        return dx, jax.tree.map(lambda d, leaf: d.astype(leaf.dtype), d_group, group_weights)
-
-    groups = weights, ends - sizes, ends
-    dx, d_weights = jax.lax.scan(of_group, jnp.zeros_like(padded), groups)
-    return d_weights, dx[: x.shape[0]]
-
-
-def _block(x: Array, sizes: Array) -> int:
-    """Return how many rows a block has: at most about those of a group."""
-    return min(_BLOCK, max(8, 1 << (x.shape[0] // sizes.size).bit_length()))
+def _factors(low_precision: bool, a: Array, b: Array) -> tuple[Array, Array]:
+    dtype = jnp.bfloat16 if low_precision else a.dtype
+    return a.astype(dtype), b.astype(dtype)
 
 
 @jax.custom_vjp

@@ -35,7 +35,12 @@ typedef struct {
   int are_bfloat16;
 } Numbers;
 
-// x [tokens, inputs], w [inputs, outputs], or if it is transposed [outputs, inputs].
+// Tokens from `first` up to `last`, which are multiplied with the weights of one group.
+typedef struct {
+  long first, last, group;
+} Rows;
+
+// x [tokens, inputs], w [groups, inputs, outputs], or if it is transposed [groups, outputs, inputs].
 typedef struct {
   long inputs;
   Numbers x;
@@ -44,9 +49,10 @@ typedef struct {
 
 enum { MOST_PARTS = 2 };
 
-// y [tokens, outputs], the sum of its parts' products, computed in blocks of [rows, cols].
+// y [tokens, outputs], the sum of its parts' products, computed in blocks of some rows and `cols`.
 typedef struct {
   long tokens, outputs, rows, cols, parts;
+  const Rows *blocks;
   int transposed;
   Factors part[MOST_PARTS];
   float *y;
@@ -62,9 +68,11 @@ typedef struct {
   void *hidden, *dgate, *dup;
 } Gated;
 
-// x [tokens, inputs], dy [tokens, outputs], dw [inputs, outputs], computed in blocks of [rows, cols].
+// x [tokens, inputs], dy [tokens, outputs], dw [groups, inputs, outputs], of the tokens of each group,
+// computed in blocks of [rows, cols].
 typedef struct {
-  long tokens, inputs, outputs, rows, cols;
+  long inputs, outputs, rows, cols;
+  const Rows *groups;
   Numbers x, dy;
   float *dw;
 } WeightGradient;

@@ -16,23 +16,24 @@ extern "C" long NAME(projection_scratch)(const Projection *p) {
   return count;
 }
 
-// One block of y, of at most p->rows rows and p->cols columns.
+// One block of y, of at most p->cols columns.
 extern "C" void NAME(projection)(const Projection *p, long task, float *memory) {
   factor *scratch = (factor *)memory;
   const long across = (p->outputs + p->cols - 1) / p->cols;
-  const long m = task / across * p->rows, n = task % across * p->cols;
-  const long last = least(p->tokens, m + p->rows), cols = least(p->cols, p->outputs - n);
+  const Rows block = p->blocks[task / across];
+  if (block.first == block.last) return;
+  const long n = task % across * p->cols, cols = least(p->cols, p->outputs - n);
   const factor *panels[MOST_PARTS], *xs[MOST_PARTS];
   for (long i = 0; i < p->parts; i++) {
     const long inputs = p->part[i].inputs;
-    const float *w = p->part[i].w;
+    const float *w = p->part[i].w + block.group * inputs * p->outputs;
     if (p->transposed) pack_transposed(w + n * inputs, inputs, cols, scratch);
     else pack(w + n, p->outputs, inputs, cols, COLS, scratch);
     panels[i] = scratch;
     scratch += factors_in(inputs) * padded(cols, COLS);
   }
-  for (long begin = m; begin < last; begin += TOKENS) {
-    const long end = least(last, begin + TOKENS);
+  for (long begin = block.first; begin < block.last; begin += TOKENS) {
+    const long end = least(block.last, begin + TOKENS);
     factor *copy = scratch;
     for (long i = 0; i < p->parts; i++) {
       const long inputs = p->part[i].inputs;

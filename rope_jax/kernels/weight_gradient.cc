@@ -33,15 +33,17 @@ extern "C" long NAME(weight_gradient_scratch)(const WeightGradient *p) {
 // One block of dw, of at most p->rows rows and p->cols columns.
 extern "C" void NAME(weight_gradient)(const WeightGradient *p, long task, float *scratch) {
   const long across = (p->outputs + p->cols - 1) / p->cols;
-  const long m = task / across * p->rows, n = task % across * p->cols;
+  const long down = (p->inputs + p->rows - 1) / p->rows;
+  const Rows group = p->groups[task / (across * down)];
+  const long m = task / across % down * p->rows, n = task % across * p->cols;
   const long rows = least(p->rows, p->inputs - m), cols = least(p->cols, p->outputs - n);
   const long all_rows = padded(rows, ROWS), out_row = vectors(cols);
   const long in_pairs = out_row / COLS * COLS;  // columns in tiles two vectors wide; one may be left
   float *out = scratch;
   factor *x = (factor *)(out + all_rows * out_row), *dy = x + TOKENS / TOGETHER * all_rows;
   memset(out, 0, all_rows * out_row * sizeof(float));
-  for (long t = 0; t < p->tokens; t += TOKENS) {
-    const long count = least(TOKENS, p->tokens - t), depth = factors_in(count);
+  for (long t = group.first; t < group.last; t += TOKENS) {
+    const long count = least(TOKENS, group.last - t), depth = factors_in(count);
     const long dy_begin = t * p->outputs + n;
     pack_from(p->x, t * p->inputs + m, p->inputs, count, rows, ROWS, x);
     pack_from(p->dy, dy_begin, p->outputs, count, least(cols, in_pairs), COLS, dy);
@@ -51,6 +53,7 @@ extern "C" void NAME(weight_gradient)(const WeightGradient *p, long task, float 
       for (long i = 0; i < rows; i += ROWS)
         add_tile(j < in_pairs, depth, x + i * depth, dy + j * depth, out + i * out_row + j, out_row);
   }
+  float *dw = p->dw + (group.group * p->inputs + m) * p->outputs + n;
   for (long i = 0; i < rows; i++)
-    memcpy(p->dw + (m + i) * p->outputs + n, out + i * out_row, cols * sizeof(float));
+    memcpy(dw + i * p->outputs, out + i * out_row, cols * sizeof(float));
 }
