@@ -22,7 +22,7 @@ from rope_jax.blocks.base import (
     parameter,
 )
 from rope_jax.blocks.mlp import ACTIVATIONS, MLP
-from rope_jax.kernels.grouped import gather_rows, project_by_group
+from rope_jax.kernels.grouped import gather_rows, order_by_group, project_by_group, sum_rows
 from rope_jax.kernels.projections import projected
 
 _ALPHA = 1.702  # of gpt-oss's activation
@@ -146,17 +146,12 @@ class Experts(FeedForward):
     def __call__(self, x: Float[Array, "tokens D"]) -> tuple[Float[Array, "tokens D"], Auxiliary]:
         config, mesh = self.config, self.spec.mesh
         weights, chosen, shares = self.router(x)
-        tokens, each = chosen.shape
-        order = jnp.argsort(chosen.reshape(-1))  # choices by expert
-        inverse = jnp.argsort(order)  # where the choices of each token are
-        uses = jnp.bincount(chosen.reshape(-1), length=config.num_experts)
-        rows = gather_rows(x.astype(self.spec.factor_dtype), order // each, inverse)
+        order, uses = order_by_group(chosen, config.num_experts)
+        rows = gather_rows(x.astype(self.spec.factor_dtype), order)
         if config.scaled == "inputs":
-            rows = rows * weights.reshape(-1)[order][:, None].astype(rows.dtype)
+            rows = rows * weights.reshape(-1)[order.choice][:, None].astype(rows.dtype)
             weights = jnp.ones_like(weights)
-        rows = projected(self.experts(rows, uses))
-        of_token = gather_rows(rows, inverse, order).reshape(tokens, each, -1).astype(jnp.float32)
-        share = (of_token * weights[..., None]).sum(axis=1).astype(x.dtype)
+        share = sum_rows(projected(self.experts(rows, uses)), weights, order).astype(x.dtype)
         out = projected(mesh.sum_over_tensor(share))
         if config.shared_expert_intermediate_size is not None:
             shared, _ = self.shared_expert(x)
@@ -164,7 +159,7 @@ class Experts(FeedForward):
                 gate = self.shared_expert_gate(x).astype(jnp.float32)
                 shared = shared * jax.nn.sigmoid(gate).astype(x.dtype)
             out = out + shared
-        used = mesh.mean_over_tokens(uses.astype(jnp.float32) / (tokens * each))
+        used = mesh.mean_over_tokens(uses.astype(jnp.float32) / chosen.size)
         auxiliary = (used * mesh.mean_over_tokens(shares.mean(axis=0))).sum()
         return out, config.balance * config.num_experts * auxiliary
 
