@@ -131,8 +131,9 @@ class Experts(FeedForward):
 
         def activation_floats_per_token(self, spec: DecoderSpec) -> int:
             shared = self.shared_expert_intermediate_size or 0
-            routed = self.num_experts_per_tok * (2 * spec.hidden_size + 3 * self.width(spec))
-            return max(3 * shared, routed)
+            width = self.width(spec)
+            each = max(spec.hidden_size, width) + 2 * width
+            return max(3 * shared, self.num_experts_per_tok * each)
 
     def __init__(self, config: Config, spec: DecoderSpec, rngs: nnx.Rngs) -> None:
         self.config, self.spec = config, spec
