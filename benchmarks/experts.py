@@ -39,6 +39,7 @@ def ours(name: str, width: int, hidden: int, *, gradient: bool) -> Side:
     config = ModelConfig(
         hidden_size=width,
         intermediate_size=CHOSEN * hidden,
+        product_dtype=None,
         **({} if settings is None else {"feed_forward": settings}),
     )
     block = config.feed_forward.build(resolve_model(config).spec(), nnx.Rngs(0))
