@@ -22,8 +22,9 @@ from rope_jax.blocks.base import (
     parameter,
 )
 from rope_jax.blocks.mlp import ACTIVATIONS, MLP
-from rope_jax.kernels.grouped import gather_rows, order_by_group, project_by_group, sum_rows
-from rope_jax.kernels.projections import projected
+from rope_jax.kernels.gated import gated_feed_forward
+from rope_jax.kernels.grouped import gather_rows, order_by_group, sum_rows
+from rope_jax.kernels.projections import has_kernels, project, projected
 
 _ALPHA = 1.702  # of gpt-oss's activation
 
@@ -232,12 +233,16 @@ class StackedMLPs(nnx.Module):
         self, rows: Float[Array, "rows D"], uses: Int[Array, " E"]
     ) -> Float[Array, "rows D"]:
         """Compute each row by its expert: the first uses[0] rows by the first one, and so on."""
-        by_row = None
+        low_precision, by_row = self.spec.low_precision, None
+        if self._has_kernel(rows, uses):
+            kernels = (p.factor for p in (self.gate_proj, self.up_proj, self.down_proj))
+            wide = (array.astype("float32") for array in (rows, *kernels))
+            return gated_feed_forward(*wide, low_precision, uses).astype(rows.dtype)
         if self.up_proj.bias is not None:
             by_row = jnp.repeat(jnp.arange(uses.size), uses, total_repeat_length=rows.shape[0])
 
         def product(linear: Linear, x: Float[Array, "rows _"]) -> Float[Array, "rows _"]:
-            y = project_by_group(x, linear.factor, uses, self.spec.low_precision)
+            y = project(x, linear.factor, low_precision, uses)
             return y if linear.bias is None else y + linear.bias[...].astype(x.dtype)[by_row]
 
         up = product(self.up_proj, rows)
@@ -246,6 +251,16 @@ class StackedMLPs(nnx.Module):
         else:
             up = ACTIVATIONS[self.spec.activation](up)
         return product(self.down_proj, up)
+
+    def _has_kernel(self, rows: Float[Array, "rows D"], uses: Int[Array, " E"]) -> bool:
+        """Whether our kernel for CPUs computes the hidden layer, as in `MLP`."""
+        spec, w_up = self.spec, self.up_proj.factor
+        is_llama = spec.gated_mlp and spec.activation == "silu" and self.limit is None
+        if not is_llama or self.up_proj.bias is not None:
+            return False
+        if spec.low_precision and w_up.shape[-1] % 2:
+            return False
+        return has_kernels(rows, w_up, uses, low_precision=spec.low_precision)
 
     def _gated(self, gate: Float[Array, "rows F"], up: Float[Array, "rows F"]) -> Array:
         if self.limit is None:

@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -236,16 +235,16 @@ static long parts(long all, long each) { return (all + each - 1) / each; }
 // tokens are multiplied with it.
 enum { LARGEST_COPY = 1 << 18, FEWEST_ROWS = 512, FEWEST_COLUMNS = 32 };
 
-// Cuts the result of products into a block for each thread, at least; returns how many. `copied` is
+// Cuts the result of products into a block for each thread, at least. `copied` is
 // how many weights are copied for a column. The sums do not depend on the blocks.
 template <typename Arrays>
-static long cut(Arrays &a, long outputs, long copied, long threads) {
+static void cut(Arrays &a, long outputs, long copied, long threads) {
   a.rows = std::max(1L, a.tokens), a.cols = std::max(1L, outputs);
   for (;;) {
     const long blocks = parts(a.tokens, a.rows) * parts(outputs, a.cols);
     const bool fits = a.cols * copied <= LARGEST_COPY, enough = blocks >= threads;
     if (fits && !enough && a.rows >= 2 * FEWEST_ROWS) a.rows = (a.rows + 1) / 2;
-    else if ((fits && enough) || a.cols <= FEWEST_COLUMNS) return blocks;
+    else if ((fits && enough) || a.cols <= FEWEST_COLUMNS) return;
     else a.cols = (a.cols + 3) / 4 * 2;  // even, so that no pair of numbers is cut
   }
 }
@@ -272,12 +271,12 @@ static ffi::Error not_factors() {
 }
 
 // The tokens of each group, which are consecutive, in blocks of at most `most`; a group without tokens
-// has an empty one. Without sizes, all tokens are one group.
-static std::vector<Rows> rows_of(std::optional<Integers> sizes, long tokens, long most) {
-  const long groups = sizes ? sizes->dimensions()[0] : 1;
+// has an empty one. Without groups, all have the same weights.
+static std::vector<Rows> rows_of(Integers sizes, long tokens, long most) {
+  const long groups = sizes.dimensions()[0];
   std::vector<Rows> rows;
-  for (long group = 0, first = 0; group < groups; group++) {
-    const long last = sizes ? std::min<long>(tokens, first + sizes->typed_data()[group]) : tokens;
+  for (long group = 0, first = 0; group < std::max(1L, groups); group++) {
+    const long last = groups > 0 ? std::min<long>(tokens, first + sizes.typed_data()[group]) : tokens;
     do {
       rows.push_back({first, std::min(last, first + most), group});
       first = rows.back().last;
@@ -286,45 +285,39 @@ static std::vector<Rows> rows_of(std::optional<Integers> sizes, long tokens, lon
   return rows;
 }
 
-static ffi::Error run_blocks(ffi::ThreadPool pool, Projection &p, std::optional<Integers> sizes,
-                            bool rounded) {
+// factors: x and w of the first part, then of the second, and so on.
+static ffi::Error run_projection(ffi::ThreadPool pool, Integers sizes, ffi::RemainingArgs factors,
+                                 Result y, bool transposed, bool rounded) {
+  Projection p{};
+  p.tokens = y->dimensions()[0], p.outputs = y->dimensions()[1];
+  p.parts = factors.size() / 2, p.transposed = transposed, p.y = y->typed_data();
+  if (p.parts > MOST_PARTS) return ffi::Error::InvalidArgument("too many products in a sum");
   long inputs = 0;
-  for (long i = 0; i < p.parts; i++) inputs += p.part[i].inputs;
+  for (long i = 0; i < p.parts; i++) {
+    const auto x = factors.get<ffi::AnyBuffer>(2 * i);
+    const auto w = factors.get<Floats>(2 * i + 1);
+    if (!x.has_value() || !w.has_value() || !are_factors(*x, rounded)) return not_factors();
+    p.part[i] = {x->dimensions()[1], numbers_of(*x), w->typed_data()};
+    inputs += p.part[i].inputs;
+  }
   cut(p, p.outputs, inputs, pool.num_threads());
   const std::vector<Rows> blocks = rows_of(sizes, p.tokens, p.rows);
   p.blocks = blocks.data();
   return run(pool, products(rounded).projection, p, blocks.size() * parts(p.outputs, p.cols));
 }
 
-// factors: x and w of the first part, then of the second, and so on.
-static ffi::Error run_projection(ffi::ThreadPool pool, ffi::RemainingArgs factors, Result y,
-                                 bool transposed, bool rounded) {
-  Projection p{};
-  p.tokens = y->dimensions()[0], p.outputs = y->dimensions()[1];
-  p.parts = factors.size() / 2, p.transposed = transposed, p.y = y->typed_data();
-  if (p.parts > MOST_PARTS) return ffi::Error::InvalidArgument("too many products in a sum");
-  for (long i = 0; i < p.parts; i++) {
-    const auto x = factors.get<ffi::AnyBuffer>(2 * i);
-    const auto w = factors.get<Floats>(2 * i + 1);
-    if (!x.has_value() || !w.has_value() || !are_factors(*x, rounded)) return not_factors();
-    p.part[i] = {x->dimensions()[1], numbers_of(*x), w->typed_data()};
-  }
-  return run_blocks(pool, p, std::nullopt, rounded);
-}
-
-// Each token is multiplied with the weights of its group: the first sizes[0] with the first, and so on.
-static ffi::Error run_grouped_projection(ffi::ThreadPool pool, Floats x, Floats w, Integers sizes,
-                                         Result y, bool transposed, bool rounded) {
-  Projection p{};
-  p.tokens = y->dimensions()[0], p.outputs = y->dimensions()[1];
-  p.parts = 1, p.transposed = transposed, p.y = y->typed_data();
-  p.part[0] = {x.dimensions()[1], {x.typed_data(), false}, w.typed_data()};
-  return run_blocks(pool, p, sizes, rounded);
+static ffi::Error run_gated(ffi::ThreadPool pool, const Kernel<Gated> &kernel, Gated &g,
+                           Integers sizes, long matrices) {
+  cut(g, g.hidden_size, matrices * g.inputs, pool.num_threads());
+  const std::vector<Rows> blocks = rows_of(sizes, g.tokens, g.rows);
+  g.blocks = blocks.data();
+  return run(pool, kernel, g, blocks.size() * parts(g.hidden_size, g.cols));
 }
 
 // gate and up have no rows if they are not to be kept.
 static ffi::Error run_gated_forward(ffi::ThreadPool pool, Floats x, Floats w_gate, Floats w_up,
-                                    EitherResult hidden, Result gate, Result up, bool rounded) {
+                                    Integers sizes, EitherResult hidden, Result gate, Result up,
+                                    bool rounded) {
   if (!are_results(*hidden, rounded)) return not_factors();
   Gated g{};
   g.tokens = x.dimensions()[0], g.inputs = x.dimensions()[1];
@@ -332,13 +325,12 @@ static ffi::Error run_gated_forward(ffi::ThreadPool pool, Floats x, Floats w_gat
   g.x = x.typed_data(), g.w_gate = w_gate.typed_data(), g.w_up = w_up.typed_data();
   g.hidden = hidden->untyped_data();
   if (gate->dimensions()[0] > 0) g.gate = gate->typed_data(), g.up = up->typed_data();
-  const long blocks = cut(g, g.hidden_size, 2 * g.inputs, pool.num_threads());
-  return run(pool, products(rounded).gated_forward, g, blocks);
+  return run_gated(pool, products(rounded).gated_forward, g, sizes, 2);
 }
 
 static ffi::Error run_gated_backward(ffi::ThreadPool pool, Floats dy, Floats w_down, Floats gate,
-                                     Floats up, EitherResult hidden, EitherResult dgate,
-                                     EitherResult dup, bool rounded) {
+                                     Floats up, Integers sizes, EitherResult hidden,
+                                     EitherResult dgate, EitherResult dup, bool rounded) {
   for (EitherResult result : {hidden, dgate, dup})
     if (!are_results(*result, rounded)) return not_factors();
   Gated g{};
@@ -347,16 +339,20 @@ static ffi::Error run_gated_backward(ffi::ThreadPool pool, Floats dy, Floats w_d
   g.dy = dy.typed_data(), g.w_down = w_down.typed_data();
   g.gate = gate.typed_data(), g.up = up.typed_data();
   g.hidden = hidden->untyped_data(), g.dgate = dgate->untyped_data(), g.dup = dup->untyped_data();
-  const long blocks = cut(g, g.hidden_size, g.inputs, pool.num_threads());
-  return run(pool, products(rounded).gated_backward, g, blocks);
+  return run_gated(pool, products(rounded).gated_backward, g, sizes, 1);
 }
 
 // Rows and columns of a weight gradient that are computed together. Larger blocks read less. A block
 // and what it reads at a time should fit into the second cache.
 enum { SMALLEST_BLOCK = 32, LARGEST_BLOCK = 352 };
 
-static ffi::Error run_gradient_blocks(ffi::ThreadPool pool, WeightGradient &p, long tokens,
-                                      std::optional<Integers> sizes, bool rounded) {
+static ffi::Error run_weight_gradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
+                                      Integers sizes, Result dw, bool rounded) {
+  if (!are_factors(x, rounded) || !are_factors(dy, rounded)) return not_factors();
+  WeightGradient p{};
+  p.inputs = x.dimensions()[1], p.outputs = dy.dimensions()[1];
+  p.x = numbers_of(x), p.dy = numbers_of(dy), p.dw = dw->typed_data();
+  const long tokens = x.dimensions()[0];
   const std::vector<Rows> groups = rows_of(sizes, tokens, std::max(1L, tokens));
   p.groups = groups.data();
   p.rows = std::max(1L, p.inputs), p.cols = std::max(1L, p.outputs);
@@ -368,23 +364,6 @@ static ffi::Error run_gradient_blocks(ffi::ThreadPool pool, WeightGradient &p, l
       return run(pool, products(rounded).weight_gradient, p, blocks);
     longer = (longer + 1) / 2;
   }
-}
-
-static ffi::Error run_weight_gradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
-                                      Result dw, bool rounded) {
-  if (!are_factors(x, rounded) || !are_factors(dy, rounded)) return not_factors();
-  WeightGradient p{};
-  p.inputs = x.dimensions()[1], p.outputs = dy.dimensions()[1];
-  p.x = numbers_of(x), p.dy = numbers_of(dy), p.dw = dw->typed_data();
-  return run_gradient_blocks(pool, p, x.dimensions()[0], std::nullopt, rounded);
-}
-
-static ffi::Error run_grouped_weight_gradient(ffi::ThreadPool pool, Floats x, Floats dy,
-                                              Integers sizes, Result dw, bool rounded) {
-  WeightGradient p{};
-  p.inputs = x.dimensions()[1], p.outputs = dy.dimensions()[1];
-  p.x = {x.typed_data(), false}, p.dy = {dy.typed_data(), false}, p.dw = dw->typed_data();
-  return run_gradient_blocks(pool, p, x.dimensions()[0], sizes, rounded);
 }
 
 static Norm norm(Floats x, Floats scale, float epsilon) {
@@ -443,18 +422,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, run_backward,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(projection, run_projection,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
+                                  .Arg<Integers>()  // sizes
                                   .RemainingArgs()  // x₀, w₀, x₁, w₁, …
                                   .Ret<Floats>()    // Σ xᵢ·wᵢ, or Σ xᵢ·wᵢᵀ
-                                  .Attr<bool>("transposed")
-                                  .Attr<bool>("rounded"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(grouped_projection, run_grouped_projection,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<Floats>()    // x
-                                  .Arg<Floats>()    // w
-                                  .Arg<Integers>()  // sizes
-                                  .Ret<Floats>()    // x·w of each token's group, or x·wᵀ
                                   .Attr<bool>("transposed")
                                   .Attr<bool>("rounded"));
 
@@ -464,6 +434,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(gated_forward, run_gated_forward,
                                   .Arg<Floats>()          // x
                                   .Arg<Floats>()          // w_gate
                                   .Arg<Floats>()          // w_up
+                                  .Arg<Integers>()        // sizes
                                   .Ret<ffi::AnyBuffer>()  // hidden
                                   .Ret<Floats>()          // gate
                                   .Ret<Floats>()          // up
@@ -476,6 +447,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(gated_backward, run_gated_backward,
                                   .Arg<Floats>()          // w_down
                                   .Arg<Floats>()          // gate
                                   .Arg<Floats>()          // up
+                                  .Arg<Integers>()        // sizes
                                   .Ret<ffi::AnyBuffer>()  // hidden
                                   .Ret<ffi::AnyBuffer>()  // dgate
                                   .Ret<ffi::AnyBuffer>()  // dup
@@ -486,16 +458,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient, run_weight_gradient,
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::AnyBuffer>()  // x
                                   .Arg<ffi::AnyBuffer>()  // dy
+                                  .Arg<Integers>()        // sizes
                                   .Ret<Floats>()          // xᵀ·dy
-                                  .Attr<bool>("rounded"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(grouped_weight_gradient, run_grouped_weight_gradient,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<Floats>()    // x
-                                  .Arg<Floats>()    // dy
-                                  .Arg<Integers>()  // sizes
-                                  .Ret<Floats>()    // xᵀ·dy of each group's tokens
                                   .Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(norm_forward, run_norm_forward,

@@ -42,13 +42,14 @@ INLINE void store_tile(long rows, long width, const float *tile, factor *to, lon
 // The part of the arrays that a task computes.
 typedef struct {
   long first, last, begin, cols;  // tokens from first up to last, columns from begin
+  long weights;                   // where those of the tokens' group begin
 } Block;
 
 INLINE Block block_of(const Gated *g, long task) {
-  const long across = (g->hidden_size + g->cols - 1) / g->cols;
-  const long first = task / across * g->rows, begin = task % across * g->cols;
-  return (Block){first, least(g->tokens, first + g->rows), begin,
-                 least(g->cols, g->hidden_size - begin)};
+  const long across = (g->hidden_size + g->cols - 1) / g->cols, begin = task % across * g->cols;
+  const Rows rows = g->blocks[task / across];
+  return (Block){rows.first, rows.last, begin, least(g->cols, g->hidden_size - begin),
+                 rows.group * g->inputs * g->hidden_size};
 }
 
 extern "C" long NAME(gated_forward_scratch)(const Gated *g) {
@@ -59,12 +60,13 @@ extern "C" long NAME(gated_forward_scratch)(const Gated *g) {
 // One block of hidden, and of gate and up if they are kept.
 extern "C" void NAME(gated_forward)(const Gated *g, long task, float *scratch) {
   const Block b = block_of(g, task);
+  if (b.first == b.last) return;
   const long size = g->hidden_size, along = factors_in(size);  // in a row
   const long inputs = g->inputs, depth = factors_in(inputs);
   factor *gate_panels = (factor *)scratch, *up_panels = gate_panels + depth * padded(b.cols, COLS);
   factor *copied = up_panels + depth * padded(b.cols, COLS);
-  pack(g->w_gate + b.begin, size, inputs, b.cols, COLS, gate_panels);
-  pack(g->w_up + b.begin, size, inputs, b.cols, COLS, up_panels);
+  pack(g->w_gate + b.weights + b.begin, size, inputs, b.cols, COLS, gate_panels);
+  pack(g->w_up + b.weights + b.begin, size, inputs, b.cols, COLS, up_panels);
   for (long tokens = b.first; tokens < b.last; tokens += TOKENS) {
     const long end = least(b.last, tokens + TOKENS);
     const factor *xs = as_factors(g->x + tokens * inputs, inputs, end - tokens, inputs, copied);
@@ -100,10 +102,11 @@ extern "C" long NAME(gated_backward_scratch)(const Gated *g) {
 // One block of hidden, dgate and dup.
 extern "C" void NAME(gated_backward)(const Gated *g, long task, float *scratch) {
   const Block b = block_of(g, task);
+  if (b.first == b.last) return;
   const long size = g->hidden_size, along = factors_in(size);  // in a row
   const long inputs = g->inputs, depth = factors_in(inputs);
   factor *panels = (factor *)scratch, *copied = panels + depth * padded(b.cols, COLS);
-  pack_transposed(g->w_down + b.begin * inputs, inputs, b.cols, panels);
+  pack_transposed(g->w_down + b.weights + b.begin * inputs, inputs, b.cols, panels);
   for (long tokens = b.first; tokens < b.last; tokens += TOKENS) {
     const long end = least(b.last, tokens + TOKENS);
     const factor *dys = as_factors(g->dy + tokens * inputs, inputs, end - tokens, inputs, copied);

@@ -12,43 +12,56 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rope_jax.kernels.loading import call_kernel, floats, with_kernel
-from rope_jax.kernels.projections import plain_product, projected, sum_of_products, weight_gradient
+from rope_jax.kernels.projections import (
+    NO_GROUPS,
+    Sizes,
+    Weights,
+    plain_product,
+    projected,
+    sum_of_products,
+    weight_gradient,
+)
 
 Hidden = Float[Array, "tokens F"]
-_Saved = tuple[Array, Array, Array, tuple[Array, Array, Array]]
+_Saved = tuple[Array, Array, Array, tuple[Array, Array, Array], Sizes]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def gated_feed_forward(
     x: Float[Array, "tokens D"],
-    w_gate: Float[Array, "D F"],
-    w_up: Float[Array, "D F"],
-    w_down: Float[Array, "F D"],
+    w_gate: Weights,
+    w_up: Weights,
+    w_down: Float[Array, "*G F D"],
     low_precision: bool = False,
+    sizes: Sizes = NO_GROUPS,
 ) -> Float[Array, "tokens D"]:
-    """(silu(x·w_gate) · (x·w_up))·w_down, float32. low_precision: as in `project`.
+    """(silu(x·w_gate) · (x·w_up))·w_down, float32. low_precision, sizes: as in `project`.
 
     The backward pass keeps both factors of the hidden layer, and computes their product again:
     reading it back would take longer.
     """
-    hidden, *_ = _hidden_layer(x, w_gate, w_up, low_precision, keep_factors=False)
-    return sum_of_products((hidden,), (w_down,), low_precision=low_precision)
+    hidden, *_ = _hidden_layer(x, w_gate, w_up, sizes, low_precision, keep_factors=False)
+    return sum_of_products((hidden,), (w_down,), sizes, low_precision=low_precision)
 
 
 def _forward(
-    x: Array, w_gate: Array, w_up: Array, w_down: Array, low_precision: bool
+    x: Array, w_gate: Array, w_up: Array, w_down: Array, low_precision: bool, sizes: Sizes
 ) -> tuple[Array, _Saved]:
-    hidden, gate, up = _hidden_layer(x, w_gate, w_up, low_precision, keep_factors=True)
-    saved = x, projected(gate), projected(up), (w_gate, w_up, w_down)
-    return sum_of_products((hidden,), (w_down,), low_precision=low_precision), saved
+    hidden, gate, up = _hidden_layer(x, w_gate, w_up, sizes, low_precision, keep_factors=True)
+    saved = x, projected(gate), projected(up), (w_gate, w_up, w_down), sizes
+    return sum_of_products((hidden,), (w_down,), sizes, low_precision=low_precision), saved
 
 
-def _backward(low_precision: bool, saved: _Saved, dy: Array) -> tuple[Array, Array, Array, Array]:
-    x, gate, up, (w_gate, w_up, w_down) = saved
-    hidden, dgate, dup = _hidden_layer_and_gradients(dy, w_down, gate, up, low_precision)
-    gradient = functools.partial(weight_gradient, low_precision=low_precision)
-    dx = sum_of_products((dgate, dup), (w_gate, w_up), transposed=True, low_precision=low_precision)
-    return dx, gradient(x, dgate), gradient(x, dup), gradient(hidden, dy)
+def _backward(
+    low_precision: bool, saved: _Saved, dy: Array
+) -> tuple[Array, Array, Array, Array, None]:
+    x, gate, up, (w_gate, w_up, w_down), sizes = saved
+    hidden, dgate, dup = _hidden_layer_and_gradients(dy, w_down, gate, up, sizes, low_precision)
+    gradient = functools.partial(weight_gradient, sizes=sizes, low_precision=low_precision)
+    dx = sum_of_products(
+        (dgate, dup), (w_gate, w_up), sizes, transposed=True, low_precision=low_precision
+    )
+    return dx, gradient(x, dgate), gradient(x, dup), gradient(hidden, dy), None
 
 
 gated_feed_forward.defvjp(_forward, _backward)
@@ -56,8 +69,9 @@ gated_feed_forward.defvjp(_forward, _backward)
 
 def _hidden_layer(
     x: Float[Array, "tokens D"],
-    w_gate: Float[Array, "D F"],
-    w_up: Float[Array, "D F"],
+    w_gate: Weights,
+    w_up: Weights,
+    sizes: Sizes,
     low_precision: bool,
     *,
     keep_factors: bool,
@@ -65,32 +79,35 @@ def _hidden_layer(
     """silu(x·w_gate) · (x·w_up), and both factors, which are empty unless they are kept."""
     kept, dtype = x.shape[0] if keep_factors else 0, jnp.bfloat16 if low_precision else jnp.float32
 
-    def plain(x: Array, w_gate: Array, w_up: Array) -> tuple[Array, ...]:
-        gate, up = (plain_product(x, w, low_precision) for w in (w_gate, w_up))
+    def plain(x: Array, w_gate: Array, w_up: Array, sizes: Array) -> tuple[Array, ...]:
+        gate, up = (plain_product(x, w, low_precision, sizes) for w in (w_gate, w_up))
         return (jax.nn.silu(gate) * up).astype(dtype), gate[:kept], up[:kept]
 
-    width = w_gate.shape[1]
+    width = w_gate.shape[-1]
     hidden, factor = jax.ShapeDtypeStruct((x.shape[0], width), dtype), floats(kept, width)
     results = hidden, factor, factor
     kernel = functools.partial(call_kernel, "gated_forward", results, rounded=low_precision)
-    return tuple(with_kernel(kernel, plain, x, w_gate, w_up))
+    return tuple(with_kernel(kernel, plain, x, w_gate, w_up, jnp.asarray(sizes)))
 
 
 def _hidden_layer_and_gradients(
     dy: Float[Array, "tokens D"],
-    w_down: Float[Array, "F D"],
+    w_down: Float[Array, "*G F D"],
     gate: Hidden,
     up: Hidden,
+    sizes: Sizes,
     low_precision: bool,
 ) -> tuple[Hidden, Hidden, Hidden]:
     """Recompute the hidden layer h; gradients of y = h·w_down with respect to gate and up."""
     dtype = jnp.bfloat16 if low_precision else jnp.float32
 
-    def plain(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, ...]:
+    def plain(
+        dy: Array, w_down: Array, gate: Hidden, up: Hidden, sizes: Array
+    ) -> tuple[Hidden, ...]:
         hidden, pull_back = jax.vjp(lambda gate, up: jax.nn.silu(gate) * up, gate, up)
-        results = hidden, *pull_back(plain_product(dy, w_down.T, low_precision))
+        results = hidden, *pull_back(plain_product(dy, w_down.mT, low_precision, sizes))
         return tuple(result.astype(dtype) for result in results)
 
     results = (jax.ShapeDtypeStruct(gate.shape, dtype),) * 3
     kernel = functools.partial(call_kernel, "gated_backward", results, rounded=low_precision)
-    return tuple(with_kernel(kernel, plain, dy, w_down, gate, up))
+    return tuple(with_kernel(kernel, plain, dy, w_down, gate, up, jnp.asarray(sizes)))

@@ -58,11 +58,12 @@ typedef struct {
   float *y;
 } Projection;
 
-// x, dy [tokens, inputs], w_gate, w_up [inputs, hidden_size], w_down [hidden_size, inputs]; the others
-// [tokens, hidden_size], computed in blocks of [rows, cols]. Forward, gate and up may be null. hidden,
+// x, dy [tokens, inputs], w_gate, w_up [groups, inputs, hidden_size], w_down [groups, hidden_size, inputs];
+// the others [tokens, hidden_size], computed in blocks of some rows and `cols`. Forward, gate and up may be null. hidden,
 // dgate and dup are only factors of other products: bfloat16 if factors are rounded, else float.
 typedef struct {
   long tokens, inputs, hidden_size, rows, cols;
+  const Rows *blocks;
   const float *x, *w_gate, *w_up, *dy, *w_down;
   float *gate, *up;
   void *hidden, *dgate, *dup;

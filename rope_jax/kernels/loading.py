@@ -20,7 +20,6 @@ from rope_jax.kernels.naming import library as kernels_file
 _FUNCTIONS = (
     *("attention_forward", "attention_backward", "projection", "weight_gradient"),
     *("gated_forward", "gated_backward", "norm_forward", "norm_backward"),
-    *("grouped_projection", "grouped_weight_gradient"),
 )
 
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from rope_jax.blocks import Experts
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import resolve_model
-from rope_jax.kernels.grouped import project_by_group
+from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
 from tests.model import reference
 
@@ -93,7 +93,7 @@ def test_products_by_group_and_their_gradients_are_those_of_each_group(sizes, lo
     wide = [np.asarray(a, np.float64) for a in rounded]
 
     def total(x, kernel):
-        y = project_by_group(x, kernel, jnp.asarray(sizes), low_precision)
+        y = project(x, kernel, low_precision, jnp.asarray(sizes))
         return (y * by).sum(), y
 
     (dx, dkernel), y = jax.jit(jax.grad(total, (0, 1), has_aux=True))(x, kernel)
