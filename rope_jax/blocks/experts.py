@@ -21,9 +21,9 @@ from rope_jax.blocks.base import (
     Linear,
     parameter,
 )
+from rope_jax.blocks.dispatch import gather_rows, order_by_expert, sum_rows
 from rope_jax.blocks.mlp import ACTIVATIONS, MLP
 from rope_jax.kernels.gated import gated_feed_forward
-from rope_jax.kernels.grouped import gather_rows, order_by_group, sum_rows
 from rope_jax.kernels.projections import has_kernels, project, projected
 
 _ALPHA = 1.702  # of gpt-oss's activation
@@ -148,7 +148,7 @@ class Experts(FeedForward):
     def __call__(self, x: Float[Array, "tokens D"]) -> tuple[Float[Array, "tokens D"], Auxiliary]:
         config, mesh = self.config, self.spec.mesh
         weights, chosen, shares = self.router(x)
-        order, uses = order_by_group(chosen, config.num_experts)
+        order, uses = order_by_expert(chosen, config.num_experts)
         rows = gather_rows(x.astype(self.spec.factor_dtype), order)
         if config.scaled == "inputs":
             rows = rows * weights.reshape(-1)[order.choice][:, None].astype(rows.dtype)

@@ -1,6 +1,6 @@
-"""Rows in the order of their groups, for products with weights of each group.
+"""Which expert computes which rows, and back: each token has a row for every expert it chose.
 
-Shapes: R rows; G groups; T tokens, C rows for each.
+Shapes: E experts, T tokens, C chosen for each, R = T·C rows, D model.
 """
 
 from typing import NamedTuple
@@ -12,26 +12,25 @@ from jaxtyping import Array, Float, Float32, Int
 
 
 class Order(NamedTuple):
-    """Rows ordered by group, C for each token."""
+    """The rows by expert.
+
+    choice: which of all tokens' choices a row is; choice // C is its token.
+    row:    the row of each choice.
+    """
 
     choice: Int[Array, " R"]
-    """Which of the tokens' choices a row is: choice // C is its token."""
     row: Int[Array, "T C"]
-    """Where the choices of a token are."""
 
 
-def order_by_group(groups: Int[Array, "T C"], count: int) -> tuple[Order, Int[Array, " G"]]:
-    """Return the choices by group, of each group in order, and how many it has.
-
-    groups: the group of each choice, from 0 to count − 1.
-    """
-    flat = groups.reshape(-1)
+def order_by_expert(chosen: Int[Array, "T C"], experts: int) -> tuple[Order, Int[Array, " E"]]:
+    """Return the rows, those of each expert by token, and how many each expert has."""
+    flat = chosen.reshape(-1)
     index = jnp.arange(flat.size, dtype=jnp.uint32)
     # sorting one number for both takes a quarter of the time of argsort on a CPU
     both = jnp.sort(flat.astype(jnp.uint32) * np.uint32(flat.size) + index)
     choice = (both % np.uint32(flat.size)).astype(jnp.int32)
     row = jnp.zeros_like(choice).at[choice].set(index.astype(jnp.int32), unique_indices=True)
-    return Order(choice, row.reshape(groups.shape)), jnp.bincount(flat, length=count)
+    return Order(choice, row.reshape(chosen.shape)), jnp.bincount(flat, length=experts)
 
 
 @jax.custom_vjp
