@@ -162,6 +162,7 @@ def retrieval_table() -> str:
     Rows in which nothing is found are left out.
     """
     measured = pd.read_csv(SMOLLM2.folder / "tasks.csv")
+    depths = sorted(measured["depth"].dropna().unique())
     trained = {way.run: f"{way.name}, {way.kind}" for way in SMOLLM2.ways}
     rows = []
     for (task, run, name, length), group in measured.groupby(["task", "run", "name", "length"]):
@@ -171,13 +172,15 @@ def retrieval_table() -> str:
         )
         without = group[(group["metric"] == "nats") & group["taken_out"]]["value"].iloc[0]
         if exact["value"].any():
-            cells = (
-                f"{100 * share:.0f}% [{100 * low:.0f}, {100 * high:.0f}], {loss:.2f}"
-                for share, low, high, loss in zip(
-                    exact["value"], exact["ci_low"], exact["ci_high"], nats["value"], strict=True
+            cells = {
+                depth: f"{100 * share:.0f}% [{100 * low:.0f}, {100 * high:.0f}], {loss:.2f}"
+                for depth, share, low, high, loss in zip(
+                    *(exact[column] for column in ("depth", "value", "ci_low", "ci_high")),
+                    nats["value"],
+                    strict=True,
                 )
-            )
+            }
             way = SMOLLM2_CURVES[name] if run == SMOLLM2.name else trained[without_seed(run)]
-            rows.append((task, way, f"{length:,}", *cells, f"{without:.2f}"))
-    depths = sorted(measured["depth"].dropna().unique())
+            shown = (cells.get(depth, "") for depth in depths)
+            rows.append((task, way, f"{length:,}", *shown, f"{without:.2f}"))
     return table(("", "", "tokens", *(f"depth {n:g}" for n in depths), "taken out"), rows)
