@@ -19,6 +19,7 @@ from results.ways import (
 )
 from rope_jax.comparison.groups import without_seed
 from rope_jax.console import signed_text
+from rope_jax.protocols.base import RELIABLE_UNITS
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -86,11 +87,14 @@ def _cells(experiment: Experiment, losses: Mapping[int, Above]) -> list[str]:
     return [_above(losses[n], experiment.decimals) if n in losses else "" for n in lengths]
 
 
-def _above(above: Above, decimals: int) -> str:
-    """Return a difference with half of its interval; bold if all of it lies below truncation."""
+def _above(above: Above, decimals: int, *, is_marked: bool = True) -> str:
+    """Return a difference with half of its interval; bold if all of it lies below truncation.
+
+    is_marked: whether it may be bold, which few documents do not allow.
+    """
     half = (above.high - above.low) / 2
     text = f"{signed_text(above.value, decimals)} ± {half:.{decimals}f}"
-    return f"**{text}**" if above.high < 0 else text
+    return f"**{text}**" if is_marked and above.high < 0 else text
 
 
 def _cost(cost: Cost | None) -> tuple[str, str, str]:
@@ -105,22 +109,20 @@ def longer_table(length: int, window: int = SMOLLM2.window, **files: str) -> str
 
     files: patterns in results/smollm2/, by what the first column says of them.
     """
-    rows = [
-        (kind, SMOLLM2_CURVES[name], *map(_with_interval, (*way.above.values(), way.farther)))
-        for kind, pattern in files.items()
-        for name, way in longer(SMOLLM2.folder.glob(pattern), window, length).items()
-    ]
+    rows = []
+    for kind, pattern in files.items():
+        for name, way in longer(SMOLLM2.folder.glob(pattern), window, length).items():
+            cells = (*way.above.values(), way.farther)
+            is_marked = way.documents >= RELIABLE_UNITS
+            texts = (_above(cell, SMOLLM2.decimals, is_marked=is_marked) for cell in cells)
+            rows.append((kind, SMOLLM2_CURVES[name], *texts))
     return table(("", "", f"{window:,}", f"{length:,}", f"{window:,} to {length:,}"), rows)
 
 
 def apart_table() -> str:
     """Return a table of what the fit of far keys loses without a kind of its numbers."""
-    rows = ((name, _with_interval(lost)) for name, lost in apart().items())
+    rows = ((name, _above(lost, SMOLLM2.decimals)) for name, lost in apart().items())
     return table(("set back", "lost at 12,288"), rows)
-
-
-def _with_interval(above: Above) -> str:
-    return _above(above, SMOLLM2.decimals)
 
 
 def hybrid_table() -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+import scipy.stats
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
@@ -33,6 +34,7 @@ from rope_jax.plots.style import (
     assign_styles,
     figure_style,
 )
+from rope_jax.protocols.base import RELIABLE_UNITS
 from rope_jax.results.statistics import Sums, paired_difference
 from rope_jax.sealed import replacing
 
@@ -272,6 +274,7 @@ class Longer(NamedTuple):
     """The published model, truncated."""
     farther: Above
     """What the text beyond the window adds to the way's own loss at the window."""
+    documents: int
 
 
 def sums_in(path: Path) -> dict[tuple[str, int], Sums]:
@@ -282,19 +285,29 @@ def sums_in(path: Path) -> dict[tuple[str, int], Sums]:
     }
 
 
+def difference(x: Sums, y: Sums) -> Above:
+    """Return the paired difference of two means and its 95% interval.
+
+    Over fewer than 20 documents it is Student's, of documents with the same weight: the ends of a
+    bootstrap would depend on its seed.
+    """
+    if len(x.nll) >= RELIABLE_UNITS:
+        return Above(*paired_difference(x, y, resamples=2000, seed=0))
+    each = x.nll / x.weight - y.nll / y.weight
+    half = float(scipy.stats.t.ppf(0.975, len(each) - 1) * scipy.stats.sem(each))
+    return Above(float(each.mean()), float(each.mean()) - half, float(each.mean()) + half)
+
+
 def apart() -> dict[str, Above]:
     """Return what a fit of far keys loses at 12,288 tokens without one kind of its numbers."""
     sums = {name: x for (name, _), x in sums_in(SMOLLM2.folder / "apart.csv").items()}
     whole, start = sums.pop("fit-far12-s0"), sums.pop("leaky_rerope-logn")
     lost = {
-        ("all but " if part == "only" else "") + KINDS[kind]: sums[name]
+        ("everything except " if part == "only" else "") + KINDS[kind]: sums[name]
         for name in sums
         for part, _, kind in [name.partition("-")]
     }
-    return {
-        name: Above(*paired_difference(x, whole, resamples=2000, seed=0))
-        for name, x in ({"all of them": start} | lost).items()
-    }
+    return {name: difference(x, whole) for name, x in ({"all of them": start} | lost).items()}
 
 
 def draw_apart() -> Figure:
@@ -326,11 +339,10 @@ def longer(
         for name in {name for name, n in sums if n == length and (name, window) in sums}:
             at_window, beyond = sums[name, window], sums[name, length]
             pairs = (at_window, truncated), (beyond, truncated), (beyond, at_window)
-            short, long, farther = (
-                Above(*paired_difference(*pair, resamples=2000, seed=0)) for pair in pairs
-            )
+            short, long, farther = (difference(*pair) for pair in pairs)
             nll = {window: float(at_window.mean()), length: float(beyond.mean())}
-            found[name] = Longer(nll, {window: short, length: long}, farther)
+            above = {window: short, length: long}
+            found[name] = Longer(nll, above, farther, documents=len(truncated.nll))
     return {name: found[name] for name in names if name in found}
 
 

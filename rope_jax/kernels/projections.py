@@ -3,7 +3,7 @@
 Tokens may have weights by group, as in a mixture of experts: `sizes` says how many consecutive
 tokens each group has. Without groups, all tokens have the same weights.
 
-Shapes: D inputs, F outputs, G groups; an axis G in brackets is there if there are groups.
+Shapes: D inputs, F outputs, G groups; *G is no axis where there are none.
 """
 
 import functools
@@ -68,7 +68,7 @@ project.defvjp(_forward, _backward)
 
 def has_kernels(
     x: Float[Array, "tokens _"],
-    other: Float[Array, "*_ _"],
+    other: Float[Array, "... _"],
     sizes: Sizes = NO_GROUPS,
     *,
     low_precision: bool,
@@ -79,8 +79,10 @@ def has_kernels(
     length. Products of low precision are XLA's on a CPU with AMX, which ours do not use. Those of
     groups are never XLA's, so their factors are made float32.
     """
-    if load_kernels() is None or sizes.size:
-        return load_kernels() is not None
+    if load_kernels() is None:
+        return False
+    if sizes.size:
+        return True
     if x.shape[0] < _FEWEST_TOKENS or (low_precision and has_amx()):
         return False
     narrow = [factor for factor in (x, other) if factor.dtype != jnp.float32]
