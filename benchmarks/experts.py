@@ -4,8 +4,8 @@
 
 64 experts, of which 8 compute each of 4,096 tokens, forward and with the gradients of tokens and
 weights, in float32 on a CPU; the mlp is as wide as 8 experts, and the peer is the block of OLMoE on
-PyTorch. Prints each side's median milliseconds, and the median and quartiles of the rounds' ratios
-to the experts' time.
+PyTorch. Prints each side's median milliseconds, and medians and quartiles of the rounds' ratios:
+how many times as long as the mlp experts take, and how many times as long transformers' take.
 """
 
 import argparse
@@ -28,19 +28,22 @@ def ours(name: str, width: int, hidden: int, *, gradient: bool) -> Side:
     import jax.numpy as jnp
     from flax import nnx
 
-    from rope_jax.blocks import Experts
     from rope_jax.config.model import ModelConfig
     from rope_jax.config.resolve import resolve_model
 
-    settings = None
-    if name == "experts":
-        sizes = {"num_experts": EXPERTS, "num_experts_per_tok": CHOSEN}
-        settings = Experts.Config(**sizes, moe_intermediate_size=hidden)
-    config = ModelConfig(
-        hidden_size=width,
-        intermediate_size=CHOSEN * hidden,
-        product_dtype=None,
-        **({} if settings is None else {"feed_forward": settings}),
+    mixture = {
+        "type": "experts",
+        "num_experts": EXPERTS,
+        "num_experts_per_tok": CHOSEN,
+        "moe_intermediate_size": hidden,
+    }
+    config = ModelConfig.model_validate(
+        {
+            "hidden_size": width,
+            "intermediate_size": CHOSEN * hidden,
+            "product_dtype": None,
+            "feed_forward": mixture if name == "experts" else {"type": "mlp"},
+        }
     )
     block = config.feed_forward.build(resolve_model(config).spec(), nnx.Rngs(0))
     graph, state = nnx.split(block)
@@ -130,6 +133,8 @@ def main() -> None:
             sys.path.insert(0, str(Path(__file__).parents[1]))
             serve(lambda: ours(name, width, hidden, gradient=bool(gradient)))
         return
+    if not arguments.torch_python:
+        parser.error("--torch-python is required: a Python with torch and transformers")
     print("| D | F | | experts, ms | mlp, ms | transformers, ms | to the mlp | to transformers |")
     print("|---|---|---|---|---|---|---|---|")
     for width, hidden in ((256, 128), (512, 256)):

@@ -215,7 +215,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.side:
         side, *sizes, dtype, compiled = arguments.side
-        shape = Shape(*map(int, sizes), dtype, compiled == "True")
+        width, length, windows, layers, words = map(int, sizes)
+        shape = Shape(width, length, windows, layers, words, dtype, compiled == "True")
         serve(lambda: SIDES[side](shape))
         return
     if arguments.peer == "PyTorch" and not arguments.torch_python:
@@ -223,8 +224,8 @@ def main() -> None:
             "--torch-python is required: a Python interpreter that has torch and transformers"
         )
     other = f"{arguments.peer}'s"
-    columns = "D", "T", "windows", "tokens/s", other, "ratio (quartiles)"
-    columns += "start, s", other, "GiB", other
+    columns = ["D", "T", "windows", "tokens/s", other, "ratio (quartiles)"]
+    columns += ["start, s", other, "GiB", other]
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for width in arguments.widths:
         for length in arguments.lengths:

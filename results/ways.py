@@ -10,7 +10,7 @@ import csv
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -351,7 +351,9 @@ EXPERIMENTS = (COPYING, REFERENCE)
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args()
-    drawings = {each.figure: functools.partial(draw, each) for each in EXPERIMENTS}
+    drawings: dict[Path, Callable[[], Figure]] = {
+        each.figure: functools.partial(draw, each) for each in EXPERIMENTS
+    }
     drawings |= {SMOLLM2.figure: functools.partial(draw_smollm2, SMOLLM2)}
     drawings |= {SMOLLM2.figure.with_name("apart.png"): draw_apart}
     for path, drawing in drawings.items():

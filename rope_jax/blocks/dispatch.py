@@ -26,9 +26,12 @@ def order_by_expert(chosen: Int[Array, "T C"], experts: int) -> tuple[Order, Int
     """Return the rows, those of each expert by token, and how many each expert has."""
     flat = chosen.reshape(-1)
     index = jnp.arange(flat.size, dtype=jnp.uint32)
-    # sorting one number for both takes a quarter of the time of argsort on a CPU
-    both = jnp.sort(flat.astype(jnp.uint32) * np.uint32(flat.size) + index)
-    choice = (both % np.uint32(flat.size)).astype(jnp.int32)
+    if experts * flat.size <= 2**32:
+        # sorting one number for both takes a quarter of the time of argsort on a CPU
+        both = jnp.sort(flat.astype(jnp.uint32) * np.uint32(flat.size) + index)
+        choice = (both % np.uint32(flat.size)).astype(jnp.int32)
+    else:
+        choice = jnp.argsort(flat)
     row = jnp.zeros_like(choice).at[choice].set(index.astype(jnp.int32), unique_indices=True)
     return Order(choice, row.reshape(chosen.shape)), jnp.bincount(flat, length=experts)
 

@@ -243,11 +243,15 @@ class StackedMLPs(nnx.Module):
 
         def product(linear: Linear, x: Float[Array, "rows _"]) -> Float[Array, "rows _"]:
             y = project(x, linear.factor, low_precision, uses)
-            return y if linear.bias is None else y + linear.bias[...].astype(x.dtype)[by_row]
+            if linear.bias is None:
+                return y
+            # in float32, as its derivative adds up the rows
+            bias = linear.bias[...].astype("float32")[by_row]
+            return (y.astype("float32") + bias).astype(y.dtype)
 
-        up = product(self.up_proj, rows)
+        up = projected(product(self.up_proj, rows))
         if self.spec.gated_mlp:
-            up = self._gated(product(self.gate_proj, rows), up)
+            up = self._gated(projected(product(self.gate_proj, rows)), up)
         else:
             up = ACTIVATIONS[self.spec.activation](up)
         return product(self.down_proj, up)

@@ -343,7 +343,7 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
       }
     }
     // The sum must not depend on the threads. The chunk before began earlier, so it will be added.
-    long *added = a->added + b * a->heads + n;
+    long *added = a->chunks_added + b * a->heads + n;
     while (__atomic_load_n(added, __ATOMIC_ACQUIRE) != number) sched_yield();
     float *out = a->dq + row * a->width;
     for (long t = 0; t < queries; t++)

@@ -223,7 +223,7 @@ static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats 
   Attention a = inputs(q, k, v, first, last, bias, scale);
   if (!are_biases(bias, a)) return not_biases();
   std::vector<long> added(a.batch * a.heads);
-  a.chunks = chunks, a.added = added.data();
+  a.chunks = chunks, a.chunks_added = added.data();
   a.out = out.typed_data(), a.lse = lse.typed_data(), a.dout = dout.typed_data();
   a.dq = dq->typed_data(), a.dk = dk->typed_data(), a.dv = dv->typed_data(), a.dbias = dbias->typed_data();
   return run(pool, products(rounded).backward, a, a.batch * a.kv_heads * a.chunks);
@@ -271,7 +271,7 @@ static ffi::Error not_factors() {
 }
 
 // The tokens of each group, which are consecutive, in blocks of at most `most`; a group without tokens
-// has an empty one. Without groups, all have the same weights.
+// has an empty one, since its gradient is 0. Without groups, all have the same weights.
 static std::vector<Rows> rows_of(Integers sizes, long tokens, long most) {
   const long groups = sizes.dimensions()[0];
   std::vector<Rows> rows;

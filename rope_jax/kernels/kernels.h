@@ -10,7 +10,7 @@
 // bias [biases, heads, keys + AHEAD], where biases is `batch` or 1, or 0 without a bias: what is added
 // to the logits by distance, in units of ln 2. That of key j and the query that is key i is at
 // keys - 1 - i + j. dbias [chunks, batch, heads, keys + AHEAD]: derivatives by such logits.
-// added [batch, heads]: how many chunks of keys have added their parts to dq, one after the other.
+// chunks_added [batch, heads]: how many chunks of keys have added their parts to dq, one after the other.
 typedef struct {
   long batch, queries, keys, heads, kv_heads, width, value_width, chunks, biases;
   float scale;
@@ -19,7 +19,7 @@ typedef struct {
   float *out, *lse;
   const float *dout;
   float *dq, *dk, *dv, *dbias;
-  long *added;
+  long *chunks_added;
 } Attention;
 
 // How many keys after a query may be in a tile with one that it sees.

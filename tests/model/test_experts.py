@@ -14,8 +14,10 @@ from flax import nnx
 from pydantic import ValidationError
 
 from rope_jax.blocks import Experts
+from rope_jax.blocks.dispatch import order_by_expert
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.resolve import resolve_model
+from rope_jax.kernels.loading import load_kernels
 from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
 from tests.model import reference
@@ -116,6 +118,38 @@ def test_accelerators_multiply_by_ragged_products(platform):
 
     exported = jax.export.export(jax.jit(jax.grad(total)), platforms=[platform])
     assert "ragged_dot" in exported(params, x).mlir_module()
+
+
+def test_a_cpu_multiplies_by_our_kernels_if_it_has_them():
+    config, x, params = draw(EXPERTS)
+    text = jax.jit(lambda *a: applied(config, *a)[0]).lower(params, x).as_text()
+    assert ("rope_jax_gated_forward" in text) == (load_kernels() is not None)
+
+
+@pytest.mark.parametrize("experts", [4, 2**30])  # so many that a number for both would not fit
+def test_rows_are_ordered_by_expert_and_token(experts):
+    chosen = jnp.asarray([[3, 0], [0, 2], [3, 2]])
+    order, _ = jax.eval_shape(lambda c: order_by_expert(c, experts), chosen)
+    assert order.row.shape == (3, 2)
+    if experts == 4:
+        order, uses = order_by_expert(chosen, experts)
+        assert uses.tolist() == [2, 0, 2, 2]
+        assert order.choice.tolist() == [1, 2, 3, 5, 0, 4]
+        assert order.row.tolist() == [[4, 0], [1, 2], [5, 3]]
+
+
+def test_gradients_of_biases_are_summed_in_float32():
+    config, x, params = draw(EXPERTS.model_copy(update={"expert_bias": True}), tokens=4096)
+    narrow = config.model_copy(update={"dtype": "bfloat16"})
+
+    def total(params, config):
+        return applied(config, params, x)[0].astype(jnp.float32).sum()
+
+    found, wanted = (jax.grad(total)(params, each) for each in (narrow, config))
+    for name in ("up_proj", "down_proj"):
+        a, b = (np.asarray(each["experts"][name]["bias"], np.float64) for each in (found, wanted))
+        # thousands of rows: sums in bfloat16 would stop growing at 256 times a row
+        assert np.linalg.norm(a - b) < 2e-2 * np.linalg.norm(b)
 
 
 # By setting: another value. Every one changes the program.
