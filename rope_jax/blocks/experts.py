@@ -24,6 +24,7 @@ from rope_jax.blocks.base import (
 from rope_jax.blocks.dispatch import gather_rows, order_by_expert, sum_rows
 from rope_jax.blocks.mlp import ACTIVATIONS, MLP
 from rope_jax.kernels.gated import gated_feed_forward
+from rope_jax.kernels.loading import load_kernels
 from rope_jax.kernels.projections import has_kernels, project, projected
 
 _ALPHA = 1.702  # of gpt-oss's activation
@@ -134,6 +135,8 @@ class Experts(FeedForward):
             shared = self.shared_expert_intermediate_size or 0
             width = self.width(spec)
             each = max(spec.hidden_size, width) + 2 * width
+            if load_kernels() is None:  # products of one expert, beside those of all
+                each += spec.hidden_size
             return max(3 * shared, self.num_experts_per_tok * each)
 
     def __init__(self, config: Config, spec: DecoderSpec, rngs: nnx.Rngs) -> None:

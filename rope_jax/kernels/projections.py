@@ -151,9 +151,13 @@ def weight_gradient(
     def plain(x: Array, dy: Array, sizes: Array) -> Array:
         if not sizes.size:
             return plain_product(x.T, dy, low_precision)
-        return jax.lax.ragged_dot_general(
-            *_rounded(low_precision, x, dy), sizes, _OVER_TOKENS, preferred_element_type=jnp.float32
+        ragged = functools.partial(
+            jax.lax.ragged_dot_general,
+            ragged_dot_dimension_numbers=_OVER_TOKENS,
+            preferred_element_type=jnp.float32,
         )
+        factors = *_rounded(low_precision, x, dy), sizes
+        return jax.lax.platform_dependent(*factors, cpu=_gradient_of_each_group, default=ragged)
 
     def by_kernel(x: Array, dy: Array, sizes: Array) -> Array:
         groups = sizes.shape if sizes.size else ()
@@ -173,9 +177,9 @@ def plain_product(
 ) -> Float[Array, "rows columns"]:
     """a·b by XLA; of low precision, of factors rounded to bfloat16, with float32 sums."""
     if sizes.size:
-        factors = _rounded(low_precision, a, b)
-        groups = jnp.asarray(sizes)
-        return jax.lax.ragged_dot(*factors, groups, preferred_element_type=jnp.float32)
+        ragged = functools.partial(jax.lax.ragged_dot, preferred_element_type=jnp.float32)
+        factors = *_rounded(low_precision, a, b), jnp.asarray(sizes)
+        return jax.lax.platform_dependent(*factors, cpu=_by_each_group, default=ragged)
     if not low_precision:
         return a @ b
     # XLA's fast products on a CPU contract the last axis of a with the first of b. Without the
@@ -188,3 +192,28 @@ def plain_product(
 def _rounded(low_precision: bool, a: Array, b: Array) -> tuple[Array, Array]:
     dtype = jnp.bfloat16 if low_precision else a.dtype
     return a.astype(dtype), b.astype(dtype)
+
+
+# A CPU without our kernels multiplies every token with each group's weights, one group at a time;
+# of ragged_dot, XLA would make an array for every group.
+
+
+def _by_each_group(x: Array, kernel: Array, sizes: Array) -> Float[Array, "rows columns"]:
+    group = jnp.repeat(jnp.arange(sizes.size), sizes, total_repeat_length=x.shape[0])
+
+    def add(y: Array, number: Array) -> tuple[Array, None]:
+        product = jnp.matmul(x, kernel[number], preferred_element_type=jnp.float32)
+        return jnp.where((group == number)[:, None], product, y), None
+
+    y = jnp.zeros((x.shape[0], kernel.shape[-1]), jnp.float32)
+    return jax.lax.scan(add, y, jnp.arange(sizes.size))[0]
+
+
+def _gradient_of_each_group(x: Array, dy: Array, sizes: Array) -> Float[Array, "G D F"]:
+    group = jnp.repeat(jnp.arange(sizes.size), sizes, total_repeat_length=x.shape[0])
+
+    def gradient(number: Array) -> Array:
+        own = jnp.where((group == number)[:, None], x, jnp.zeros((), x.dtype))
+        return jnp.matmul(own.T, dy, preferred_element_type=jnp.float32)
+
+    return jax.lax.map(gradient, jnp.arange(sizes.size))
