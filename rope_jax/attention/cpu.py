@@ -5,6 +5,7 @@ keys, V that of values, C distances in a table.
 """
 
 import functools
+from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -17,21 +18,29 @@ from rope_jax.attention.blocks import document_positions
 from rope_jax.attention.blockwise import Blockwise
 from rope_jax.attention.dense import Xla
 from rope_jax.kernels.loading import call_kernel, floats, load_kernels
-from rope_jax.positions.interaction import Interaction, dot_product, plus_by_distance
+from rope_jax.positions.interaction import (
+    Interaction,
+    decayed,
+    decaying_product,
+    dot_product,
+    plus_by_distance,
+)
 
 # The backward pass works on one key-value head and one chunk of keys at a time. These numbers
 # decide how many there are. They do not depend on the processor, so neither does the result.
 _WANTED_TASKS, _LEAST_KEYS = 16, 512
 _AHEAD = 128  # as in kernels.h
+_SPAN = 4096  # queries whose logits decay by distance
 
 
 class Cpu(Backend):
     """Our own kernel in C++, called once for each band.
 
-    The tokens of a document must be consecutive. The kernel knows dot products, and biases by
-    distance; other scores, and added values, are left to `Blockwise`. Products accumulate in
-    float32, whatever the dtypes of queries, keys and v. The backward pass keeps queries, keys, v,
-    the output and one number per query and head, and recomputes the probabilities.
+    The tokens of a document must be consecutive. The kernel knows dot products, which may decay by
+    distance, and biases by distance; other scores, and added values, are left to `Blockwise`.
+    Products accumulate in float32, whatever the dtypes of queries, keys and v. The backward pass
+    keeps queries, keys, v, the output and one number per query and head, and recomputes the
+    probabilities.
     """
 
     name: ClassVar[str] = "cpu"
@@ -56,9 +65,14 @@ class Cpu(Backend):
         dtype, bias = inputs.v.dtype, None
         unbiased = interaction._replace(scores=dot_product)
         is_biased = interaction.scores is plus_by_distance and unbiased.is_dot_product
-        if inputs.part is None and inputs.first is None and is_biased:
+        is_whole = inputs.part is None and inputs.first is None
+        if is_whole and is_biased:
             bias = _by_key(inputs.params["by_distance"], inputs.v.shape[1])
             interaction = unbiased
+        if is_whole and interaction.scores is decaying_product and unbiased.is_dot_product:
+            spans = _decayed(inputs)
+            outs = [self.attend_bands(unbiased, span, low_precision) for span in spans]
+            return jnp.concatenate(outs, axis=1)
         if not interaction.is_dot_product:
             narrow = inputs.cast(jnp.bfloat16) if low_precision else inputs
             other = Blockwise() if inputs.first is None else Xla()
@@ -79,6 +93,25 @@ def _by_key(table: Float[Array, "*B N C"], keys: int) -> Float[Array, "#B N _"]:
     table = table[..., :keys] * np.float32(np.log2(np.e))
     padding = _AHEAD, keys - table.shape[-1]
     return jnp.pad(table, ((0, 0), (0, 0), padding), mode="edge")[..., ::-1]
+
+
+def _decayed(inputs: Inputs) -> Iterator[Inputs]:
+    """Yield spans of queries and the keys up to their end, with the factors of `decaying_product`.
+
+    r is a span's middle, so those of xPos stay below 3.5^(span/2/scale_base), at most 3e17.
+    """
+    length, decay = inputs.v.shape[1], inputs.params["decay"]
+    before = length - inputs.queries[0].shape[1]
+    for begin in range(before, length, _SPAN):
+        end = min(begin + _SPAN, length)
+        index = jnp.arange(end) - (begin + end) // 2
+        own = slice(begin - before, end - before)
+        yield Inputs(
+            tuple(decayed(q[:, own], decay, index[begin:], axis=1) for q in inputs.queries),
+            tuple(decayed(k[:, :end], decay, -index, axis=1) for k in inputs.keys),
+            inputs.v[:, :end],
+            None if inputs.segment_ids is None else inputs.segment_ids[:, :end],
+        )
 
 
 # The first and the last key that each query sees in a band: it sees all between them. In a band

@@ -17,7 +17,7 @@ from rope_jax.positions.mask import BandMask
 
 __all__ = [
     *("AddedValues", "Block", "Indices", "Interaction", "Logits", "Params", "ScoreFunction"),
-    *("capped", "dot_product", "plus_by_distance"),
+    *("capped", "decayed", "decaying_product", "dot_product", "plus_by_distance"),
 ]
 
 Params = dict[str, Any]
@@ -77,6 +77,35 @@ def plus_by_distance(params: Params, block: Block) -> Logits:
     table = params["by_distance"]
     table = table.reshape(-1, block.k.shape[1], block.q.shape[2], 1, table.shape[-1])
     return add_by_distance(dot_product(params, block), table, block.at)
+
+
+def decaying_product(params: Params, block: Block) -> Logits:
+    """q·k with pair i's share times exp(−decay_i·(i − j)), for dimensions (i, i + d/2) [pairs].
+
+    The decay is a factor exp(−decay·(i − r)) of the query times exp(−decay·(r − j)) of the key.
+    For keys before all queries, r is the last key: neither factor is above 1, and those of far
+    keys rightly underflow to 0. If the blocks overlap, r is the middle of the overlap, and the
+    factors of xPos in blocks of n tokens stay below 3.5^(n/2/scale_base): nothing overflows up to
+    60·scale_base.
+    """
+    q, k, index = block
+    last = index.key[-1]
+    middle = last - jnp.maximum(last - index.query[0], 0) // 2
+    q = decayed(q, params["decay"], index.query - middle, axis=3)
+    k = decayed(k, params["decay"], middle - index.key, axis=2)
+    return dot_product(params, Block(q, k, index))
+
+
+def decayed(
+    x: Float[Array, "*axes H"], decay: Float[Array, " pairs"], distance: Int[Array, " T"], axis: int
+) -> Float[Array, "*axes H"]:
+    """Return x with each pair times exp(−decay·distance); the distances are those along `axis`."""
+    factor = jnp.exp(-decay[None] * distance.astype(jnp.float32)[:, None])
+    rest = jnp.ones((distance.shape[0], x.shape[-1] - 2 * factor.shape[-1]), jnp.float32)
+    factor = jnp.concatenate([factor, factor, rest], axis=-1)
+    shape = [1] * x.ndim
+    shape[axis], shape[-1] = factor.shape
+    return (x.astype(jnp.float32) * factor.reshape(shape)).astype(x.dtype)
 
 
 @functools.cache  # the same object at every call, because it is compiled into the program
@@ -179,20 +208,18 @@ def sum_by_distance(
 ) -> Float[Array, "*batch T {length}"]:
     """Return Σ_s weights[…, t, s] over the keys with min(i_t − j_s, C − 1) = c; C is `length`."""
 
-    def all_far(weights: Array) -> Array:
-        zeros = jnp.zeros((*weights.shape[:-1], length - 1), weights.dtype)
-        return jnp.concatenate([zeros, weights.sum(-1, keepdims=True)], axis=-1)
-
-    def some_near(weights: Array) -> Array:
+    def of_near(weights: Array) -> Array:
         padding = [(0, 0)] * (weights.ndim - 1) + [(length - 1, length - 1)]
         padded = jnp.pad(weights, padding)
         # The key at distance C − 2 comes first. Rows without near keys are slices of the padding.
         starts = jnp.clip(index.query - index.key[0] + 1, 0, weights.shape[-1] + length - 1)
-        near = _slices(padded, starts, length - 1, axis=-2)[..., ::-1]
-        is_far = index.query[:, None] - index.key[None, :] >= length - 1
-        is_far = is_far.reshape((1,) * (weights.ndim - 2) + is_far.shape)
-        far = jnp.where(is_far, weights, jnp.zeros_like(weights)).sum(-1, keepdims=True)
-        return jnp.concatenate([near, far], axis=-1)
+        return _slices(padded, starts, length - 1, axis=-2)[..., ::-1]
 
-    is_all_far = index.query[0] - index.key[-1] >= length - 1
-    return jax.lax.cond(is_all_far, all_far, some_near, weights)
+    def zeros(weights: Array) -> Array:
+        return jnp.zeros((*weights.shape[:-1], length - 1), weights.dtype)
+
+    is_far = index.query[0] - index.key[-1] >= length - 1
+    near = jax.lax.cond(is_far, zeros, of_near, weights)
+    # Keys after the query, which are hidden, have no weight.
+    far = weights.sum(-1, keepdims=True) - near.sum(-1, keepdims=True)
+    return jnp.concatenate([near, far], axis=-1)

@@ -9,7 +9,13 @@ import pytest
 
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.base import Inputs
-from rope_jax.positions.interaction import Interaction, capped, dot_product, plus_by_distance
+from rope_jax.positions.interaction import (
+    Interaction,
+    capped,
+    decaying_product,
+    dot_product,
+    plus_by_distance,
+)
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, seen_keys
 from tests.compiled import needs_kernels
@@ -137,6 +143,27 @@ def test_a_bias_by_distance_is_that_of_float64(
     wanted = jax.tree.leaves(attention(qs, ks, v, dout, seen, bias)[1:])
     for a, b in zip(found, wanted):  # noqa: B905  (all but the table's)
         np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+# More queries than are computed together; the fastest pair decays by 3.5 in 64 tokens, so that the
+# factors of a whole window would overflow.
+@pytest.mark.parametrize("with_documents", [False, True])
+def test_a_decay_by_distance_is_that_in_blocks(with_documents):
+    queries, keys = 4500, 4700
+    q, k = draw(1, queries, 2, 6), draw(1, keys, 1, 6, seed=1)
+    v, dout = draw(1, keys, 1, 4, seed=2), draw(1, queries, 2, 4, seed=3)
+    decay = np.float32(np.log(3.5) / 64) * np.float32([1, 0.01])  # of two pairs; the rest stays
+    ids = jnp.asarray(documents(1, keys, 900)) if with_documents else None
+
+    def gradients(backend):
+        def run(q, k, v):
+            inputs = Inputs((q,), (k,), v, ids, params={"decay": decay})
+            return backend.attend_bands(Interaction(scores=decaying_product), inputs)
+
+        return jax.tree.leaves(along(run, q, k, v, dout))
+
+    for a, b in zip(gradients(CPU), gradients(BLOCKWISE), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
 
 
 def test_a_bias_beside_sinks_is_added_in_blocks():

@@ -65,8 +65,9 @@ def test_sum_by_distance(length):
     total = jax.jit(sum_by_distance, static_argnums=1)
     for offset in OFFSETS:
         wanted = np.zeros((2, 3, T, length))
+        distance = offset + np.arange(T)[:, None] - np.arange(S)
+        seen = weights * (distance >= 0)  # hidden keys have no weight
         for t, s in np.ndindex(T, S):
-            if offset + t - s >= 0:
-                wanted[..., t, min(offset + t - s, length - 1)] += weights[..., t, s]
-        found = total(weights, length, block(offset))
+            wanted[..., t, np.clip(distance[t, s], 0, length - 1)] += seen[..., t, s]
+        found = total(seen, length, block(offset))
         np.testing.assert_allclose(found, wanted, atol=1e-6, err_msg=offset)

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 from pydantic import Field
 
 from rope_jax.positions.encodings.base import (
@@ -18,7 +18,7 @@ from rope_jax.positions.encodings.base import (
     Sizes,
     bounded,
 )
-from rope_jax.positions.interaction import Block, Logits, Params, dot_product
+from rope_jax.positions.interaction import Params, decaying_product
 from rope_jax.rope import Layout, rotate_heads
 
 
@@ -56,7 +56,7 @@ class XPosEncoding(Encoding):
     ζ_i = (2i + 0.4d)/(1.4d) for the pairs i of the d rotary dimensions, so that the slowest pair
     decays least; other dimensions do not decay. The paper multiplies queries by ζ^(p/512) and keys
     by ζ^(−p/512), which overflows at a few tens of thousands of tokens; here only distances enter
-    (see `scores`), in tokens of the window.
+    (see `decaying_product`), in tokens of the window.
     """
 
     source: ClassVar[str] = "Sun et al., arXiv 2212.10554; torchscale"
@@ -65,6 +65,7 @@ class XPosEncoding(Encoding):
     uses_distances: ClassVar[bool] = True
     is_rotary: ClassVar[bool] = True
     ignored: ClassVar[tuple[str, ...]] = ()
+    scores = staticmethod(decaying_product)  # type: ignore[pydantic-field]
     type: Literal["xpos"] = "xpos"
     scale_base: Annotated[float, Field(ge=64, allow_inf_nan=False)] = Field(
         512.0, description="tokens after which pair i has decayed by ζ_i"
@@ -87,32 +88,6 @@ class XPosEncoding(Encoding):
             parts = x[..., 0:dim:2], x[..., 1:dim:2], x[..., dim:]
             x = jnp.concatenate(parts, axis=-1)
         return rotate_heads(x, cos, sin, "half")
-
-    @staticmethod
-    def scores(params: Params, block: Block) -> Logits:
-        """q·k with pair i's share times exp(−decay_i·(i − j)).
-
-        The decay is a factor exp(−decay·(i − r)) of the query times exp(−decay·(r − j)) of the key.
-        For keys before all queries, r is the last key: neither factor is above 1, and those of far
-        keys rightly underflow to 0. If the blocks overlap, r is the middle of the overlap, and the
-        factors of blocks of n tokens stay below 3.5^(n/2/scale_base): nothing overflows up to
-        60·scale_base.
-        """
-        q, k, index = block
-        last = index.key[-1]
-        middle = last - jnp.maximum(last - index.query[0], 0) // 2
-
-        def decayed(
-            x: Float[Array, "*axes C H"], distance: Int[Array, " C"]
-        ) -> Float[Array, "*axes C H"]:
-            factor = jnp.exp(-params["decay"][None] * distance.astype(jnp.float32)[:, None])
-            rest = jnp.ones((distance.shape[0], x.shape[-1] - 2 * factor.shape[-1]), jnp.float32)
-            factor = jnp.concatenate([factor, factor, rest], axis=-1)
-            factor = factor.reshape((1,) * (x.ndim - 2) + factor.shape)
-            return (x.astype(jnp.float32) * factor).astype(x.dtype)
-
-        q, k = decayed(q, index.query - middle), decayed(k, middle - index.key)
-        return dot_product(params, Block(q, k, index))
 
 
 class PoPEEncoding(Encoding):
