@@ -80,7 +80,7 @@ def plus_by_distance(params: Params, block: Block) -> Logits:
 
 
 def decaying_product(params: Params, block: Block) -> Logits:
-    """q·k with pair i's share times exp(−decay_i·(i − j)), for dimensions (i, i + d/2) [pairs].
+    """q·k, in which the share of pair p, dimensions p and p + d/2, is times exp(−decay_p·(i − j)).
 
     The decay is a factor exp(−decay·(i − r)) of the query times exp(−decay·(r − j)) of the key.
     For keys before all queries, r is the last key: neither factor is above 1, and those of far
