@@ -152,7 +152,7 @@ def test_a_decay_by_distance_is_that_in_blocks(with_documents):
     queries, keys = 4500, 4700
     q, k = draw(1, queries, 2, 6), draw(1, keys, 1, 6, seed=1)
     v, dout = draw(1, keys, 1, 4, seed=2), draw(1, queries, 2, 4, seed=3)
-    decay = np.float32(np.log(3.5) / 64) * np.float32([1, 0.01])  # of two pairs; the rest stays
+    decay = jnp.float32(np.log(3.5) / 64) * jnp.float32([1, 0.01])  # of two pairs; the rest stays
     ids = jnp.asarray(documents(1, keys, 900)) if with_documents else None
 
     def gradients(backend):
