@@ -145,8 +145,8 @@ def test_a_bias_by_distance_is_that_of_float64(
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-# More queries than are computed together; the fastest pair decays by 3.5 in 64 tokens, so that for a
-# whole window at once, the logits of hidden keys would overflow.
+# More queries than are computed together; the fastest pair decays by 3.5 in 64 tokens, so that for
+# a whole window at once, the logits of hidden keys would overflow.
 @pytest.mark.parametrize("with_documents", [False, True])
 def test_a_decay_by_distance_is_that_in_blocks(with_documents):
     queries, keys = 4500, 4700
