@@ -27,7 +27,7 @@ from rope_jax.attention.blocks import (
 )
 from rope_jax.positions.interaction import Interaction, Params
 
-__all__ = ["Blockwise"]
+__all__ = ["Blockwise", "Saved", "backward", "forward"]
 
 BLOCK = 512  # tokens
 
@@ -105,7 +105,9 @@ class _Gradients(NamedTuple):
     dqs: list[Float32[Array, "B K G block H"]]
 
 
-class _Saved(NamedTuple):
+class Saved(NamedTuple):
+    """What the backward pass reads. Where the softmax is over more keys, out and lse are of all."""
+
     inputs: Inputs
     out: Float[Array, "B T N V"]
     lse: Float32[Array, "m B K G block 1"]
@@ -113,7 +115,7 @@ class _Saved(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attention(interaction: Interaction, size: int, inputs: Inputs) -> Float[Array, "B T N V"]:
-    return _forward(interaction, size, inputs)[0]
+    return forward(interaction, size, inputs)[0]
 
 
 def _cut(
@@ -128,9 +130,9 @@ def _cut(
     return queries, [blocks.of_keys(k) for k in inputs.keys], blocks.of_keys(inputs.v)
 
 
-def _forward(
+def forward(
     interaction: Interaction, size: int, inputs: Inputs
-) -> tuple[Float[Array, "B T N V"], _Saved]:
+) -> tuple[Float[Array, "B T N V"], Saved]:
     """After the loops over key blocks, lse = ln Σ_s exp(logit_s) = row_max + ln row_sum."""
     blocks = Blocks(interaction, size, inputs)
     queries, keys, values = _cut(blocks, inputs)
@@ -162,11 +164,11 @@ def _forward(
 
     _, (outs, lse) = jax.lax.scan(query_block, None, jnp.arange(queries[0].shape[0]))
     out, lse = attended((blocks.merged(outs, inputs.queries[0].shape[1]), lse))
-    return out, _Saved(inputs, out, lse)
+    return out, Saved(inputs, out, lse)
 
 
-def _backward(
-    interaction: Interaction, size: int, saved: _Saved, dout: Float[Array, "B T N V"]
+def backward(
+    interaction: Interaction, size: int, saved: Saved, dout: Float[Array, "B T N V"]
 ) -> tuple[Inputs]:
     """For each pair of blocks, with P = exp(logits − lse): dV = Pᵀ·dO, dP = dO·Vᵀ, and
     d(logits) = P ∘ (dP − delta), which the VJP of the scores carries to queries, keys and params.
@@ -238,4 +240,4 @@ def _backward(
     return (Inputs(dq, tuple(dk), dv, None, None, d_params),)
 
 
-_attention.defvjp(_forward, _backward)
+_attention.defvjp(forward, backward)

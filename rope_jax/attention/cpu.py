@@ -4,6 +4,7 @@ Shapes: B batch, T query length, S key length, N heads, K key-value heads, H hea
 keys, V that of values, C distances in a table.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
@@ -13,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Int
 
+from rope_jax.attention import blockwise
 from rope_jax.attention.base import Backend, Inputs, attended
-from rope_jax.attention.blocks import document_positions
+from rope_jax.attention.blocks import Blocks, document_positions
 from rope_jax.attention.blockwise import Blockwise
 from rope_jax.attention.dense import Xla
 from rope_jax.kernels.loading import call_kernel, floats, load_kernels
@@ -24,6 +26,7 @@ from rope_jax.positions.interaction import (
     decaying_product,
     dot_product,
     plus_by_distance,
+    plus_key_by_distance,
 )
 
 # The backward pass works on one key-value head and one chunk of keys at a time. These numbers
@@ -31,13 +34,16 @@ from rope_jax.positions.interaction import (
 _WANTED_TASKS, _LEAST_KEYS = 16, 512
 _AHEAD = 128  # as in kernels.h
 _SPAN = 4096  # queries whose logits decay by distance
+_LOG2_E = np.float32(np.log2(np.e))
+_NEAR = 128  # tokens in a block of near keys
 
 
 class Cpu(Backend):
     """Our own kernel in C++, called once for each band.
 
     The tokens of a document must be consecutive. The kernel knows dot products, which may decay by
-    distance, and biases by distance; other scores, and added values, are left to `Blockwise`.
+    distance, biases by distance, and vectors that all far keys and values share; other scores, and
+    added values, are left to `Blockwise`.
     Products accumulate in float32, whatever the dtypes of queries, keys and v. The backward pass
     keeps queries, keys, v, the output and one number per query and head, and recomputes the
     probabilities.
@@ -73,6 +79,8 @@ class Cpu(Backend):
             spans = _decayed(inputs)
             outs = [self.attend_bands(unbiased, span, low_precision) for span in spans]
             return jnp.concatenate(outs, axis=1)
+        if is_whole and (bands := _near_and_far(interaction, inputs)) is not None:
+            return _attend_near_and_far(low_precision, *bands, inputs).astype(dtype)
         if not interaction.is_dot_product:
             narrow = inputs.cast(jnp.bfloat16) if low_precision else inputs
             other = Blockwise() if inputs.first is None else Xla()
@@ -90,7 +98,7 @@ def _by_key(table: Float[Array, "*B N C"], keys: int) -> Float[Array, "#B N _"]:
     The last distance of the table stands for all beyond, and the first for keys after the query.
     """
     table = table.reshape(-1, *table.shape[-2:]).astype(jnp.float32)
-    table = table[..., :keys] * np.float32(np.log2(np.e))
+    table = table[..., :keys] * _LOG2_E
     padding = _AHEAD, keys - table.shape[-1]
     return jnp.pad(table, ((0, 0), (0, 0), padding), mode="edge")[..., ::-1]
 
@@ -191,20 +199,24 @@ def _forward(
         call_kernel("attention_forward", results, q, k, v, *interval, added, **attributes)
         for q, k, interval in zip(queries, keys, seen, strict=True)
     ]
-    out, lse = bands[0]
-    if len(bands) > 1:
-        outs, lses = zip(*bands, strict=True)
-        largest = functools.reduce(jnp.maximum, lses)
-        # not 2^(lse_b - lse): where logits are large, the rounding of lse would change their sum
-        shares = [jnp.exp2(lse - largest) for lse in lses]
-        total = sum(shares[1:], shares[0])
-        parts = [
-            out * (share / total).swapaxes(1, 2)[..., None]
-            for out, share in zip(outs, shares, strict=True)
-        ]
-        out, lse = sum(parts[1:], parts[0]), largest + jnp.log2(total)
-    out, lse = attended((out, lse))
+    out, lse = attended(_merged(bands))
     return out, _Saved(inputs, bias, seen, out, lse)
+
+
+def _merged(bands: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Return the output and lse over all bands."""
+    if len(bands) == 1:
+        return bands[0]
+    outs, lses = zip(*bands, strict=True)
+    largest = functools.reduce(jnp.maximum, lses)
+    # not 2^(lse_b - lse): where logits are large, the rounding of lse would change their sum
+    shares = [jnp.exp2(lse - largest) for lse in lses]
+    total = sum(shares[1:], shares[0])
+    parts = [
+        out * (share / total).swapaxes(1, 2)[..., None]
+        for out, share in zip(outs, shares, strict=True)
+    ]
+    return sum(parts[1:], parts[0]), largest + jnp.log2(total)
 
 
 def _backward(
@@ -236,6 +248,79 @@ def _backward(
 
 
 _attention.defvjp(_forward, _backward)
+
+
+def _near_and_far(
+    interaction: Interaction, inputs: Inputs
+) -> tuple[Interaction, Interaction] | None:
+    """Split keys at the distance from which on they share a vector, if some may be beyond it."""
+    if interaction.scores is not plus_key_by_distance or interaction.sinks:
+        return None
+    (band,), beyond = interaction.masks, len(inputs.params["keys"]) - 1
+    if beyond >= min(inputs.v.shape[1], band.beyond or inputs.v.shape[1]):
+        return None
+    near = interaction._replace(masks=(dataclasses.replace(band, beyond=beyond),))
+    return near, Interaction((dataclasses.replace(band, nearest=beyond),))
+
+
+def _attend_near_and_far(
+    low_precision: bool, near: Interaction, far: Interaction, inputs: Inputs
+) -> Float32[Array, "B T N V"]:
+    """The near keys in blocks; the others, with the vector of each table that they share, here."""
+    key, value = (
+        inputs.params[name][None, None, -1:].astype(jnp.float32) for name in ("keys", "values")
+    )
+    wide = inputs.cast(jnp.float32)
+    (k,) = wide.keys
+    moved = Inputs(wide.queries, (k + key,), wide.v + value)
+    narrow = inputs.cast(jnp.bfloat16) if low_precision else wide
+    return _near_beside_far(low_precision, near, narrow, moved, _seen(far, inputs))
+
+
+class _SavedParts(NamedTuple):
+    near: blockwise.Saved
+    far: _Saved
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _near_beside_far(
+    low_precision: bool,
+    near: Interaction,
+    near_inputs: Inputs,
+    far_inputs: Inputs,
+    seen: tuple[_Interval, ...],
+) -> Float32[Array, "B T N V"]:
+    return _forward_parts(low_precision, near, near_inputs, far_inputs, seen)[0]
+
+
+def _forward_parts(
+    low_precision: bool,
+    near: Interaction,
+    near_inputs: Inputs,
+    far_inputs: Inputs,
+    seen: tuple[_Interval, ...],
+) -> tuple[Float32[Array, "B T N V"], _SavedParts]:
+    """One softmax over both, as over the bands of `_forward`."""
+    far_out, far_saved = _forward(low_precision, far_inputs, None, seen)
+    near_out, near_saved = blockwise.forward(near, _NEAR, near_inputs)
+    blocks = Blocks(near, _NEAR, near_inputs)
+    lse = blocks.merged(near_saved.lse, near_out.shape[1])[..., 0].swapaxes(1, 2) * _LOG2_E
+    parts = [(near_out.astype(jnp.float32), lse), (far_out, far_saved.lse)]
+    out, lse = attended(_merged(parts))
+    of_blocks = blocks.of_queries(lse.swapaxes(1, 2)[..., None] / _LOG2_E, far_inputs.v.shape[2])
+    near_saved = near_saved._replace(out=out, lse=of_blocks)
+    return out, _SavedParts(near_saved, far_saved._replace(out=out, lse=lse))
+
+
+def _backward_parts(
+    low_precision: bool, near: Interaction, saved: _SavedParts, dout: Float32[Array, "B T N V"]
+) -> tuple[Inputs, Inputs, None]:
+    (of_near,) = blockwise.backward(near, _NEAR, saved.near, dout)
+    of_far, *_ = _backward(low_precision, saved.far, dout)
+    return of_near, of_far, None
+
+
+_near_beside_far.defvjp(_forward_parts, _backward_parts)
 
 
 def _scale(q: Float[Array, "B T N H"]) -> np.float32:

@@ -18,6 +18,7 @@ from rope_jax.positions.mask import BandMask
 __all__ = [
     *("AddedValues", "Block", "Indices", "Interaction", "Logits", "Params", "ScoreFunction"),
     *("capped", "decayed", "decaying_product", "dot_product", "plus_by_distance"),
+    *("plus_key_by_distance", "value_by_distance"),
 ]
 
 Params = dict[str, Any]
@@ -77,6 +78,23 @@ def plus_by_distance(params: Params, block: Block) -> Logits:
     table = params["by_distance"]
     table = table.reshape(-1, block.k.shape[1], block.q.shape[2], 1, table.shape[-1])
     return add_by_distance(dot_product(params, block), table, block.at)
+
+
+def plus_key_by_distance(params: Params, block: Block) -> Logits:
+    """Scores q·(k + params["keys"][min(i − j, C − 1)]), from a table [C, H].
+
+    Its products come before the distances: no array has axes T, S and H.
+    """
+    table = params["keys"].astype(block.q.dtype)
+    by_distance = jnp.einsum("bkgth,ch->bkgtc", block.q, table, preferred_element_type=jnp.float32)
+    return add_by_distance(dot_product(params, block), by_distance, block.at)
+
+
+def value_by_distance(params: Params, weights: Logits, index: Indices) -> Float[Array, "B K G T V"]:
+    """Σ_j weight_ij · params["values"][min(i − j, C − 1)], from a table [C, V]."""
+    table = params["values"].astype(weights.dtype)
+    by_distance = sum_by_distance(weights, table.shape[0], index)
+    return jnp.einsum("bkgtc,cv->bkgtv", by_distance, table, preferred_element_type=jnp.float32)
 
 
 def decaying_product(params: Params, block: Block) -> Logits:

@@ -15,6 +15,8 @@ from rope_jax.positions.interaction import (
     decaying_product,
     dot_product,
     plus_by_distance,
+    plus_key_by_distance,
+    value_by_distance,
 )
 from rope_jax.positions.mask import BandMask
 from tests.attention.reference import attention, seen_keys
@@ -164,6 +166,31 @@ def test_a_decay_by_distance_is_that_in_blocks(with_documents):
 
     for a, b in zip(gradients(CPU), gradients(BLOCKWISE), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+# In blocks of 128 tokens: tables that end within a block and beyond one, and a window beside them.
+@pytest.mark.parametrize(
+    ("distances", "beyond", "with_documents"),
+    [(17, None, False), (200, None, True), (5, 40, True), (40, 20, False)],
+)
+def test_vectors_by_distance_are_those_in_blocks(distances, beyond, with_documents):
+    queries, keys = 300, 470
+    q, k, v = (draw(2, n, heads, 8, seed=n) for n, heads in ((queries, 4), (keys, 2), (keys, 2)))
+    tables, dout = [draw(distances, 8, seed=n) for n in (1, 2)], draw(2, queries, 4, 8)
+    ids = jnp.asarray(documents(2, keys, 90)) if with_documents else None
+    interaction = Interaction(
+        (BandMask(beyond=beyond),), scores=plus_key_by_distance, values=value_by_distance
+    )
+
+    def gradients(backend):
+        def run(q, k, v, table_of_keys, table_of_values):
+            params = {"keys": table_of_keys, "values": table_of_values}
+            return backend.attend_bands(interaction, Inputs((q,), (k,), v, ids, params=params))
+
+        return jax.tree.leaves(along(run, q, k, v, *tables, dout))
+
+    for a, b in zip(gradients(CPU), gradients(BLOCKWISE), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
 
 
 def test_a_bias_beside_sinks_is_added_in_blocks():

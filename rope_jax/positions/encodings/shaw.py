@@ -2,20 +2,14 @@
 
 from typing import Annotated, ClassVar, Literal
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
 from pydantic import Field
 
 from rope_jax.positions.encodings.base import Encoding, Positions, Sizes
 from rope_jax.positions.interaction import (
     AddedValues,
-    Block,
-    Indices,
-    Logits,
     Params,
-    add_by_distance,
-    dot_product,
-    sum_by_distance,
+    plus_key_by_distance,
+    value_by_distance,
 )
 from rope_jax.rope.settings import Whole
 
@@ -43,22 +37,8 @@ class ShawEncoding(Encoding):
     ) -> Params:
         return parameters
 
-    @staticmethod
-    def scores(params: Params, block: Block) -> Logits:
-        """Add q_i·a^K_c. The product comes before the distances: no array has axes T, S and H."""
-        table = params["keys"].astype(block.q.dtype)
-        by_distance = jnp.einsum(
-            "bkgth,ch->bkgtc", block.q, table, preferred_element_type=jnp.float32
-        )
-        return add_by_distance(dot_product(params, block), by_distance, block.at)
+    scores = staticmethod(plus_key_by_distance)  # type: ignore[pydantic-field]
 
     @property
     def values(self) -> AddedValues:
-        return _values
-
-
-def _values(params: Params, weights: Logits, index: Indices) -> Float[Array, "B K G T V"]:
-    """Σ_j w_ij·a^V_c, as the sum over c of (the weights at this distance)·a^V_c."""
-    table = params["values"].astype(weights.dtype)
-    by_distance = sum_by_distance(weights, table.shape[0], index)
-    return jnp.einsum("bkgtc,cv->bkgtv", by_distance, table, preferred_element_type=jnp.float32)
+        return value_by_distance
