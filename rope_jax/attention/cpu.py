@@ -20,6 +20,7 @@ from rope_jax.attention.blocks import Blocks, document_positions
 from rope_jax.attention.blockwise import Blockwise
 from rope_jax.attention.dense import Xla
 from rope_jax.kernels.loading import call_kernel, floats, load_kernels
+from rope_jax.positions.encodings.fire import FIREEncoding
 from rope_jax.positions.interaction import (
     Interaction,
     decayed,
@@ -42,8 +43,8 @@ class Cpu(Backend):
     """Our own kernel in C++, called once for each band.
 
     The tokens of a document must be consecutive. The kernel knows dot products, which may decay by
-    distance, biases by distance, and vectors that all far keys and values share; other scores, and
-    added values, are left to `Blockwise`.
+    distance, biases by distance, FIRE's bias, and vectors that all far keys and values share;
+    other scores, and added values, are left to `Blockwise`.
     Products accumulate in float32, whatever the dtypes of queries, keys and v. The backward pass
     keeps queries, keys, v, the output and one number per query and head, and recomputes the
     probabilities.
@@ -68,13 +69,11 @@ class Cpu(Backend):
     ) -> Float[Array, "B T N V"]:
         if load_kernels() is None:
             raise RuntimeError("attention cpu: the kernels were not compiled")
-        dtype, bias = inputs.v.dtype, None
+        dtype, bias = inputs.v.dtype, _NO_BIAS
         unbiased = interaction._replace(scores=dot_product)
-        is_biased = interaction.scores is plus_by_distance and unbiased.is_dot_product
         is_whole = inputs.part is None and inputs.first is None
-        if is_whole and is_biased:
-            bias = _by_key(inputs.params["by_distance"], inputs.v.shape[1])
-            interaction = unbiased
+        if is_whole and unbiased.is_dot_product and interaction.scores in _BIASES:
+            bias, interaction = _BIASES[interaction.scores](inputs), unbiased
         if is_whole and interaction.scores is decaying_product and unbiased.is_dot_product:
             spans = _decayed(inputs)
             outs = [self.attend_bands(unbiased, span, low_precision) for span in spans]
@@ -92,13 +91,42 @@ class Cpu(Backend):
         return _attention(low_precision, wide, bias, seen).astype(dtype)
 
 
-def _by_key(table: Float[Array, "*B N C"], keys: int) -> Float[Array, "#B N _"]:
-    """Return a bias by distance as the kernel reads it: that of consecutive keys, in units of ln 2.
+class _Bias(NamedTuple):
+    """What the kernel adds to logits, in units of ln 2; see kernels.h."""
+
+    by_key: Float[Array | np.ndarray, "#B N _"]
+    stretch: Float[Array | np.ndarray, "B T"]
+    knots: Float[Array | np.ndarray, " bends"]
+    lines: Float[Array | np.ndarray, "N _ 2"]
+
+
+_NO_CURVE = np.zeros((0, 0), np.float32), np.zeros(0, np.float32), np.zeros((0, 0, 2), np.float32)
+_NO_BIAS = _Bias(np.zeros((1, 0, 0), np.float32), *_NO_CURVE)
+
+
+def _bias_by_distance(inputs: Inputs) -> _Bias:
+    table, keys = inputs.params["by_distance"], inputs.v.shape[1]
+    table = table.reshape(-1, *table.shape[-2:]).astype(jnp.float32)
+    return _Bias(_by_key(table * _LOG2_E, keys), *_NO_CURVE)
+
+
+def _bias_of_fire(inputs: Inputs) -> _Bias:
+    keys, (batch, queries, heads, _) = inputs.v.shape[1], inputs.queries[0].shape
+    psi, stretch, knots, lines = FIREEncoding.as_curve(inputs.params, keys)
+    psi = jnp.broadcast_to(psi, (1, heads, keys))
+    stretch = jnp.broadcast_to(stretch[:, keys - queries :], (batch, queries))
+    return _Bias(_by_key(psi, keys), stretch, knots, lines * _LOG2_E)
+
+
+_BIASES = {plus_by_distance: _bias_by_distance, FIREEncoding.scores: _bias_of_fire}
+
+
+def _by_key(table: Float[Array, "#B N C"], keys: int) -> Float[Array, "#B N _"]:
+    """Return a table by distance as the kernel reads it: the entries of consecutive keys.
 
     The last distance of the table stands for all beyond, and the first for keys after the query.
     """
-    table = table.reshape(-1, *table.shape[-2:]).astype(jnp.float32)
-    table = table[..., :keys] * _LOG2_E
+    table = table[..., :keys]
     padding = _AHEAD, keys - table.shape[-1]
     return jnp.pad(table, ((0, 0), (0, 0), padding), mode="edge")[..., ::-1]
 
@@ -158,13 +186,13 @@ def _attend_one(
 
     queries = tuple(map(as_queries, inputs.queries))
     shared = [tuple(jnp.repeat(x, heads // kv_heads, 1) for x in interval) for interval in seen]
-    out = _attention(low_precision, inputs._replace(queries=queries), None, tuple(shared))
+    out = _attention(low_precision, inputs._replace(queries=queries), _NO_BIAS, tuple(shared))
     return out.swapaxes(1, 2).reshape(out.shape[0], 1, heads, -1)
 
 
 class _Saved(NamedTuple):
     inputs: Inputs
-    bias: Float32[Array, "#B N _"] | None
+    bias: _Bias
     seen: tuple[_Interval, ...]
     out: Float32[Array, "B T N V"]
     lse: Float32[Array, "B N T"]
@@ -174,7 +202,7 @@ class _Saved(NamedTuple):
 def _attention(
     low_precision: bool,
     inputs: Inputs,
-    bias: Float32[Array, "#B N _"] | None,
+    bias: _Bias,
     seen: tuple[_Interval, ...],
 ) -> Float32[Array, "B T N V"]:
     return _forward(low_precision, inputs, bias, seen)[0]
@@ -183,7 +211,7 @@ def _attention(
 def _forward(
     low_precision: bool,
     inputs: Inputs,
-    bias: Float32[Array, "#B N _"] | None,
+    bias: _Bias,
     seen: tuple[_Interval, ...],
 ) -> tuple[Float32[Array, "B T N V"], _Saved]:
     """Band b's own softmax has the output out_b and lse_b = log2 Σ_s 2^logit_s.
@@ -194,9 +222,8 @@ def _forward(
     batch, length, heads, _ = queries[0].shape
     results = floats(batch, length, heads, v.shape[-1]), floats(batch, heads, length)
     attributes = {"scale": _scale(queries[0]), "rounded": low_precision}
-    added = jnp.zeros((0, 0, 0), jnp.float32) if bias is None else bias
     bands = [
-        call_kernel("attention_forward", results, q, k, v, *interval, added, **attributes)
+        call_kernel("attention_forward", results, q, k, v, *interval, *bias, **attributes)
         for q, k, interval in zip(queries, keys, seen, strict=True)
     ]
     out, lse = attended(_merged(bands))
@@ -221,28 +248,37 @@ def _merged(bands: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 def _backward(
     low_precision: bool, saved: _Saved, dout: Float32[Array, "B T N V"]
-) -> tuple[Inputs, Float32[Array, "#B N _"] | None, None]:
+) -> tuple[Inputs, _Bias, None]:
     """The kernel takes probabilities from lse, so with that of all bands each band's are right."""
     (queries, keys, v, *_), bias, seen, out, lse = saved
     chunks = -(-_WANTED_TASKS // max(1, v.shape[0] * v.shape[2]))
     chunks = max(1, min(chunks, -(-v.shape[1] // _LEAST_KEYS)))
     attributes = {"scale": _scale(queries[0]), "rounded": low_precision, "chunks": np.int64(chunks)}
-    added = jnp.zeros((0, 0, 0), jnp.float32) if bias is None else bias
-    of_bias = (chunks, v.shape[0], *bias.shape[1:]) if bias is not None else (0, 0, 0, 0)
+    heads, length = (queries[0].shape[2], queries[0].shape[1]) if bias.knots.size else (0, 0)
+    parts = chunks, v.shape[0]
+    of_bias = (
+        floats(*parts, *bias.by_key.shape[1:]),
+        floats(*parts, heads, length),
+        floats(*parts, *bias.lines.shape),
+    )
     dqs, dks, dvs, dbiases = [], [], [], []
     for q, k, interval in zip(queries, keys, seen, strict=True):
-        results = floats(*q.shape), floats(*k.shape), floats(*v.shape), floats(*of_bias)
-        given = q, k, v, *interval, added, out, lse, dout
-        dq, dk, dv, dbias = call_kernel("attention_backward", results, *given, **attributes)
+        results = floats(*q.shape), floats(*k.shape), floats(*v.shape), *of_bias
+        given = q, k, v, *interval, *bias, out, lse, dout
+        dq, dk, dv, *dbias = call_kernel("attention_backward", results, *given, **attributes)
         dqs.append(dq)
         dks.append(dk)
         dvs.append(dv)
         dbiases.append(dbias)
-    dbias = None
-    if bias is not None:
-        dbias = np.float32(np.log(2)) * sum(dbiases[1:], dbiases[0]).sum(0)
-        if bias.shape[0] == 1:
-            dbias = dbias.sum(0, keepdims=True)
+    by_key, stretch, lines = (
+        np.float32(np.log(2)) * sum(parts[1:], parts[0]).sum(0)
+        for parts in zip(*dbiases, strict=True)
+    )
+    if bias.by_key.shape[0] == 1:
+        by_key = by_key.sum(0, keepdims=True)
+    dbias = _Bias(
+        by_key, stretch.sum(1).reshape(bias.stretch.shape), jnp.zeros_like(bias.knots), lines.sum(0)
+    )
     dv = sum(dvs[1:], dvs[0])
     return Inputs(tuple(dqs), tuple(dks), dv, None, None, {}), dbias, None
 
@@ -301,7 +337,7 @@ def _forward_parts(
     seen: tuple[_Interval, ...],
 ) -> tuple[Float32[Array, "B T N V"], _SavedParts]:
     """One softmax over both, as over the bands of `_forward`."""
-    far_out, far_saved = _forward(low_precision, far_inputs, None, seen)
+    far_out, far_saved = _forward(low_precision, far_inputs, _NO_BIAS, seen)
     near_out, near_saved = blockwise.forward(near, _NEAR, near_inputs)
     blocks = Blocks(near, _NEAR, near_inputs)
     lse = blocks.merged(near_saved.lse, near_out.shape[1])[..., 0].swapaxes(1, 2) * _LOG2_E

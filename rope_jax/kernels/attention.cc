@@ -83,6 +83,63 @@ static const float *biases_of(const Attention *a, long b, long n) {
   return a->bias + ((b % a->biases) * a->heads + n) * (a->keys + AHEAD) + a->queries - 1;
 }
 
+// A head's function of distances, which is linear between knots.
+typedef struct {
+  long bends;
+  const float *knots, *lines;
+} Curve;
+
+static Curve curve_of(const Attention *a, long n) {
+  return {a->bends, a->knots, a->lines + n * (a->bends + 1) * 2};
+}
+
+// How many knots are at or below all, and any, of the x of a row's keys.
+typedef struct {
+  long first, last;
+} Segments;
+
+// `near`: where to begin to look. d falls from key to key.
+INLINE Segments segments_of(Curve curve, const float *d, float stretch, Segments near) {
+  const float lowest = d[K - 1] * stretch, highest = d[0] * stretch;
+  long first = near.first;
+  while (first > 0 && curve.knots[first - 1] > lowest) first--;
+  while (first < curve.bends && curve.knots[first] <= lowest) first++;
+  long last = first;
+  while (last < curve.bends && curve.knots[last] <= highest) last++;
+  return {first, last};
+}
+
+// Scales the logits of a tile and adds the function of what begins at `d` for its first row.
+static void add_curve(float *logits, long rows, float scale, const float *d, Curve curve,
+                      const float *stretch) {
+  Segments own = {};
+  for (long r = 0; r < rows; r++, logits += K, d--) {
+    own = segments_of(curve, d, stretch[r], own);
+    for (int s = 0; s < K; s += LANES) {
+      const vec x = load(d + s) * stretch[r];
+      vec y = x * curve.lines[2 * own.first + 1] + curve.lines[2 * own.first];
+      for (long m = own.first; m < own.last; m++)
+        y = x >= curve.knots[m] ? x * curve.lines[2 * m + 3] + curve.lines[2 * m + 2] : y;
+      store(logits + s, load(logits + s) * scale + y);
+    }
+  }
+}
+
+// Adds derivatives by some logits to those by the lines, [bends + 1, 2, LANES], and returns those by x.
+INLINE vec bend_back(Curve curve, Segments own, vec x, vec dlogits, float *dlines) {
+  vec dx = {};
+  for (long m = own.first; m <= own.last; m++) {
+    vec here = dlogits;
+    if (m > own.first) here = x >= curve.knots[m - 1] ? here : filled(0);
+    if (m < own.last) here = x >= curve.knots[m] ? filled(0) : here;
+    float *to = dlines + m * 2 * LANES;
+    store(to, load(to) + here);
+    store(to + LANES, load(to + LANES) + here * x);
+    dx = dx + here * curve.lines[2 * m + 1];
+  }
+  return dx;
+}
+
 // Scales the logits of a tile and adds the biases, where those of its first row begin.
 static void add_biases(float *logits, long rows, float scale, const float *bias) {
   for (long r = 0; r < rows; r++, logits += K, bias--)
@@ -157,6 +214,7 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   const float *k = a->k + key_row * a->width, *v = a->v + key_row * a->value_width;
   const int *first = a->first + row, *last = a->last + row;
   const float *bias = biases_of(a, b, n);
+  const Curve curve = curve_of(a, n);
   const float to_base_2 = a->scale * (float)M_LOG2E, scale = bias == nullptr ? to_base_2 : 1;
   const long depth = factors_in(a->width), factors_row = factor_row(q_row, a->width);
   float *logits = scratch, *sums = logits + Q * K, *row_max = sums + SPAN * v_row;
@@ -194,7 +252,10 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
       else
         multiply(rows, K, depth, q_factors + i * factors_row, factors_row, 1, k_tile, K, logits, K);
       hide(logits, rows, first + i, last + i, j, own);
-      if (bias != nullptr) add_biases(logits, rows, to_base_2, bias + j - begin - i);
+      if (curve.bends > 0)
+        add_curve(logits, rows, to_base_2, bias + j - begin - i, curve, a->stretch + row + i);
+      else if (bias != nullptr)
+        add_biases(logits, rows, to_base_2, bias + j - begin - i);
       for (long r = 0; r < rows; r++) {
         float *p = logits + r * K, *out = sums + (i + r) * v_row;
         if (!small) raise(p, scale, row_max + i + r, row_sum + i + r, divisor + i + r, out, v_row);
@@ -242,7 +303,8 @@ extern "C" long NAME(backward_scratch)(const Attention *a) {
   const long tiles = 2 * Q * K + transposed + K / TOGETHER * h_row + factors_copied(Q, K);
   const long factors = queries / TOGETHER * (h_row + v_row) +
                        factors_copied(queries, a->width) + factors_copied(queries, a->value_width);
-  return tiles + factors + queries * (h_row + 1) + keys * (h_row + v_row);
+  const long lines = (a->bends + 1) * 2 * LANES;
+  return tiles + factors + queries * (h_row + 1) + keys * (h_row + v_row) + lines;
 }
 
 // One chunk of the keys of one key-value head, with all queries that see them: dk and dv, and the
@@ -263,8 +325,9 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
   const float to_base_2 = a->scale * (float)M_LOG2E, scale = a->biases == 0 ? to_base_2 : 1;
   const long width = factors_in(a->width), value_width = factors_in(a->value_width);
   float *p = scratch, *dp = p + Q * K, *dq = dp + Q * K, *delta = dq + all * h_row;
-  float *dk = delta + all, *dv = dk + keys_padded * h_row;
-  factor *kt = (factor *)(dv + keys_padded * v_row), *vt = kt + width * K;
+  float *dk = delta + all, *dv = dk + keys_padded * h_row, *dlines = dv + keys_padded * v_row;
+  const long lines = (a->bends + 1) * 2;
+  factor *kt = (factor *)(dlines + lines * LANES), *vt = kt + width * K;
   factor *k_down = vt + value_width * K, *q_down = k_down + K / TOGETHER * h_row;
   factor *dout_down = q_down + all / TOGETHER * h_row;
   factor *copied = dout_down + all / TOGETHER * v_row;
@@ -291,11 +354,18 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
       as_factors(douts, out_stride, queries, a->value_width, dout_along);
     }
     const float *bias = biases_of(a, b, n);
-    float *dbias = nullptr;
+    const Curve curve = curve_of(a, n);
+    const float *stretch = a->stretch + b * queries;
+    const long part = (number * a->batch + b) * a->heads + n;
+    float *dbias = nullptr, *dstretch = a->dstretch + part * queries;
     if (bias != nullptr) {
-      dbias = a->dbias + ((number * a->batch + b) * a->heads + n) * (a->keys + AHEAD);
+      dbias = a->dbias + part * (a->keys + AHEAD);
       memset(dbias, 0, (a->keys + AHEAD) * sizeof(float));
       dbias += queries - 1;
+    }
+    if (curve.bends > 0) {
+      memset(dstretch, 0, queries * sizeof(float));
+      memset(dlines, 0, lines * LANES * sizeof(float));
     }
     memset(dq, 0, all * h_row * sizeof(float));
     for (long t = 0; t < queries; t++) {
@@ -317,7 +387,11 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
         const factor *own_dout = dout_down + i / TOGETHER * v_row;
         multiply(rows, K, width, q_along + i * q_along_row, q_along_row, 1, kt, K, p, K);
         hide(p, rows, first + i, last + i, j, seen);
-        if (bias != nullptr) add_biases(p, rows, to_base_2, bias + j - i);
+        if (curve.bends > 0)
+          add_curve(p, rows, to_base_2, bias + j - i, curve, stretch + i);
+        else if (bias != nullptr)
+          add_biases(p, rows, to_base_2, bias + j - i);
+        Segments own = {};
         multiply(rows, K, value_width, dout_along + i * dout_along_row, dout_along_row, 1, vt, K, dp,
                  K);
         for (long r = 0; r < rows; r += TOGETHER)
@@ -330,8 +404,16 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
               ds[t] = dlogits * a->scale;
               if (TOGETHER > 1) store_along(ds_along + (r + t) * ds_along_row, s, ds[t]);
               if (bias == nullptr) continue;
-              float *to = dbias + j + s - query;
-              store(to, load(to) + dlogits);
+              const long place = j + s - query;
+              vec more = dlogits;
+              if (curve.bends > 0) {
+                const vec d = load(bias + place);
+                own = segments_of(curve, bias + j - query, stretch[query], own);
+                more = bend_back(curve, own, d * stretch[query], dlogits, dlines);
+                dstretch[query] += sum_of(more * d);
+                more = more * stretch[query];
+              }
+              store(dbias + place, load(dbias + place) + more);
             }
             store_factors(p_down + r * K + s, down(weight));
             store_factors(ds_down + r * K + s, down(ds));
@@ -342,6 +424,8 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
                      dq + i * h_row, h_row);
       }
     }
+    if (curve.bends > 0)
+      for (long m = 0; m < lines; m++) a->dlines[part * lines + m] = sum_of(load(dlines + m * LANES));
     // The sum must not depend on the threads. The chunk before began earlier, so it will be added.
     long *added = a->chunks_added + b * a->heads + n;
     while (__atomic_load_n(added, __ATOMIC_ACQUIRE) != number) sched_yield();

@@ -184,20 +184,22 @@ static ffi::Error run(ffi::ThreadPool pool, const Kernel<Arrays> &kernel, const 
 }
 
 static Attention inputs(Floats q, Floats k, Floats v, Integers first, Integers last, Floats bias,
-                        float scale) {
+                        Floats stretch, Floats knots, Floats lines, float scale) {
   Attention a{};
   a.batch = q.dimensions()[0], a.queries = q.dimensions()[1], a.heads = q.dimensions()[2];
   a.width = q.dimensions()[3], a.keys = k.dimensions()[1], a.kv_heads = k.dimensions()[2];
   a.value_width = v.dimensions()[3], a.chunks = 1, a.scale = scale;
   a.q = q.typed_data(), a.k = k.typed_data(), a.v = v.typed_data();
   a.first = first.typed_data(), a.last = last.typed_data();
-  a.biases = bias.dimensions()[0], a.bias = bias.typed_data();
+  a.biases = bias.element_count() > 0 ? bias.dimensions()[0] : 0, a.bias = bias.typed_data();
+  a.bends = knots.dimensions()[0], a.knots = knots.typed_data();
+  a.stretch = stretch.typed_data(), a.lines = lines.typed_data();
   return a;
 }
 
 static bool are_biases(Floats bias, const Attention &a) {
   const auto size = bias.dimensions();
-  if (size[0] == 0) return true;
+  if (a.biases == 0) return true;
   const bool of_batch = size[0] == 1 || size[0] == a.batch;
   return of_batch && size[1] == a.heads && size[2] == a.keys + AHEAD;
 }
@@ -207,9 +209,9 @@ static ffi::Error not_biases() {
 }
 
 static ffi::Error run_forward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
-                             Integers last, Floats bias, Result out, Result lse, float scale,
-                             bool rounded) {
-  Attention a = inputs(q, k, v, first, last, bias, scale);
+                             Integers last, Floats bias, Floats stretch, Floats knots,
+                             Floats lines, Result out, Result lse, float scale, bool rounded) {
+  Attention a = inputs(q, k, v, first, last, bias, stretch, knots, lines, scale);
   if (!are_biases(bias, a)) return not_biases();
   a.out = out->typed_data(), a.lse = lse->typed_data();
   const long spans = (a.queries + SPAN - 1) / SPAN;
@@ -217,15 +219,17 @@ static ffi::Error run_forward(ffi::ThreadPool pool, Floats q, Floats k, Floats v
 }
 
 static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
-                              Integers last, Floats bias, Floats out, Floats lse, Floats dout,
-                              Result dq, Result dk, Result dv, Result dbias, float scale,
-                              bool rounded, std::int64_t chunks) {
-  Attention a = inputs(q, k, v, first, last, bias, scale);
+                              Integers last, Floats bias, Floats stretch, Floats knots,
+                              Floats lines, Floats out, Floats lse, Floats dout, Result dq,
+                              Result dk, Result dv, Result dbias, Result dstretch, Result dlines,
+                              float scale, bool rounded, std::int64_t chunks) {
+  Attention a = inputs(q, k, v, first, last, bias, stretch, knots, lines, scale);
   if (!are_biases(bias, a)) return not_biases();
   std::vector<long> added(a.batch * a.heads);
   a.chunks = chunks, a.chunks_added = added.data();
   a.out = out.typed_data(), a.lse = lse.typed_data(), a.dout = dout.typed_data();
   a.dq = dq->typed_data(), a.dk = dk->typed_data(), a.dv = dv->typed_data(), a.dbias = dbias->typed_data();
+  a.dstretch = dstretch->typed_data(), a.dlines = dlines->typed_data();
   return run(pool, products(rounded).backward, a, a.batch * a.kv_heads * a.chunks);
 }
 
@@ -387,7 +391,8 @@ static ffi::Error run_norm_backward(ffi::ThreadPool pool, Floats x, Floats scale
   return run(pool, chosen->norm_backward, n, dscale->dimensions()[0]);
 }
 
-// The arguments that both directions of attention begin with: q, k, v, first, last, bias.
+// The arguments that both directions of attention begin with: q, k, v, first, last, bias, stretch,
+// knots, lines.
 static auto attention_call() {
   return ffi::Ffi::Bind()
       .Ctx<ffi::ThreadPool>()
@@ -396,6 +401,9 @@ static auto attention_call() {
       .Arg<Floats>()
       .Arg<Integers>()
       .Arg<Integers>()
+      .Arg<Floats>()
+      .Arg<Floats>()
+      .Arg<Floats>()
       .Arg<Floats>();
 }
 
@@ -415,6 +423,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, run_backward,
                                   .Ret<Floats>()  // dk
                                   .Ret<Floats>()  // dv
                                   .Ret<Floats>()  // dbias, by chunk
+                                  .Ret<Floats>()  // dstretch, by chunk
+                                  .Ret<Floats>()  // dlines, by chunk
                                   .Attr<float>("scale")
                                   .Attr<bool>("rounded")
                                   .Attr<std::int64_t>("chunks"));

@@ -10,15 +10,19 @@
 // bias [biases, heads, keys + AHEAD], where biases is `batch` or 1, or 0 without a bias: what is added
 // to the logits by distance, in units of ln 2. That of key j and the query that is key i is at
 // keys - 1 - i + j. dbias [chunks, batch, heads, keys + AHEAD]: derivatives by such logits.
+// Where there are knots [bends], ascending, what `bias` holds is d, and the bias is a function of
+// x = d·stretch that is linear between them: after m of them start + slope·x, from lines [heads, bends + 1, 2];
+// stretch [batch, queries]. Then d must fall from key to key. dstretch [chunks, batch, heads, queries],
+// dlines [chunks, batch, heads, bends + 1, 2].
 // chunks_added [batch, heads]: how many chunks of keys have added their parts to dq, one after the other.
 typedef struct {
-  long batch, queries, keys, heads, kv_heads, width, value_width, chunks, biases;
+  long batch, queries, keys, heads, kv_heads, width, value_width, chunks, biases, bends;
   float scale;
-  const float *q, *k, *v, *bias;
+  const float *q, *k, *v, *bias, *stretch, *knots, *lines;
   const int *first, *last;
   float *out, *lse;
   const float *dout;
-  float *dq, *dk, *dv, *dbias;
+  float *dq, *dk, *dv, *dbias, *dstretch, *dlines;
   long *chunks_added;
 } Attention;
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from rope_jax.errors import UserError
@@ -47,7 +48,9 @@ def load_kernels() -> str | None:
     return str(library.instruction_set().decode())
 
 
-def call_kernel(function: str, results: Results, *arrays: Array, **attributes: object) -> Any:
+def call_kernel(
+    function: str, results: Results, *arrays: Array | np.ndarray, **attributes: object
+) -> Any:
     """Call a function of calls.cc inside a jitted program. results: shapes and dtypes."""
     call = jax.ffi.ffi_call(f"rope_jax_{function}", results, vmap_method="sequential")
     return call(*arrays, **attributes)

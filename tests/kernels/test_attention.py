@@ -9,6 +9,7 @@ import pytest
 
 from rope_jax.attention.backends import BACKENDS
 from rope_jax.attention.base import Inputs
+from rope_jax.positions.encodings import ENCODINGS, Sizes
 from rope_jax.positions.interaction import (
     Interaction,
     capped,
@@ -191,6 +192,34 @@ def test_vectors_by_distance_are_those_in_blocks(distances, beyond, with_documen
 
     for a, b in zip(gradients(CPU), gradients(BLOCKWISE), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+# One hidden unit is constant; far queries see keys on both sides of several knots.
+@pytest.mark.parametrize(("name", "low_precision"), [("best", False), *((x, True) for x in EACH)])
+@pytest.mark.parametrize("with_documents", [False, True])
+def test_the_bias_of_fire_is_that_in_blocks(choose, name, low_precision, with_documents):
+    choose(name)
+    queries, keys, fire = 300, 1500, ENCODINGS["fire"](type="fire", threshold=30)
+    q, k, v = (draw(2, n, heads, 8, seed=n) for n, heads in ((queries, 4), (keys, 2), (keys, 2)))
+    ids, positions = None, np.arange(keys)[None]
+    if with_documents:
+        ids, positions = jnp.asarray(documents(2, keys, 90)), np.tile(positions % 90, (2, 1))
+    parameters = fire.initial(Sizes(1, 32, 4, 8, 0.02), jax.random.key(3))
+    parameters["hidden_kernel"] = parameters["hidden_kernel"].at[0, 3].set(0)
+    parameters["output_kernel"] = 8 * parameters["output_kernel"]
+    layer = fire.layer_params(parameters, positions, 4, 4)
+
+    def gradients(backend, low_precision=False):
+        def run(q, k, v, layer):
+            inputs = Inputs((q,), (k,), v, ids, params=jax.tree.map(lambda x: x[0], layer))
+            return backend.attend_bands(Interaction(scores=fire.scores), inputs, low_precision)
+
+        return jax.tree.leaves(along(run, q, k, v, layer, draw(2, queries, 4, 8, seed=5)))
+
+    # The logits' derivatives add up to 0 for each query, so those of the network nearly cancel.
+    relative = 0.1 if low_precision else 3e-4
+    for a, b in zip(gradients(CPU, low_precision), gradients(BLOCKWISE), strict=True):
+        assert np.linalg.norm(a - b) <= relative * np.linalg.norm(b)
 
 
 def test_a_bias_beside_sinks_is_added_in_blocks():

@@ -83,20 +83,46 @@ class FIREEncoding(Encoding):
 
     @staticmethod
     def scores(params: Params, block: Block) -> Logits:
-        c, (q, k, index) = params["c"], block
-
-        def psi(x: Float[Array, "..."]) -> Float[Array, "..."]:
-            return jnp.log1p(jnp.abs(c * x))
-
+        q, k, index = block
         distance = jnp.maximum(index.query[:, None] - index.key[None, :], 0).astype(jnp.float32)
         # indices below 0, before the window, are padding
         position = jnp.take(params["position"], jnp.maximum(index.query, 0), axis=-1, mode="clip")
-        denominator = psi(jnp.maximum(position, params["threshold"])) + 1e-6
-        ratio = psi(distance)[None] / denominator[..., None]  # [#B, T, S]
+        ratio = _psi(params, distance)[None] / _denominator(params, position)[..., None]
 
         bias = mlp(ratio, params["hidden_kernel"], params["hidden_bias"], params["output_kernel"])
         bias = bias.reshape(bias.shape[0], k.shape[1], q.shape[2], *bias.shape[2:])
         return dot_product(params, block) + bias
+
+    @staticmethod
+    def as_curve(
+        params: Params, keys: int
+    ) -> tuple[
+        Float[Array, " keys"], Float[Array, "#B S"], Float[Array, " W"], Float[Array, "N _ 2"]
+    ]:
+        """Return ψ by distance, 1/ψ(max(T, p)) by position, and the MLP as a function of their
+        product x.
+
+        It is linear between its knots, one for each hidden unit: beyond m of them, head n's is
+        lines[n, m, 0] + lines[n, m, 1]·x.
+        """
+        kernel, shift = params["hidden_kernel"], params["hidden_bias"]
+        bends = jax.lax.stop_gradient(jnp.where(kernel == 0, np.inf, -shift / kernel))
+        order = jnp.argsort(bends)
+        begun = jnp.argsort(order)[:, None] < jnp.arange(kernel.size + 1)[None]  # [W, W + 1]
+        rising, constant = (kernel > 0)[:, None], (kernel == 0)[:, None] & (shift > 0)[:, None]
+        on = jnp.where(rising, begun, ~begun & (kernel < 0)[:, None]) | constant
+        each = jnp.stack([shift, kernel], axis=-1)  # its start and its slope
+        lines = jnp.einsum("wm,wn,wx->nmx", on.astype(jnp.float32), params["output_kernel"], each)
+        psi = _psi(params, jnp.arange(keys, dtype=jnp.float32))
+        return psi, 1 / _denominator(params, params["position"]), bends[order], lines
+
+
+def _psi(params: Params, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    return jnp.log1p(jnp.abs(params["c"] * x))
+
+
+def _denominator(params: Params, position: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    return _psi(params, jnp.maximum(position, params["threshold"])) + 1e-6
 
 
 @jax.custom_vjp
