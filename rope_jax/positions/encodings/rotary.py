@@ -168,4 +168,5 @@ def _polar(
 ) -> Float[Array, "B T N 2*H"]:
     """Return scale·softplus(x)·e^(i·angle), the real parts before the imaginary ones."""
     magnitude = jax.nn.softplus(x.astype(jnp.float32)) * scale
-    return jnp.concatenate([magnitude * cos, magnitude * sin], axis=-1).astype(x.dtype)
+    parts = magnitude[..., None, :] * jnp.stack([cos, sin], axis=-2)
+    return parts.reshape(*x.shape[:-1], -1).astype(x.dtype)
