@@ -30,14 +30,20 @@ INLINE float largest_of(vec x) {
 // [factors_in(width), K]. The rest is zeros.
 static void transpose(const float *x, long x_row, long rows, long width, factor *out) {
   enum { SOME = 64 };
-  const long all = factors_in(width);
-  for (long d = 0; d < all; d++) memset(out + d * K + rows, 0, (K - rows) * sizeof(factor));
-  for (long i = 0; i < rows; i++)
+  factor copied[LANES * SOME];
+  for (long i = 0; i < K; i += LANES)
     for (long begin = 0; begin < width; begin += SOME) {
-      factor copied[SOME];
       const long own = least(SOME, width - begin), depth = factors_in(own);
-      const factor *from = as_factors(x + i * x_row + begin, 0, 1, own, copied);
-      for (long d = 0; d < depth; d++) out[(begin / TOGETHER + d) * K + i] = from[d];
+      const long here = most(0, least(LANES, rows - i)), row = factor_row(x_row, own);
+      const factor *from = as_factors(x + i * x_row + begin, x_row, here, own, copied);
+      float *to = (float *)(out + begin / TOGETHER * K + i);  // factors are as long as floats
+      for (long d = 0; d < depth; d += LANES) {
+        vec block[LANES];
+        for (int r = 0; r < LANES; r++)
+          block[r] = r < here ? load_some((const float *)from + r * row + d, depth - d) : (vec){};
+        transpose_block(block);
+        for (long c = 0; c < least(LANES, depth - d); c++) store(to + (d + c) * K, block[c]);
+      }
     }
 }
 
@@ -198,14 +204,14 @@ static void add_rows(long rows, const float *weights, const float *v, long v_row
 // How many floats `forward` needs for itself.
 extern "C" long NAME(forward_scratch)(const Attention *a) {
   const long v_row = vectors(a->value_width), tiles = factors_in(a->width) * K + K / TOGETHER * v_row;
-  return Q * K + tiles + SPAN * (v_row + 3) + factors_copied(SPAN, a->width);
+  return Q * K + tiles + a->span * (v_row + 3) + factors_copied(a->span, a->width);
 }
 
 // One span of queries of one head: out and lse.
 extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
-  const long spans = (a->queries + SPAN - 1) / SPAN, each = a->batch * a->heads;
-  const long begin = (spans - 1 - task / each) * SPAN;  // the last spans see the most keys
-  const long count = least(SPAN, a->queries - begin);
+  const long spans = (a->queries + a->span - 1) / a->span, each = a->batch * a->heads;
+  const long begin = (spans - 1 - task / each) * a->span;  // the last spans see the most keys
+  const long count = least(a->span, a->queries - begin);
   const long b = task % each / a->heads, n = task % a->heads, kv = n / (a->heads / a->kv_heads);
   const long q_row = a->heads * a->width, k_row = a->kv_heads * a->width;
   const long value_row = a->kv_heads * a->value_width, v_row = vectors(a->value_width);
@@ -217,15 +223,15 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   const Curve curve = curve_of(a, n);
   const float to_base_2 = a->scale * (float)M_LOG2E, scale = bias == nullptr ? to_base_2 : 1;
   const long depth = factors_in(a->width), factors_row = factor_row(q_row, a->width);
-  float *logits = scratch, *sums = logits + Q * K, *row_max = sums + SPAN * v_row;
+  float *logits = scratch, *sums = logits + Q * K, *row_max = sums + a->span * v_row;
   // The weights that values are multiplied with may be rounded. `divisor` is their sum, so that they add
   // up to 1; `row_sum` is that of the weights before, for lse.
-  float *row_sum = row_max + SPAN, *divisor = row_sum + SPAN;
-  factor *k_tile = (factor *)(divisor + SPAN), *v_tile = k_tile + depth * K;
+  float *row_sum = row_max + a->span, *divisor = row_sum + a->span;
+  factor *k_tile = (factor *)(divisor + a->span), *v_tile = k_tile + depth * K;
   factor *weights = (factor *)logits, *copied = v_tile + K / TOGETHER * v_row;
   const factor *q_factors = as_factors(q, q_row, count, a->width, copied);
 
-  Seen seen[SPAN / Q];
+  Seen seen[MOST_SPAN / Q];
   for (long i = 0; i < count; i += Q) seen[i / Q] = seen_by(first, last, i, least(i + Q, count));
   const Seen whole = seen_by(first, last, 0, count);
   const long visible = most(0, whole.last + 1 - whole.first);

@@ -183,6 +183,10 @@ static ffi::Error run(ffi::ThreadPool pool, const Kernel<Arrays> &kernel, const 
   return ffi::Error::Success();
 }
 
+static long parts(long all, long each) { return (all + each - 1) / each; }
+
+enum { ENOUGH_SPANS = 64 };
+
 static Attention inputs(Floats q, Floats k, Floats v, Integers first, Integers last, Floats bias,
                         Floats stretch, Floats knots, Floats lines, float scale) {
   Attention a{};
@@ -214,8 +218,12 @@ static ffi::Error run_forward(ffi::ThreadPool pool, Floats q, Floats k, Floats v
   Attention a = inputs(q, k, v, first, last, bias, stretch, knots, lines, scale);
   if (!are_biases(bias, a)) return not_biases();
   a.out = out->typed_data(), a.lse = lse->typed_data();
-  const long spans = (a.queries + SPAN - 1) / SPAN;
-  return run(pool, products(rounded).forward, a, a.batch * a.heads * spans);
+  // Long spans copy fewer keys, but every thread needs some. They do not depend on the machine, since
+  // the last digits of results depend on them.
+  const long rows = a.batch * a.heads;
+  a.span = LEAST_SPAN;
+  while (a.span < MOST_SPAN && rows * a.queries >= 2 * a.span * ENOUGH_SPANS) a.span *= 2;
+  return run(pool, products(rounded).forward, a, rows * parts(a.queries, a.span));
 }
 
 static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
@@ -232,8 +240,6 @@ static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats 
   a.dstretch = dstretch->typed_data(), a.dlines = dlines->typed_data();
   return run(pool, products(rounded).backward, a, a.batch * a.kv_heads * a.chunks);
 }
-
-static long parts(long all, long each) { return (all + each - 1) / each; }
 
 // A block's copy of weights should fit into the second cache, and it is worth its time if enough
 // tokens are multiplied with it.

@@ -14,9 +14,10 @@
 // x = d·stretch that is linear between them: after m of them start + slope·x, from lines [heads, bends + 1, 2];
 // stretch [batch, queries]. Then d must fall from key to key. dstretch [chunks, batch, heads, queries],
 // dlines [chunks, batch, heads, bends + 1, 2].
+// span: queries of one head that are computed together forward; they share the copies of keys and values.
 // chunks_added [batch, heads]: how many chunks of keys have added their parts to dq, one after the other.
 typedef struct {
-  long batch, queries, keys, heads, kv_heads, width, value_width, chunks, biases, bends;
+  long batch, queries, keys, heads, kv_heads, width, value_width, chunks, biases, bends, span;
   float scale;
   const float *q, *k, *v, *bias, *stretch, *knots, *lines;
   const int *first, *last;
@@ -29,8 +30,8 @@ typedef struct {
 // How many keys after a query may be in a tile with one that it sees.
 enum { AHEAD = 128 };
 
-// Queries of one head that are computed together. They share the copies of keys and values.
-enum { SPAN = 256 };
+// The fewest and the most queries of a span.
+enum { LEAST_SPAN = 256, MOST_SPAN = 1024 };
 
 // Rows of numbers, float or bfloat16. Those of bfloat16 are only factors of rounded products, and a row
 // has an even number of them.

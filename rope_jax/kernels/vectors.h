@@ -46,6 +46,43 @@ INLINE float sum_of(vec x) {
   return joined<LANES>(x, [](auto a, auto b) { return a + b; });
 }
 
+// Lane j of the result is lane index[j] of a and b, one after the other.
+INLINE vec picked(vec a, vec b, ivec index) {
+#ifdef __clang__
+  vec found;
+  for (int j = 0; j < LANES; j++) found[j] = index[j] < LANES ? a[index[j]] : b[index[j] - LANES];
+  return found;
+#else
+  return __builtin_shuffle(a, b, index);
+#endif
+}
+
+// Swaps, in all blocks of 2·STEP rows and columns, the upper right quarter and the lower left one.
+template <int STEP>
+INLINE void swap_quarters(vec *rows) {
+  ivec upper, lower;
+#pragma GCC unroll 16
+  for (int j = 0; j < LANES; j++) {
+    upper[j] = j & STEP ? LANES + j - STEP : j;
+    lower[j] = j & STEP ? LANES + j : j + STEP;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) {
+    if (i & STEP) continue;
+    const vec a = rows[i], b = rows[i + STEP];
+    rows[i] = picked(a, b, upper);
+    rows[i + STEP] = picked(a, b, lower);
+  }
+}
+
+// Transposes LANES rows.
+INLINE void transpose_block(vec *rows) {
+  swap_quarters<1>(rows);
+  swap_quarters<2>(rows);
+  if constexpr (LANES > 4) swap_quarters<4>(rows);
+  if constexpr (LANES > 8) swap_quarters<8>(rows);
+}
+
 // Σ a·b over two rows of `width` numbers.
 INLINE float product_of(const float *a, const float *b, long width) {
   vec sums = {};
