@@ -26,27 +26,6 @@ INLINE float largest_of(vec x) {
   return joined<LANES>(x, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-// Copies rows of `width` numbers as factors along the row, transposed: into the first columns of
-// [factors_in(width), K]. The rest is zeros.
-static void transpose(const float *x, long x_row, long rows, long width, factor *out) {
-  enum { SOME = 64 };
-  factor copied[LANES * SOME];
-  for (long i = 0; i < K; i += LANES)
-    for (long begin = 0; begin < width; begin += SOME) {
-      const long own = least(SOME, width - begin), depth = factors_in(own);
-      const long here = most(0, least(LANES, rows - i)), row = factor_row(x_row, own);
-      const factor *from = as_factors(x + i * x_row + begin, x_row, here, own, copied);
-      float *to = (float *)(out + begin / TOGETHER * K + i);  // factors are as long as floats
-      for (long d = 0; d < depth; d += LANES) {
-        vec block[LANES];
-        for (int r = 0; r < LANES; r++)
-          block[r] = r < here ? load_some((const float *)from + r * row + d, depth - d) : (vec){};
-        transpose_block(block);
-        for (long c = 0; c < least(LANES, depth - d); c++) store(to + (d + c) * K, block[c]);
-      }
-    }
-}
-
 // The keys that some queries see: from `first` to `last` any of them does, and from `first_of_all`
 // to `last_of_all` every one.
 typedef struct {
@@ -246,7 +225,7 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   for (long j = whole.first / K * K; j <= whole.last; j += K) {
     const long keys = least(K, a->keys - j);
     if (!few) {
-      transpose(k + j * k_row, k_row, keys, a->width, k_tile);
+      transpose(k + j * k_row, k_row, keys, a->width, k_tile, K);
       copy_down(v + j * value_row, value_row, keys, a->value_width, v_tile, v_row, K);
     }
     for (long i = 0; i < count; i += Q) {
@@ -382,8 +361,8 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
     for (long j = chunk.begin; j < chunk.end; j += K) {
       const long keys = least(K, a->keys - j);
       float *own_dk = dk + (j - chunk.begin) * h_row, *own_dv = dv + (j - chunk.begin) * v_row;
-      transpose(k + j * k_row, k_row, keys, a->width, kt);
-      transpose(v + j * value_row, value_row, keys, a->value_width, vt);
+      transpose(k + j * k_row, k_row, keys, a->width, kt, K);
+      transpose(v + j * value_row, value_row, keys, a->value_width, vt, K);
       copy_down(k + j * k_row, k_row, keys, a->width, k_down, h_row, K);
       for (long i = 0; i < queries; i += Q) {
         const long rows = least(Q, queries - i), depth = factors_in(rows);

@@ -75,3 +75,25 @@ static void copy_down(const float *x, long x_row, long rows, long width, factor 
     across_rows(x + i * x_row, x_row, rows - i, width, row, out);
   memset(out, 0, (factors_in(count) - factors_in(rows)) * row * sizeof(factor));
 }
+
+// Copies rows of `width` numbers as factors along the row, transposed: into the first columns of
+// [factors_in(width), out_row]. The rest is zeros. out_row: a multiple of LANES.
+INLINE void transpose(const float *x, long x_row, long rows, long width, factor *out,
+                      const long out_row) {
+  enum { SOME = 64 };
+  factor copied[LANES * SOME];
+  for (long i = 0; i < out_row; i += LANES)
+    for (long begin = 0; begin < width; begin += SOME) {
+      const long own = least(SOME, width - begin), depth = factors_in(own);
+      const long here = most(0, least(LANES, rows - i)), row = factor_row(x_row, own);
+      const factor *from = as_factors(x + i * x_row + begin, x_row, here, own, copied);
+      float *to = (float *)(out + begin / TOGETHER * out_row + i);  // factors are as long as floats
+      for (long d = 0; d < depth; d += LANES) {
+        vec block[LANES];
+        for (int r = 0; r < LANES; r++)
+          block[r] = r < here ? load_some((const float *)from + r * row + d, depth - d) : (vec){};
+        transpose_block(block);
+        for (long c = 0; c < least(LANES, depth - d); c++) store(to + (d + c) * out_row, block[c]);
+      }
+    }
+}

@@ -37,18 +37,8 @@ INLINE void pack(const Number *x, long x_row, long rows, long count, const long 
 
 // Copies the first `count` rows of w, [count, inputs], into panels like `pack`, transposed.
 INLINE void pack_transposed(const float *w, long inputs, long count, factor *out) {
-  enum { SOME = 16 * TOGETHER };  // so few that their part of a panel stays in the first cache
-  for (long j = 0; j < count; j += COLS)
-    for (long begin = 0; begin < inputs; begin += SOME) {
-      const long own = least(SOME, inputs - begin), depth = factors_in(own);
-      for (long n = 0; n < COLS; n++) {
-        factor copied[SOME];
-        const float *row = w + (j + n) * inputs + begin;
-        const factor *from = j + n < count ? as_factors(row, 0, 1, own, copied) : nullptr;
-        for (long d = 0; d < depth; d++) out[d * COLS + n] = from != nullptr ? from[d] : 0;
-      }
-      out += depth * COLS;
-    }
+  for (long j = 0; j < count; j += COLS, out += factors_in(inputs) * COLS)
+    transpose(w + j * inputs, inputs, least(COLS, count - j), inputs, out, COLS);
 }
 
 // A tile of whole panels, or one row of it. Functions of their own: inlined into loops, GCC 12 leaves
