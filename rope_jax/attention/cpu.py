@@ -28,6 +28,7 @@ from rope_jax.positions.interaction import (
     dot_product,
     plus_by_distance,
     plus_key_by_distance,
+    value_by_distance,
 )
 
 # The backward pass works on one key-value head and one chunk of keys at a time. These numbers
@@ -92,7 +93,8 @@ class Cpu(Backend):
 
 
 class _Bias(NamedTuple):
-    """What the kernel adds to logits, in units of ln 2; see kernels.h."""
+    """What the kernel adds to logits, see kernels.h: by_key, or with knots the lines, in units of
+    ln 2."""
 
     by_key: Float[Array | np.ndarray, "#B N _"]
     stretch: Float[Array | np.ndarray, "B T"]
@@ -290,10 +292,11 @@ def _near_and_far(
     interaction: Interaction, inputs: Inputs
 ) -> tuple[Interaction, Interaction] | None:
     """Split keys at the distance from which on they share a vector, if some may be beyond it."""
-    if interaction.scores is not plus_key_by_distance or interaction.sinks:
+    (band, *_), keys = interaction.masks, inputs.v.shape[1]
+    if interaction != Interaction((band,), plus_key_by_distance, value_by_distance):
         return None
-    (band,), beyond = interaction.masks, len(inputs.params["keys"]) - 1
-    if beyond >= min(inputs.v.shape[1], band.beyond or inputs.v.shape[1]):
+    beyond = len(inputs.params["keys"]) - 1
+    if not 0 < beyond < min(keys, band.beyond or keys):
         return None
     near = interaction._replace(masks=(dataclasses.replace(band, beyond=beyond),))
     return near, Interaction((dataclasses.replace(band, nearest=beyond),))
@@ -351,8 +354,10 @@ def _forward_parts(
 def _backward_parts(
     low_precision: bool, near: Interaction, saved: _SavedParts, dout: Float32[Array, "B T N V"]
 ) -> tuple[Inputs, Inputs, None]:
-    (of_near,) = blockwise.backward(near, _NEAR, saved.near, dout)
     of_far, *_ = _backward(low_precision, saved.far, dout)
+    # as the kernel rounds it: else the derivatives by a query's logits would not add up to zero
+    narrow = dout.astype(jnp.bfloat16) if low_precision else dout
+    (of_near,) = blockwise.backward(near, _NEAR, saved.near, narrow)
     return of_near, of_far, None
 
 

@@ -376,10 +376,12 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
           add_curve(p, rows, to_base_2, bias + j - i, curve, stretch + i);
         else if (bias != nullptr)
           add_biases(p, rows, to_base_2, bias + j - i);
-        Segments own = {};
         multiply(rows, K, value_width, dout_along + i * dout_along_row, dout_along_row, 1, vt, K, dp,
                  K);
-        for (long r = 0; r < rows; r += TOGETHER)
+        Segments own[TOGETHER] = {};
+        for (long r = 0; r < rows; r += TOGETHER) {
+          for (long t = 0; t < TOGETHER && r + t < rows && curve.bends > 0; t++)
+            own[t] = segments_of(curve, bias + j - i - r - t, stretch[i + r + t], own[t]);
           for (long s = 0; s < K; s += LANES) {
             vec weight[TOGETHER] = {}, ds[TOGETHER] = {};
             for (long t = 0; t < TOGETHER && r + t < rows; t++) {
@@ -393,8 +395,7 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
               vec more = dlogits;
               if (curve.bends > 0) {
                 const vec d = load(bias + place);
-                own = segments_of(curve, bias + j - query, stretch[query], own);
-                more = bend_back(curve, own, d * stretch[query], dlogits, dlines);
+                more = bend_back(curve, own[t], d * stretch[query], dlogits, dlines);
                 dstretch[query] += sum_of(more * d);
                 more = more * stretch[query];
               }
@@ -403,6 +404,7 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
             store_factors(p_down + r * K + s, down(weight));
             store_factors(ds_down + r * K + s, down(ds));
           }
+        }
         multiply_add(K, v_row, depth, p_down, 1, TOGETHER * K, own_dout, v_row, own_dv, v_row);
         multiply_add(K, h_row, depth, ds_down, 1, TOGETHER * K, own_q, h_row, own_dk, h_row);
         multiply_add(rows, h_row, factors_in(K), ds_along, ds_along_row, 1, k_down, h_row,

@@ -185,7 +185,7 @@ static ffi::Error run(ffi::ThreadPool pool, const Kernel<Arrays> &kernel, const 
 
 static long parts(long all, long each) { return (all + each - 1) / each; }
 
-enum { ENOUGH_SPANS = 64 };
+enum { ENOUGH_SPANS = 128 };
 
 static Attention inputs(Floats q, Floats k, Floats v, Integers first, Integers last, Floats bias,
                         Floats stretch, Floats knots, Floats lines, float scale) {
@@ -218,8 +218,8 @@ static ffi::Error run_forward(ffi::ThreadPool pool, Floats q, Floats k, Floats v
   Attention a = inputs(q, k, v, first, last, bias, stretch, knots, lines, scale);
   if (!are_biases(bias, a)) return not_biases();
   a.out = out->typed_data(), a.lse = lse->typed_data();
-  // Long spans copy fewer keys, but every thread needs some. They do not depend on the machine, since
-  // the last digits of results depend on them.
+  // Long spans copy fewer keys, but there must be some for each of many threads. They do not depend on
+  // how many there are, since the last digits of results depend on the spans.
   const long rows = a.batch * a.heads;
   a.span = LEAST_SPAN;
   while (a.span < MOST_SPAN && rows * a.queries >= 2 * a.span * ENOUGH_SPANS) a.span *= 2;

@@ -10,9 +10,9 @@
 // bias [biases, heads, keys + AHEAD], where biases is `batch` or 1, or 0 without a bias: what is added
 // to the logits by distance, in units of ln 2. That of key j and the query that is key i is at
 // keys - 1 - i + j. dbias [chunks, batch, heads, keys + AHEAD]: derivatives by such logits.
-// Where there are knots [bends], ascending, what `bias` holds is d, and the bias is a function of
-// x = d·stretch that is linear between them: after m of them start + slope·x, from lines [heads, bends + 1, 2];
-// stretch [batch, queries]. Then d must fall from key to key. dstretch [chunks, batch, heads, queries],
+// Where there are knots [bends], ascending and maybe infinite, what `bias` holds is d, and the bias is a function
+// of x = d·stretch that is linear between them: after m of them start + slope·x, from lines [heads, bends + 1, 2],
+// in units of ln 2; stretch [batch, queries]. Then d must not rise from key to key. dstretch [chunks, batch, heads, queries],
 // dlines [chunks, batch, heads, bends + 1, 2].
 // span: queries of one head that are computed together forward; they share the copies of keys and values.
 // chunks_added [batch, heads]: how many chunks of keys have added their parts to dq, one after the other.

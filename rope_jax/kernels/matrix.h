@@ -81,7 +81,7 @@ static void copy_down(const float *x, long x_row, long rows, long width, factor 
 INLINE void transpose(const float *x, long x_row, long rows, long width, factor *out,
                       const long out_row) {
   enum { SOME = 64 };
-  factor copied[LANES * SOME];
+  factor copied[LANES * SOME / TOGETHER];
   for (long i = 0; i < out_row; i += LANES)
     for (long begin = 0; begin < width; begin += SOME) {
       const long own = least(SOME, width - begin), depth = factors_in(own);

@@ -50,6 +50,7 @@ INLINE float sum_of(vec x) {
 INLINE vec picked(vec a, vec b, ivec index) {
 #ifdef __clang__
   vec found;
+#pragma GCC unroll 16
   for (int j = 0; j < LANES; j++) found[j] = index[j] < LANES ? a[index[j]] : b[index[j] - LANES];
   return found;
 #else

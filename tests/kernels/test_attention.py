@@ -169,12 +169,31 @@ def test_a_decay_by_distance_is_that_in_blocks(with_documents):
         np.testing.assert_allclose(a, b, atol=2e-5)
 
 
+# 64 and 120 heads are cut into spans of 512 and 1024 queries, the last not full; one head, of 256.
+@pytest.mark.parametrize("low_precision", [False, True])
+@pytest.mark.parametrize("heads", [64, 120])
+def test_spans_of_all_lengths_compute_the_same(heads, low_precision):
+    q, k, v = (draw(1, 1100, heads, 4, seed=seed) for seed in range(3))
+
+    @functools.partial(jax.jit, static_argnums=3)
+    def attend(q, k, v, low_precision):
+        return CPU.attend_bands(Interaction(), Inputs((q,), (k,), v), low_precision)
+
+    together = attend(q, k, v, low_precision)
+    for n in (0, heads - 1):
+        one = (x[:, :, n : n + 1] for x in (q, k, v))
+        alone = attend(*one, low_precision)
+        np.testing.assert_array_equal(together[:, :, n], alone[:, :, 0])
+
+
 # In blocks of 128 tokens: tables that end within a block and beyond one, and a window beside them.
+# The last table reaches beyond the window, where all is computed in blocks.
+@pytest.mark.parametrize("low_precision", [False, True])
 @pytest.mark.parametrize(
     ("distances", "beyond", "with_documents"),
-    [(17, None, False), (200, None, True), (5, 40, True), (40, 20, False)],
+    [(17, None, False), (200, None, True), (2, 40, True), (40, 20, False)],
 )
-def test_vectors_by_distance_are_those_in_blocks(distances, beyond, with_documents):
+def test_vectors_by_distance_are_those_in_blocks(distances, beyond, with_documents, low_precision):
     queries, keys = 300, 470
     q, k, v = (draw(2, n, heads, 8, seed=n) for n, heads in ((queries, 4), (keys, 2), (keys, 2)))
     tables, dout = [draw(distances, 8, seed=n) for n in (1, 2)], draw(2, queries, 4, 8)
@@ -183,20 +202,23 @@ def test_vectors_by_distance_are_those_in_blocks(distances, beyond, with_documen
         (BandMask(beyond=beyond),), scores=plus_key_by_distance, values=value_by_distance
     )
 
-    def gradients(backend):
+    def gradients(backend, low_precision=False):
         def run(q, k, v, table_of_keys, table_of_values):
             params = {"keys": table_of_keys, "values": table_of_values}
-            return backend.attend_bands(interaction, Inputs((q,), (k,), v, ids, params=params))
+            inputs = Inputs((q,), (k,), v, ids, params=params)
+            return backend.attend_bands(interaction, inputs, low_precision)
 
+        is_far = distances < (beyond or keys)
+        assert (backend is CPU and is_far) == ("ffi" in str(jax.make_jaxpr(run)(q, k, v, *tables)))
         return jax.tree.leaves(along(run, q, k, v, *tables, dout))
 
-    for a, b in zip(gradients(CPU), gradients(BLOCKWISE), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-4)
+    for a, b in zip(gradients(CPU, low_precision), gradients(BLOCKWISE), strict=True):
+        assert np.linalg.norm(a - b) <= (0.02 if low_precision else 1e-5) * np.linalg.norm(b)
 
 
 # One hidden unit is constant; far queries see keys on both sides of several knots.
-@pytest.mark.parametrize(("name", "low_precision"), [("best", False), *((x, True) for x in EACH)])
-@pytest.mark.parametrize("with_documents", [False, True])
+@pytest.mark.parametrize("low_precision", [False, True])
+@pytest.mark.parametrize(("name", "with_documents"), [(EACH[0], True), *((x, False) for x in EACH)])
 def test_the_bias_of_fire_is_that_in_blocks(choose, name, low_precision, with_documents):
     choose(name)
     queries, keys, fire = 300, 1500, ENCODINGS["fire"](type="fire", threshold=30)

@@ -103,7 +103,7 @@ class FIREEncoding(Encoding):
         product x.
 
         It is linear between its knots, one for each hidden unit: beyond m of them, head n's is
-        lines[n, m, 0] + lines[n, m, 1]·x.
+        lines[n, m, 0] + lines[n, m, 1]·x. At a knot, its derivative is that of the line after it.
         """
         kernel, shift = params["hidden_kernel"], params["hidden_bias"]
         bends = jax.lax.stop_gradient(jnp.where(kernel == 0, np.inf, -shift / kernel))
